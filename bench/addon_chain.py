@@ -128,7 +128,7 @@ def _serve(admin: Client, address: str, port: int) -> None:
 
 def _kubectl_proxy(stack: ExitStack, directory: Path, plane: ControlPlane, kubectl: Path) -> int:
     kubeconfig = plane.client_kubeconfig("uploader", (USERS,))
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(directory / "kubectl.pid")]
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(directory / "kubectl.pid")]
     process = started(
         stack, "kubectl", [*wrapper, str(kubectl), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"], directory
     )

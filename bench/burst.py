@@ -16,8 +16,8 @@ from bench.joiner import Kind, Node, Orders, Outcome, Server
 from bench.persistent_client import PersistentClient
 from bench.processes import cpu_seconds
 from nodeattest_demo.world import World, new_token
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine

@@ -100,7 +100,7 @@ def launch(world: World, directory: Path, tools: Tools, config: Mapping[str, obj
     directory.mkdir()
     file, pid_file = directory / "config.yaml", directory / "controller.pid"
     file.write_text(yaml.safe_dump({**controller_config(world), **config}), encoding="utf-8")
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
     began = time.monotonic()
     process = Process(
         "controller", [*wrapper, str(tools.controller), "run", "--config", str(file)], directory, pid_file

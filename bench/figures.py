@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["Figure", "table"]
-
 
 @dataclass(frozen=True)
 class Figure:

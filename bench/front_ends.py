@@ -21,8 +21,8 @@ from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode,
 from nodeattest_discovery.token import generate
 from nodeattest_identity.addon.gateway.target import ROOT
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.tokens.signing import SigningKey, mint, signing_key
-from nodeattest_kube.jsontypes import JsonObject, dig
+from nodeattest_identity.tokens.jwt import SigningKey, mint, signing_key
+from nodeattest_parsing.values import JsonObject, dig
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_sandbox

@@ -27,7 +27,7 @@ from bench.page.samples import Case, Run
 from bench.persistent_client import PersistentClient
 from bench.processes import resident
 from nodeattest_demo.world import NAMESPACE, USER, Tools
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
 from tools.markdown_tables import table
 

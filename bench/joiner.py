@@ -28,7 +28,7 @@ from nodeattest_authenticator.transport.api_client import ApiServerClient, Crede
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers import registry
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.node_interface import Attestor
 
 IN_TREE_SIGNER = SignerName("kubernetes.io/kube-apiserver-client-kubelet")

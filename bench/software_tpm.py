@@ -19,8 +19,7 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, PublishedChallenge
 from nodeattest_providers.tpm.make_credential import kdfa, kdfe
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, SecondEvidence, proof, qualifying_data
-from nodeattest_providers.tpm.public_area import parse_public
-from nodeattest_providers.tpm.structures import Alg
+from nodeattest_providers.tpm.structures import Alg, parse_public
 
 BITS = 128
 """Of the template's AES."""

@@ -13,8 +13,6 @@ from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, Trust
 from nodeattest_identity.addon.gateway.target import ROOT, parse
 from nodeattest_kube.jsontypes import parse_json
 
-__all__ = ["NAME", "TARGETS"]
-
 NAME: Final = "front-proxy-client"
 _TRUST: Final = FrontProxyTrust(authorities=(b"",), allowed_names=frozenset({NAME}), has_uid=True)
 

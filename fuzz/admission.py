@@ -8,12 +8,12 @@ from typing import Final
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_controller.controllers.bootstrap_config import admission_review, json_patch, policy_decide
+from nodeattest_controller.controllers.bootstrap_config import admission_review
+from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
+from nodeattest_controller.controllers.bootstrap_config import policy_reviewer as policy_decide
 from nodeattest_controller.controllers.bootstrap_config.decide import Refuse
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["TARGETS"]
 
 
 def _review(data: bytes) -> bool:

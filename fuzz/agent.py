@@ -25,9 +25,7 @@ from nodeattest_authenticator.formats.strict_json import FieldsError, parse_conf
 from nodeattest_authenticator.state import credential_cache, credential_format, failure_backoff
 from nodeattest_authenticator.state.pending_request import PENDING_REQUEST_FILE, PendingRequestFile
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_providers.names import NodeName
-
-__all__ = ["TARGETS", "configuration"]
+from nodeattest_providers.identifiers import NodeName
 
 _IDENTITY: Final = b"1.2.3.4"
 _LONGEST_MESSAGE: Final = 2048

@@ -10,14 +10,13 @@ import yaml
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
-from nodeattest_authenticator.cluster import kubelet_config, last_refresh
+from nodeattest_authenticator.cluster import kubelet_config
+from nodeattest_authenticator.cluster import refresh as last_refresh
 from nodeattest_authenticator.cluster.source import ByToken
 from nodeattest_authenticator.commands import kubeadm_config
 from nodeattest_authenticator.config.discovery import parse_discovery
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
-
-__all__ = ["TARGETS"]
 
 _LONGEST_MESSAGE: Final = 1024
 

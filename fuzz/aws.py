@@ -13,17 +13,13 @@ from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
-from nodeattest_providers.aws import provider_id
+from nodeattest_providers.aws import protocol as provider_id
 from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
-from nodeattest_providers.aws.authorization_header import parse_authorization
 from nodeattest_providers.aws.config import parse_platform, parse_policy
-from nodeattest_providers.aws.identity_document import parse_identity_document
+from nodeattest_providers.aws.identity_document import parse_bundle_text, parse_identity_document
 from nodeattest_providers.aws.node import definite_length
-from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, parse_evidence
-from nodeattest_providers.aws.trust_bundle import parse_bundle_text
+from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, parse_authorization, parse_evidence
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["TARGETS"]
 
 
 def _evidence(data: bytes) -> bool:

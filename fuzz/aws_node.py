@@ -9,9 +9,8 @@ from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_providers import canonical_json
-from nodeattest_providers.aws.authorization_header import parse_authorization
 from nodeattest_providers.aws.node import definite_length
-from nodeattest_providers.aws.node.imds_answers import (
+from nodeattest_providers.aws.node.imds import (
     parse_credentials,
     parse_imds_document,
     parse_imds_signature,
@@ -19,13 +18,16 @@ from nodeattest_providers.aws.node.imds_answers import (
     parse_role,
 )
 from nodeattest_providers.aws.node.sigv4 import sign
-from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
-from nodeattest_providers.aws.provider_id import parse_provider_id
+from nodeattest_providers.aws.protocol import (
+    AwsEvidence,
+    parse_authorization,
+    parse_evidence,
+    parse_provider_id,
+    sts_request,
+)
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
-
-__all__ = ["TARGETS"]
+from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
 
 _BINDING: Final = Binding(
     EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)

@@ -12,14 +12,11 @@ from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
-from nodeattest_providers.azure.attested_document import parse_attested_document
+from nodeattest_providers.azure.attested_document import parse_attested_document, parse_evidence
 from nodeattest_providers.azure.config import parse_platform, parse_policy
-from nodeattest_providers.azure.protocol import parse_evidence
 from nodeattest_providers.azure.provider_id import PREFIX, parse_provider_id, provider_id_of
 from nodeattest_providers.azure.trust_bundle import parse_bundle
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["TARGETS"]
 
 
 def _evidence(data: bytes) -> bool:

@@ -7,14 +7,12 @@ from typing import Final
 
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ProviderName
-
-__all__ = ["TARGETS"]
+from nodeattest_providers.identifiers import ProviderName
 
 _PLAN: Final = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://7")
 

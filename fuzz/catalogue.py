@@ -30,8 +30,6 @@ from fuzz import (
 )
 from fuzz.target import Target
 
-__all__ = ["CORPUS", "TARGETS", "seeds_of"]
-
 CORPUS: Final = Path(__file__).parents[1] / "tests" / "vectors" / "fuzz"
 """A folder of seeds for each target; what a fuzzer or a bug found stays beside them."""
 

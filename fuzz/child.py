@@ -18,8 +18,6 @@ import atheris  # pyright: ignore[reportMissingImports] - no wheel for every pla
 
 from fuzz.target import Target
 
-__all__ = ["COUNTS_SIZE", "INSTRUMENTED", "main"]
-
 COUNTS_SIZE: Final = 16
 INSTRUMENTED: Final = [
     *(
@@ -29,7 +27,7 @@ INSTRUMENTED: Final = [
         "nodeattest_identity",
         "nodeattest_authenticator",
     ),
-    *("nodeattest_controller", "nodeattest_sandbox.apiserver.tokens"),
+    *("nodeattest_controller", "nodeattest_sandbox.apiserver.users"),
     *("nodeattest_cli.token", "nodeattest_cli.cluster_info"),
     *("pyasn1", "yaml"),
 ]

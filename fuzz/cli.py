@@ -19,13 +19,12 @@ from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import to_yaml
 from nodeattest_cli.token import format_tokens, stored_view, warnings
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.jsontypes import JsonObject, parse_json
-from nodeattest_parsing.durations import format_duration, parse_duration
-from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.times import format_duration, parse_duration
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ProviderID
-
-__all__ = ["TARGETS"]
+from nodeattest_providers.identifiers import ProviderID
+from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT
 
 _SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
 _LINES_OF_ONE: Final = 3

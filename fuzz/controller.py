@@ -19,20 +19,19 @@ from nodeattest_controller.model import (
     certificate_authority,
     csr_request,
     kubeadm_config,
-    kubelet_csr,
     machine_view,
     policy,
     serving_names,
     token_binding,
 )
+from nodeattest_controller.model import csr_request as kubelet_csr
 from nodeattest_controller.runtime.indexes import Inventory
-from nodeattest_kube.jsontypes import JsonObject, parse_json
-from nodeattest_parsing.durations import format_seconds, parse_seconds
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.times import format_seconds, parse_seconds
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.registry import INSECURE
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["TARGETS"]
+from nodeattest_serving.bounded_server import SettingsError
 
 
 def _object(data: bytes) -> JsonObject | None:

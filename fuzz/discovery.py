@@ -19,19 +19,19 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
-from nodeattest_discovery import clusterinfo, jws, pins, secret, token
+from nodeattest_discovery import clusterinfo, secret, token
+from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import tls as pins
 from nodeattest_discovery.secret import Expiry, Usage
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.strict_yaml import Scalars, parse_object
 from nodeattest_parsing.times import try_parse_rfc3339
-from nodeattest_parsing.values import IntegerJsonObject
+from nodeattest_parsing.values import IntegerJsonObject, JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.pem import decode
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
-from nodeattest_sandbox.apiserver.tokens import groups_of
-
-__all__ = ["SIGNER", "TARGETS"]
+from nodeattest_sandbox.apiserver.users import groups_of
 
 SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
 _LONGEST_MESSAGE: Final = 1024

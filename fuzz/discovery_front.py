@@ -12,13 +12,11 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_discovery import jwt
 from nodeattest_discovery.front import tokenreview
-from nodeattest_discovery.front.authenticate import authenticate, bearer_token
+from nodeattest_discovery.front.service import authenticate, bearer_token
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import is_token_id
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["MOMENT", "TARGETS"]
 
 MOMENT: Final = int(NOW.timestamp())
 """Seconds since the epoch at which everything is evaluated."""

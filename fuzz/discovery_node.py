@@ -11,12 +11,11 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
-from nodeattest_discovery.node import configmap, credential, discovery_file
+from nodeattest_discovery.node import credential, discovery_file
+from nodeattest_discovery.node import credential as configmap
 from nodeattest_discovery.node.address import parse_endpoint, parse_server
 from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReference
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["TARGETS"]
 
 _CERTIFICATE: Final = "CERTIFICATE"
 _PORTS: Final = range(1, 1 << 16)

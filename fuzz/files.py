@@ -7,8 +7,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["as_file"]
-
 
 @contextmanager
 def as_file(data: bytes) -> Generator[Path]:

@@ -16,8 +16,6 @@ from nodeattest_providers.gcp.config import credentials_kind, parse_platform, pa
 from nodeattest_providers.gcp.provider_id import parse_provider_id
 from nodeattest_providers.tpm.protocol import FirstEvidence, parse_evidence
 
-__all__ = ["PLACE", "TARGETS"]
-
 PLACE: Final = parse_provider_id("gce://fleet-project/europe-west4-a/node-7")
 """Of the instance that the answers are about."""
 _FILES: Final = frozenset({"caBundle", "credentialsFile"})

@@ -21,8 +21,6 @@ from nodeattest_identity.tokens.relying_party import max_age
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied
 
-__all__ = ["AUDIENCE", "ISSUER", "KEY", "MOMENT", "TARGETS", "signed"]
-
 MOMENT: Final = int(NOW.timestamp())
 """Seconds since the epoch at which everything is evaluated."""
 ISSUER: Final = "https://issuer.example"

@@ -15,8 +15,6 @@ from nodeattest_identity.publish.plan import Current, plan
 from nodeattest_identity.publish.state import RETIRE_AFTER, Desired
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 
-__all__ = ["PUBLISHED", "STANDING", "TARGETS"]
-
 _ISSUER: Final = "https://issuer.example/c1"
 _URI: Final = default_jwks_uri(_ISSUER)
 _MOMENT: Final = int(NOW.timestamp())

@@ -12,19 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = [
-    "AUTHORITY_KEY",
-    "NODE_KEY",
-    "NOW",
-    "TPM_KEY",
-    "USAGES",
-    "authority",
-    "certificate",
-    "key_pem",
-    "kubelets_certificate",
-    "pem_of",
-]
-
 NODE_KEY: Final = ec.derive_private_key(0xC0FFEE, ec.SECP256R1())
 """The same as that of tests/vectors/generate.py."""
 AUTHORITY_KEY: Final = ec.derive_private_key(0xCA, ec.SECP256R1())

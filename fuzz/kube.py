@@ -8,12 +8,10 @@ from typing import Final
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_kube.errors import KubeconfigError, error_from_status
-from nodeattest_kube.jsontypes import JsonObject, key_of, parse_json, version_of
+from nodeattest_kube.jsontypes import parse_json, version_of
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, parse_kubeconfig
-from nodeattest_kube.line_buffer import LineBuffer
-from nodeattest_kube.paging import OBJECT, PageLimits, drop_oversized
-
-__all__ = ["TARGETS"]
+from nodeattest_kube.list_watch import OBJECT, LineBuffer, PageLimits, drop_oversized
+from nodeattest_parsing.values import JsonObject, key_of
 
 _LONGEST_MESSAGE: Final = 2048
 _LINE: Final = 64

@@ -9,8 +9,6 @@ from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonValue
 
-__all__ = ["refused", "settings_law"]
-
 
 def refused(denied: Denied, *allowed: Reason) -> bool:
     """Hold a refusal to the parser's own reasons."""

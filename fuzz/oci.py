@@ -16,15 +16,13 @@ from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
-from nodeattest_providers.oci.identity_certificate import (
+from nodeattest_providers.oci.protocol import (
     PREFIX,
+    OciEvidence,
     is_instance,
     parse_identity_certificate,
     parse_provider_id,
 )
-from nodeattest_providers.oci.protocol import OciEvidence
-
-__all__ = ["TARGETS"]
 
 
 def _evidence(data: bytes) -> bool:

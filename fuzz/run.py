@@ -18,8 +18,6 @@ from typing import Final
 from fuzz.catalogue import CORPUS
 from fuzz.target import Target
 
-__all__ = ["ROOT", "Outcome", "run", "spawn"]
-
 ROOT: Final = Path(__file__).parents[1]
 TIME_LIMIT: Final = 5
 """Seconds for one input; an honest one takes milliseconds, and other processes may hold the processor."""

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-__all__ = ["BrokenLawError", "Law", "Mutator", "Plain", "Target", "require"]
-
 Law = Callable[[bytes], bool]
 Plain = Callable[[bytes, int], bytes]
 """libFuzzer's own mutation of bytes, to at most so many."""

@@ -13,20 +13,14 @@ from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.tpm.attestation_key import check_attestation_key, qualified_name
 from nodeattest_providers.tpm.config import parse_policy
-from nodeattest_providers.tpm.endorsement_certificate import check_certificate
-from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
+from nodeattest_providers.tpm.endorsement_key import check_certificate, parse_endorsement_key
 from nodeattest_providers.tpm.event_log import parse_event_log, replay
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, check_attestation_key, qualified_name
 from nodeattest_providers.tpm.make_credential import make_credential
-from nodeattest_providers.tpm.node import nv_certificates
-from nodeattest_providers.tpm.public_area import PublicArea, parse_public
-from nodeattest_providers.tpm.quote import parse_quote
-from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
-from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, digest_size
-
-__all__ = ["AK_PREFIX", "TARGETS", "public_area"]
+from nodeattest_providers.tpm.node import device as nv_certificates
+from nodeattest_providers.tpm.quote import parse_quote, parse_signature, signature_is_valid
+from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PublicArea, digest_size, parse_public
 
 AK_PREFIX: Final = AK_TEMPLATE[: -2 * (2 + 32)]
 """The attestation key's public area up to its P-256 point."""

@@ -13,8 +13,6 @@ from nodeattest_providers.tpm.node.connection import MAX_RESPONSE
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 
-__all__ = ["OPERATIONS", "TARGETS", "ScriptedTpm", "converse"]
-
 _HEADER: Final = 10
 _NV_INDICES: Final = range(0x01C00000, 0x01C08000)
 _MOST_KEPT: Final = 8

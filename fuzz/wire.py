@@ -13,15 +13,12 @@ from fuzz.target import Target, require
 from nodeattest_providers import canonical_json, cms, der, envelope, evidence_versions, pem, provider_id_template
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.composite import protocol as composite_protocol
-from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.der import NotDer, Tag
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.node_interface import JsonObject
-from nodeattest_providers.pkcs10 import parse_kubelet_serving
+from nodeattest_providers.pkcs10 import parse_csr, parse_kubelet_serving
 from nodeattest_providers.tpm import protocol as tpm_protocol
-
-__all__ = ["CANONICAL", "CMS_CONTENT", "ENVELOPE", "TARGETS"]
 
 _LONGEST_MESSAGE: Final = 2048
 """Characters of a refusal of foreign bytes: it goes into conditions, Events and logs."""

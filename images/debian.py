@@ -21,23 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "ARCHITECTURES",
-    "CACHE",
-    "PYTHON",
-    "TREE",
-    "Architecture",
-    "Deb",
-    "cached",
-    "commit_time",
-    "debian",
-    "interpreter",
-    "native",
-    "read_lock",
-    "run",
-    "write_lock",
-]
-
 TREE: Final = Path(__file__).parents[1]
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodeattest" / "images"
 PYTHON: Final = "3.13"

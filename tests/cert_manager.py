@@ -22,8 +22,6 @@ from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.definitions import small_definition
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["CONFIGURATIONS", "DEFINITIONS", "ca_until", "copy_server_files", "issue", "serving_files"]
-
 CONFIGURATIONS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/nodeattest-bootstrap-config"
     for kind in ("mutating", "validating")

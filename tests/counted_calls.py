@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 
-__all__ = ["calls"]
-
 
 def calls(action: Callable[[], object], *, of: CodeType | None = None) -> int:
     """Count the calls of functions, Python's and C's, that an action makes; or those of one function."""

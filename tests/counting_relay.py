@@ -9,8 +9,6 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-__all__ = ["CountingRelay"]
-
 _PART = 64 * 1024
 
 

@@ -13,17 +13,6 @@ from typing import Final, NoReturn
 
 import pytest
 
-__all__ = [
-    "NOT_POSSIBLE",
-    "ONLY_ROOT",
-    "kubernetes_folder",
-    "kubernetes_program",
-    "lacks",
-    "not_possible",
-    "programs_folder",
-    "skip_if",
-]
-
 NOT_POSSIBLE: Final = "not possible here:"
 """How the reason of a skip begins that CI lets pass; a skip for any other reason turns its run red."""
 

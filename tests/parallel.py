@@ -12,8 +12,6 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["FileScheduling", "order"]
-
 _SPLIT: Final = frozenset({"tests/cli/test_demo.py"})
 """Files whose tests share nothing and take long: each test is distributed alone."""
 _FIRST: Final = tuple(f"tests/{folder}/" for folder in ("capi", "system", "conformance", "attacks", "cli", "discovery"))

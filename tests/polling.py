@@ -17,10 +17,8 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, Final, Self, TypeVar, cast, overload
 
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_sandbox.client import ApiRefusal
-
-__all__ = ["SECONDS", "Turns", "eventually", "idle", "others_run", "succeeds", "until"]
 
 MIN_INTERVAL: Final = 0.02
 MAX_INTERVAL: Final = 0.1

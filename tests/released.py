@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["released"]
-
 
 def released(pattern: str) -> list[Path]:
     """Return the release's files of this pattern; nothing where none was made, and the test builds its own."""

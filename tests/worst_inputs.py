@@ -18,37 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from fuzz.keys import NOW, TPM_KEY, USAGES
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import encode_base64url
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import pem
 from nodeattest_sandbox.clouds import cms
-
-__all__ = [
-    "event_log",
-    "filled",
-    "json_escapes",
-    "json_keys",
-    "json_lists",
-    "json_nested",
-    "json_numbers",
-    "json_text",
-    "jwks",
-    "looping_chain",
-    "pem_of",
-    "pem_without_end",
-    "review_of_a_long_key",
-    "review_of_different_objects",
-    "review_of_lists",
-    "signed_document",
-    "slow_exponents",
-    "to_json",
-    "yaml_escapes",
-    "yaml_flow",
-    "yaml_keys",
-    "yaml_levels",
-    "yaml_lines",
-    "yaml_numbers",
-]
 
 _SLOW_BITS: Final = 3072
 """OpenSSL bounds the exponent of longer RSA keys (OPENSSL_RSA_SMALL_MODULUS_BITS)."""

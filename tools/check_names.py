@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Finds public names with two meanings, words in identifiers that are no terms of the field, and modules that are gone.
 
-A homonym is a class, type alias or function in ``__all__`` of two modules. No homonyms are: names in files of one name
+A homonym is a class, type alias or function in the top level of two modules. No homonyms are: names of modules
 of several providers, which do the same job (every provider's ``verifier``); functions of one word, which are called
 through their module (``jwt.parse``); names of the sandbox, which imitates other programs and is imported by none of
 ours. What a module's docstring leaves "to others (``x``)" is a module, or a name of one. Any finding fails.
@@ -77,15 +77,12 @@ def files() -> list[Path]:
 
 
 def exported(tree: ast.Module) -> set[str]:
-    """Return the names in ``__all__`` that are classes, type aliases or functions of the module itself."""
+    """Return the public classes, type aliases and functions that the module itself defines."""
     defined = {
         node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     }
     defined |= {name for node in tree.body for name in targets(node) if name[0].isupper() and not name.isupper()}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(at, ast.Name) and at.id == "__all__" for at in node.targets):
-            return defined & {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
-    return set()
+    return {name for name in defined if not name.startswith("_")}
 
 
 def targets(node: ast.stmt) -> list[str]:
@@ -123,7 +120,7 @@ def left_to(tree: ast.Module) -> Iterator[str]:
 def siblings(found: list[Path]) -> bool:
     """Return whether these modules do the same job for several providers."""
     folders = {path.relative_to(PROVIDERS).parts[0] for path in found if PROVIDERS in path.parents}
-    return len({path.name for path in found}) == 1 and len(folders) == len(found)
+    return len(folders) == len(found)
 
 
 def main() -> int:

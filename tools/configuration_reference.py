@@ -25,10 +25,8 @@ from nodeattest_authenticator.config.settings import Settings as AgentSettings
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_controller import configfile, main
 from nodeattest_controller.settings import OFF_BY_DEFAULT, Settings, camel
-from nodeattest_parsing.durations import format_seconds
+from nodeattest_parsing.times import format_seconds
 from tools.markdown_tables import cell, code, rewrite, table
-
-__all__ = ["AGENT", "ENVIRONMENT", "Row", "agent_rows", "controller_rows", "markdown"]
 
 AGENT: Final[tuple[tuple[str, type, str], ...]] = (
     ("server", AgentSettings, "endpoint"),

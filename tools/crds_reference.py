@@ -14,8 +14,6 @@ from typing import Any, Final
 from nodeattest_controller.manifests import crds
 from tools.markdown_tables import cell, code, rewrite, table
 
-__all__ = ["Field", "fields", "markdown"]
-
 _GIVEN_BY_KUBERNETES: Final = frozenset({"apiVersion", "kind", "metadata"})
 _LIMITS: Final = {
     "minimum": "at least {}",

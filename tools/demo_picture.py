@@ -20,8 +20,6 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-__all__ = ["COMMAND", "draw", "drawn", "steps"]
-
 COMMAND: Final = ("demo", "--sandbox", "--json")
 """With ``--json`` the steps are alone on standard error."""
 _WIDTH: Final = 124

@@ -25,8 +25,6 @@ from typing import Final
 
 from nodeattest_providers import __version__
 
-__all__ = ["build", "navigation", "stage"]
-
 TREE: Final = Path(__file__).parents[1]
 ROOT_PAGES: Final = ("README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md")
 """Pages of the repository's top folder that are in the site."""

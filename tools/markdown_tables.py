@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["cell", "code", "rewrite", "table"]
-
 _CODE: Final = re.compile(r"(``[^`]+``|`[^`]*`)")
 
 

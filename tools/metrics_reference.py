@@ -13,13 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from nodeattest_controller.metrics import Metrics as Controller
-from nodeattest_discovery.front.metrics import Metrics as Front
+from nodeattest_discovery.front.service import Metrics as Front
 from nodeattest_identity.addon.gateway.metrics import Metrics as Gateway
-from nodeattest_identity.addon.sidecar.metrics import Metrics as Sidecar
+from nodeattest_identity.addon.sidecar.service import Metrics as Sidecar
 from nodeattest_identity.serve.metrics import Metrics as Issuer
 from tools.markdown_tables import rewrite
-
-__all__ = ["SERVERS", "Row", "markdown", "rows", "series_names"]
 
 SERVERS: Final = {
     "node-attestation-controller": Controller,

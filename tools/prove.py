@@ -25,12 +25,6 @@ import yaml
 
 from tools.markdown_tables import cell, code, table
 
-__all__ = [
-    "LEDGER_RUNS", "MODELS", "MUTANTS", "NOT_MODELLED", "PAGE", "SCENARIOS", "Edit", "Mutant", "Query", "RunError",
-    "Scenario", "SpinRun", "edited", "proverif_program", "queries_of", "run_proverif", "run_spin", "with_query",
-    "written",
-]  # fmt: skip
-
 MODELS: Final = Path(__file__).parents[1] / "docs" / "proof"
 PAGE: Final = MODELS / "runs.md"
 _TIMEOUT: Final = 900

@@ -16,9 +16,7 @@ from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_discovery.node.clock import Clock
-from nodeattest_parsing.printable import visible, visible_lines
-
-__all__ = ["document", "log", "moment", "notify_status", "report", "reporting", "show"]
+from nodeattest_parsing.values import visible, visible_lines
 
 _MINUTE: Final = 60.0
 

@@ -20,8 +20,6 @@ from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Backoff, Clock
 
-__all__ = ["AgentContext", "ignore_message"]
-
 
 def ignore_message(_message: str) -> None:
     """Log nothing: for what was logged before."""

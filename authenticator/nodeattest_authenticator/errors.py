@@ -10,8 +10,6 @@ from enum import StrEnum
 
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["AgentError", "AgentReason", "FailureKind", "refusal"]
-
 
 class FailureKind(StrEnum):
     """What a failure means for the next attempt."""

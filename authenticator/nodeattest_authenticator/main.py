@@ -15,8 +15,6 @@ from nodeattest_authenticator import console
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.exec_plugin.fast_path import credential_arguments
 
-__all__ = ["main"]
-
 
 def main(argv: list[str]) -> int:
     """Run a command, then end the process; a code is returned for refusals, and when stdout is a closed pipe."""

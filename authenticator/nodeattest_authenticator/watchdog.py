@@ -15,8 +15,6 @@ from typing import Final, NoReturn
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 
-__all__ = ["running", "start", "stop"]
-
 _GRACE: Final = 2
 """Seconds by which the deadline may be overrun, once for each of the two steps."""
 _STDERR: Final = 2

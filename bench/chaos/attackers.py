@@ -27,7 +27,7 @@ from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_demo.scene import Attacker, new_request
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, evidence_block
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, evidence_block
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
 from nodeattest_providers.tpm.protocol import Challenge
 

@@ -13,7 +13,7 @@ from bench.chaos.history import History, LedgerSeen, Write
 from bench.chaos.replicas import Replica
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_demo.world import NAMESPACE, USER, World
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 
 LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"

@@ -15,8 +15,8 @@ from typing import TypeVar
 from bench.chaos.history import Truth
 from nodeattest_controller.model.objects import text
 from nodeattest_demo.world import CLUSTER, NAMESPACE, World, new_token
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
 

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from bench.chaos.certificates import Signed, signed_certificate
 from nodeattest_controller.model.objects import text
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
-from nodeattest_providers.tpm.public_area import parse_public
+from nodeattest_providers.tpm.structures import parse_public
 
 _POINT: Final = 2 + 32
 """Bytes of a coordinate at the end of a public area, with its length."""

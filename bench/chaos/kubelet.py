@@ -25,7 +25,8 @@ from nodeattest_authenticator.state.credential_format import CREDENTIAL_FILE
 from nodeattest_controller.model.objects import items, mapping, moment, strings, text
 from nodeattest_demo.machines import Children
 from nodeattest_discovery.node.clock import random_unit
-from nodeattest_kube.jsontypes import JsonObject, parse_json
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.values import JsonObject
 
 PLUGIN_LIMIT = 90.0
 """Seconds; the agent gives up after 60."""

@@ -28,7 +28,7 @@ from nodeattest_demo.platforms import TpmDemoPlatform
 from nodeattest_demo.world import run_join
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     NodeName,
     ProviderID,

@@ -93,7 +93,7 @@ class Replica:
                 "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
-        wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(self._pid_file)]
+        wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(self._pid_file)]
         self._process = Process(
             "controller", [*wrapper, *self._command], self._directory, self._pid_file, environment=environment
         )

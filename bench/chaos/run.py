@@ -25,7 +25,7 @@ from bench.environment import BenchEnvironment, start_environment
 from bench.figures import Figure
 from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_demo.world import CLUSTER, NAMESPACE, USER, Tools
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 QUIET = 420.0
 """Seconds after the last fault for all to be right again: longer than the agent's longest back-off, 5 minutes."""

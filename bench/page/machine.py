@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from bench.processes import first_line
-from nodeattest_sandbox.kubernetes_binaries import version
+from nodeattest_sandbox.control_plane import version
 
 
 def describe(assets: Path | None) -> dict[str, str]:

@@ -27,9 +27,8 @@ from bench.page.webhook import admission_calls
 from bench.processes import resident
 from nodeattest_demo.world import USER, Tools, leave_open, new_token
 from nodeattest_discovery.secret import DEFAULT_GROUP
-from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, start_real
+from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, controller_manager, start_real
 from nodeattest_sandbox.fleet import create_bootstrap_token
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
 
 MANAGER = "kube-controller-manager"
 SIGNER = ("csrapproving", "csrsigning")

@@ -15,7 +15,7 @@ from bench.environment import BenchEnvironment
 from bench.processes import cpu_seconds
 from nodeattest_controller import manifests
 from nodeattest_demo.world import CLUSTER, NAMESPACE, USER, create_all
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.child_process import wait
 from nodeattest_sandbox.control_plane import free_ports, listens
 

@@ -17,22 +17,20 @@ import click
 from nodeattest_cli.serving import COUNT, FILE, POSITIVE, Address, api_client, server, tls_options
 from nodeattest_identity.addon.gateway import app as gateway_app
 from nodeattest_identity.addon.gateway.keyset import RotationSchedule
-from nodeattest_identity.addon.gateway.settings import DEFAULT_PROXY, GatewaySettings, UserLimits
+from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY, GatewaySettings, UserLimits
 from nodeattest_identity.addon.sidecar import app as sidecar_app
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import JwtVerifier, TokenReviewVerifier, first_keys
 from nodeattest_identity.issuer.documents import UrlError, issuer_url
 from nodeattest_identity.issuer.keys import KeysError
+from nodeattest_identity.proxy.headers import parse_rule
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, read_key_files
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, discover
 from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["gateway", "sidecar"]
+from nodeattest_serving.bounded_server import SettingsError
 
 T = TypeVar("T")
 

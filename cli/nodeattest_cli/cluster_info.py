@@ -30,7 +30,7 @@ from nodeattest_cli.errors import AccessError, ExitCode, StateError, UserError, 
 from nodeattest_cli.options import Duration, connected, file_option, output_option
 from nodeattest_cli.output import format_fields, print_document, print_exactly, print_lines, to_json, to_yaml
 from nodeattest_controller.model.objects import mapping, rfc3339, text
-from nodeattest_discovery import jws
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.clusterinfo import (
     KUBECONFIG_KEY,
     NAME,
@@ -42,32 +42,20 @@ from nodeattest_discovery.clusterinfo import (
     check_server,
     parse,
 )
-from nodeattest_discovery.controllers.bootstrap_signer.decide import (
+from nodeattest_discovery.controllers.bootstrap_signer import (
     current_signatures,
     desired_cluster_info,
     find_signing_tokens,
 )
-from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.secret import TokenSecret, stored_token
+from nodeattest_discovery.tls import pin_of
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_discovery.token import parse as parse_token
-from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiClient, Conflict, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
-
-__all__ = [
-    "SignatureState",
-    "View",
-    "certificate_subject",
-    "check_server_option",
-    "from_file",
-    "publish",
-    "publish_kubeconfig",
-    "show",
-    "sign",
-    "view_of",
-]
 
 T = TypeVar("T")
 

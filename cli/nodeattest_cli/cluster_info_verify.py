@@ -30,19 +30,17 @@ from nodeattest_cli.options import Duration, connected
 from nodeattest_cli.output import print_lines, to_yaml
 from nodeattest_cli.token import read_token
 from nodeattest_controller.model.objects import flag, items, mapping, text
-from nodeattest_discovery import pins
+from nodeattest_discovery import tls as pins
 from nodeattest_discovery.clusterinfo import ClusterInfo, parse_ca_bundle
 from nodeattest_discovery.node.address import parse_endpoint
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.clock import Clock
-from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.node.refresh import refresh as ask_for_news
-from nodeattest_discovery.pins import pin_of
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_discovery.tls import pin_of
 from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-
-__all__ = ["refresh", "verify"]
 
 _REFRESH_LIMIT: Final = 30.0
 """Seconds."""

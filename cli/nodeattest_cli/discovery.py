@@ -9,10 +9,8 @@ import click
 
 from nodeattest_cli.serving import COUNT, FILE, POSITIVE, Address, api_client, server, tls_options
 from nodeattest_discovery.front import app
-from nodeattest_discovery.front.settings import FrontLimits, FrontSettings, WebhookSettings
-from nodeattest_serving.settings import BindAddress, SettingsError
-
-__all__ = ["serve"]
+from nodeattest_discovery.front.service import FrontLimits, FrontSettings, WebhookSettings
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
 
 _USUAL: Final = FrontLimits()
 

@@ -14,12 +14,9 @@ import click
 
 from nodeattest_cli.errors import UserError
 from nodeattest_controller.model.objects import items, text
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing import strict_yaml
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
-
-__all__ = ["MAX_FILE", "read_objects", "read_text"]
+from nodeattest_parsing.values import JsonObject, ParseError
 
 MAX_FILE: Final = 8 << 20
 """Bytes of a file; one object has at most 1.5 MiB in etcd."""

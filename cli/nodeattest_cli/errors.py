@@ -13,8 +13,6 @@ from http import HTTPStatus
 from nodeattest_kube.errors import ApiError
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["AccessError", "ExitCode", "StateError", "UserError", "api_error", "user_errors"]
-
 
 class ExitCode(IntEnum):
     """The exit codes of every command."""

@@ -13,43 +13,24 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_cli.errors import AccessError, StateError, UserError
-from nodeattest_controller.controllers.node_attested.conditions import CONDITION, condition_of_machine
-from nodeattest_controller.controllers.node_attested.refused_claim import parse_refused_claim
+from nodeattest_controller.controllers.node_attested.conditions import (
+    CONDITION,
+    condition_of_machine,
+    parse_refused_claim,
+)
 from nodeattest_controller.model.attestation import owner_of, parse_attestation
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import MachineView, cluster_of
 from nodeattest_controller.model.objects import condition, items, mapping, metadata, moment, rfc3339, text
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, KubeconfigError, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import KubeconfigError, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_providers.names import ProviderID
-
-__all__ = [
-    "ATTESTATION",
-    "CLUSTER_API",
-    "MACHINE_GONE",
-    "OWN",
-    "POLICY",
-    "MachineRow",
-    "attestation_path",
-    "cluster_api_version",
-    "find_attestation",
-    "index",
-    "list_objects",
-    "list_served",
-    "named",
-    "no_cluster",
-    "of_kind",
-    "read_fleet",
-    "rows_of",
-    "title",
-    "workload_client",
-    "workload_endpoint",
-]
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import ProviderID
 
 CLUSTER_API: Final = "cluster.x-k8s.io"
 OWN: Final = ("attestation.cluster.x-k8s.io", "v1alpha1")

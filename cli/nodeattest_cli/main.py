@@ -18,10 +18,8 @@ from click.shell_completion import get_completion_class
 
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_controller import logs
-from nodeattest_parsing.printable import visible_lines
+from nodeattest_parsing.values import visible_lines
 from nodeattest_providers.version import describe
-
-__all__ = ["cli", "main"]
 
 _NAME: Final = "nodeattest"
 _EXPECTED: Final = (click.ClickException, click.exceptions.Abort, KeyboardInterrupt, OSError, UserError)

@@ -15,10 +15,7 @@ from typing import Any, Final, Protocol, cast
 
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.kubeconfig import ApiEndpoint, make_endpoint, select_entries
-from nodeattest_parsing.printable import one_line
-from nodeattest_parsing.values import JsonObject
-
-__all__ = ["read_operator_kubeconfig"]
+from nodeattest_parsing.values import JsonObject, one_line
 
 _VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _OTHER_VERSION: Final = (

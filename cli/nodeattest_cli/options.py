@@ -11,22 +11,8 @@ import click
 
 from nodeattest_cli.connection import DEFAULT_KUBECONFIG, Connection
 from nodeattest_cli.errors import UserError
-from nodeattest_parsing.durations import format_seconds, parse_duration
-from nodeattest_parsing.errors import ParseError
-
-__all__ = [
-    "Duration",
-    "cluster_option",
-    "connected",
-    "file_option",
-    "files_option",
-    "installed_option",
-    "namespace_option",
-    "option_name",
-    "output_option",
-    "selector_option",
-    "workload_option",
-]
+from nodeattest_parsing.times import format_seconds, parse_duration
+from nodeattest_parsing.values import ParseError
 
 T = TypeVar("T")
 Command = Callable[..., T]

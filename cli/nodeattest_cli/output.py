@@ -18,18 +18,7 @@ from typing import Final, cast
 import click
 import yaml
 
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_parsing.printable import visible, visible_lines
-
-__all__ = [
-    "format_fields",
-    "format_table",
-    "print_document",
-    "print_exactly",
-    "print_lines",
-    "to_json",
-    "to_yaml",
-]
+from nodeattest_parsing.values import JsonObject, JsonValue, visible, visible_lines
 
 _HTML: Final = frozenset("<>&")
 """What Go's encoding/json escapes besides, so that JSON can be embedded in HTML."""

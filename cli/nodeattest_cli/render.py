@@ -22,24 +22,22 @@ from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import files_option
 from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_cli.yaml_edit import edit
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     RenderingRefused,
     RenderOptions,
     ServingOptions,
+    is_rendered_kind,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered_kind
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render as rendered
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION, annotated
 from nodeattest_controller.model.challenge_secret import creates_secrets
-from nodeattest_controller.model.objects import key_of, text
+from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject, key_of
 from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ProviderName
+from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
-
-__all__ = ["render"]
 
 _BETWEEN: Final = re.compile(r"(?m)^---(?=[ \t\r\n]|\Z)")
 """Where a document begins; YAML 1.2 §9.1.2 lets no text of a document begin a line so."""

@@ -22,10 +22,9 @@ from nodeattest_controller import logs
 from nodeattest_controller.main import serve
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_identity.issuer.documents import UrlError
-from nodeattest_kube.client import ApiClient, KubeconfigError
-from nodeattest_serving.settings import BindAddress, SettingsError, parse_address
-
-__all__ = ["COUNT", "FILE", "POSITIVE", "Address", "api_client", "server", "tls_options"]
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import KubeconfigError
+from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_address
 
 FILE: Final = click.Path(path_type=Path)
 COUNT: Final = click.IntRange(min=1)

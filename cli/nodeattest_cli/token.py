@@ -25,7 +25,6 @@ from nodeattest_cli.options import Duration, connected, output_option
 from nodeattest_cli.output import format_table, print_document, print_exactly, print_lines, to_json, to_yaml
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_discovery.clusterinfo import parse_ca_bundle
-from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.secret import (
     DEFAULT_GROUP,
     NAMESPACE,
@@ -37,33 +36,15 @@ from nodeattest_discovery.secret import (
     stored_token,
     text_values,
 )
+from nodeattest_discovery.tls import pin_of
 from nodeattest_discovery.token import BootstrapToken, generate, parse, parse_id
-from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import AlreadyExists, ApiError, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = [
-    "DEFAULT_TTL",
-    "TokenView",
-    "create",
-    "delete",
-    "format_tokens",
-    "generate_token",
-    "join_command",
-    "list_tokens",
-    "make_token",
-    "read_token",
-    "read_token_text",
-    "secret_path",
-    "store",
-    "stored_view",
-    "token_secrets",
-    "warning",
-    "warnings",
-]
 
 DEFAULT_TTL: Final = "24h0m0s"
 _COLLECTION: Final = paths.core_path("secrets", namespace=NAMESPACE)

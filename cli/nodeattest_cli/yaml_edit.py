@@ -10,9 +10,7 @@ from typing import Final
 
 import yaml
 
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-
-__all__ = ["edit"]
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 _WIDTH: Final = 1 << 16
 """Columns: long commands stay on one line."""

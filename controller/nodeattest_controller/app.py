@@ -14,16 +14,13 @@ from nodeattest_controller.health import serve_health
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.model.lease_annotations import lease_annotations
-from nodeattest_controller.runtime.manager import Manager
-from nodeattest_controller.runtime.trouble import TroubleLog
+from nodeattest_controller.runtime.manager import Manager, TroubleLog
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.addresses import POD_IPS, AddressRules
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import ClusterAPISigner
-
-__all__ = ["run"]
 
 _LOG: Final = logging.getLogger(__name__)
 _NONE: Final[Mapping[ProviderName, ClusterAPISigner]] = MappingProxyType({})

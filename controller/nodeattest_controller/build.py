@@ -14,36 +14,31 @@ from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
-from nodeattest_controller.controllers.bootstrap_signer.controller import TokenPairController, enabled_controllers
+from nodeattest_controller.controllers.bootstrap_signer import TokenPairController, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
-from nodeattest_controller.controllers.challenge_secret.controller import ChallengeSecretController
+from nodeattest_controller.controllers.challenge_secret import ChallengeSecretController
 from nodeattest_controller.controllers.csr.controller import CSRController
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
-from nodeattest_controller.controllers.csr.pending_age import PendingAges
-from nodeattest_controller.controllers.csr.reconciler import Reconciler
+from nodeattest_controller.controllers.csr.reconciler import PendingAges, Reconciler
 from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
-from nodeattest_controller.controllers.issuer.controller import IssuerController
-from nodeattest_controller.controllers.issuer.publish_target import publish_targets
+from nodeattest_controller.controllers.issuer import IssuerController, publish_targets
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
-from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
+from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
-from nodeattest_controller.runtime.changes import ChangeBus
-from nodeattest_controller.runtime.cluster_controller import ClusterController
+from nodeattest_controller.runtime.cluster_controller import ClusterController, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
-from nodeattest_controller.runtime.cluster_marks import ClusterMarks
-from nodeattest_controller.runtime.container_memory import cache_memory
-from nodeattest_controller.runtime.csr_observer import CSRObserver
-from nodeattest_controller.runtime.guard import ClusterGuard, MarkedClusters, Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks, MarkedClusters, Ownership
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
 from nodeattest_controller.runtime.manager import Manager
+from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_controller.verification.facts import ControllerFacts
@@ -52,10 +47,8 @@ from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.verifier_interface import ClusterAPISigner
-
-__all__ = ["Connect", "build_manager"]
 
 Connect = Callable[[bytes], ApiClient]
 """Makes a client for a workload cluster out of its kubeconfig."""

@@ -20,14 +20,11 @@ import yaml
 
 from nodeattest_controller.settings import Settings, camel
 from nodeattest_parsing import strict_yaml
-from nodeattest_parsing.durations import format_seconds, parse_seconds
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.times import format_seconds, parse_seconds
+from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["API_VERSION", "KIND", "dump", "load"]
+from nodeattest_serving.bounded_server import SettingsError
 
 API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
 KIND: Final = "NodeAttestationControllerConfiguration"

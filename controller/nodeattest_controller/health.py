@@ -16,11 +16,9 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.metrics_server import SecureMetricsServer
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving import settings as serving
+from nodeattest_serving import bounded_server as serving
+from nodeattest_serving.bounded_server import SettingsError
 from nodeattest_serving.health import HealthCheck, HealthServer, MetricsServer
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["HealthPorts", "serve_health"]
 
 _log: Final = logging.getLogger(__name__)
 

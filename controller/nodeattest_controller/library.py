@@ -20,9 +20,9 @@ from nodeattest_controller import app, configfile, logs
 from nodeattest_controller.main import serve
 from nodeattest_controller.platforms import check_platforms, check_signers
 from nodeattest_controller.settings import Settings
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import ClusterAPISigner
-from nodeattest_serving.settings import SettingsError
+from nodeattest_serving.bounded_server import SettingsError
 
 __all__ = ["ClusterAPISigner", "Settings", "SettingsError", "configure_logs", "read_settings", "run", "serve"]
 

@@ -19,9 +19,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Final, TextIO, TypeGuard, cast
 
-from nodeattest_parsing.printable import visible
-
-__all__ = ["JsonFormatter", "TextFormatter", "configure", "fields", "handle_unconfigured"]
+from nodeattest_parsing.values import visible
 
 _KEY: Final = "nodeattest_fields"
 """The attribute of a LogRecord that carries the fields; one, so that no field shadows an attribute of the record."""

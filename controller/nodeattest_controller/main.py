@@ -30,10 +30,8 @@ from nodeattest_controller.settings import (
     Settings,
 )
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_parsing.printable import visible_lines
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["cli", "main", "serve"]
+from nodeattest_parsing.values import visible_lines
+from nodeattest_serving.bounded_server import SettingsError
 
 _NAME: Final = "node-attestation-controller"
 _USER_ERROR: Final = 2

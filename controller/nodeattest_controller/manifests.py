@@ -13,9 +13,7 @@ from typing import Final, cast
 
 import yaml
 
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = ["crds", "folder", "objects"]
+from nodeattest_parsing.values import JsonObject
 
 _PACKAGE: Final = "nodeattest_controller"
 _FOLDER: Final = "manifests"

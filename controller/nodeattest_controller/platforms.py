@@ -11,14 +11,11 @@ from collections.abc import Mapping
 
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform, check_signer, make_signer
 from nodeattest_providers.verifier_interface import ClusterAPISigner
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["check_platforms", "check_signers"]
+from nodeattest_serving.bounded_server import SettingsError
 
 
 def check_platforms(platforms: Mapping[str, Mapping[str, JsonValue]], source: str) -> None:

@@ -14,22 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_kube.addresses import POD_IPS, AddressRules, parse_network, parse_pod_ips
-from nodeattest_parsing.durations import format_seconds
-from nodeattest_providers.names import PROVIDER_ID_OID
+from nodeattest_parsing.times import format_seconds
+from nodeattest_providers.identifiers import PROVIDER_ID_OID
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_serving.settings import SettingsError
-
-__all__ = [
-    "COMPONENT",
-    "CONTROLLERS",
-    "INVENTORIES",
-    "LOG_FORMATS",
-    "LOG_LEVELS",
-    "OFF_BY_DEFAULT",
-    "Settings",
-    "camel",
-    "split_address",
-]
+from nodeattest_serving.bounded_server import SettingsError
 
 COMPONENT: Final = "node-attestation-controller"
 """Who reports Events."""

@@ -1,4 +1,9 @@
-"""Cluster-info: where a cluster is and which CAs to trust, a kubeconfig in the ConfigMap ``kube-public/cluster-info``.
+"""What every kubeconfig of discovery has in common, be it cluster-info or a discovery file.
+
+Promises: strict YAML, apiVersion v1, kind Config, known fields only; the caller says in whose words others are refused.
+Source: client-go tools/clientcmd/api/v1.
+
+Cluster-info: where a cluster is and which CAs to trust, a kubeconfig in the ConfigMap ``kube-public/cluster-info``.
 
 Promises: ``parse`` takes a kubeconfig with exactly one cluster, https, at least one CA certificate, and no credential
 or other power in it; anything else is ``Denied``, which names what was expected and what came. ``build`` writes the
@@ -10,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from typing import Final, cast
@@ -17,24 +23,49 @@ from typing import Final, cast
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from nodeattest_discovery import kubeconfigs
+from nodeattest_parsing import strict_yaml
+from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.strict_yaml import Scalars
+from nodeattest_parsing.values import ParseError
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-from nodeattest_providers.x509_errors import X509_ERRORS
 
-__all__ = [
-    "KUBECONFIG_KEY",
-    "MAX_KUBECONFIG",
-    "NAME",
-    "NAMESPACE",
-    "PATH",
-    "SIGNATURE_PREFIX",
-    "ClusterInfo",
-    "build",
-    "check_server",
-    "parse",
-    "parse_ca_bundle",
-]
+ErrorFactory = Callable[[str, str], Denied]
+"""Expected and got to the refusal."""
+
+_MAX_DEPTH: Final = 16
+"""Levels; a kubeconfig has seven."""
+_MAX_VALUES: Final = 4096
+"""Values and keys; a kubeconfig has dozens, and reading one takes PyYAML some 40 µs."""
+_FIELDS: Final = frozenset(
+    {"apiVersion", "kind", "clusters", "contexts", "current-context", "users", "preferences", "extensions"}
+)
+
+
+def parse_kubeconfig_document(text: str, malformed: ErrorFactory) -> JsonObject:
+    """Read a kubeconfig; raises what ``malformed`` makes."""
+    try:
+        found = strict_yaml.parse_object(text, scalars=Scalars.TEXT, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
+    except ParseError as error:
+        raise malformed("a kubeconfig in YAML", error.found) from None
+    if found.get("apiVersion", "v1") != "v1" or found.get("kind", "Config") != "Config":
+        raise malformed("apiVersion v1 and kind Config", "others")
+    check_fields(found, _FIELDS, "", malformed)
+    return found
+
+
+def check_fields(found: Mapping[str, JsonValue], known: frozenset[str], where: str, malformed: ErrorFactory) -> None:
+    """Refuse fields that are not known; ``where`` stands before the name of the first."""
+    unknown = sorted(found.keys() - known)
+    if unknown:
+        raise malformed(f"only {', '.join(sorted(known))}", ascii(where + unknown[0][:40])[1:-1])
+
+
+def decode_data(text: str) -> bytes:
+    """Decode a field ``…-data``, without line ends, which Go overlooks (encoding/base64); raises ``ValueError``."""
+    return decode_base64(text.replace("\r", "").replace("\n", ""))
+
 
 NAMESPACE: Final = "kube-public"
 NAME: Final = "cluster-info"
@@ -147,7 +178,7 @@ def parse_ca_bundle(pem: bytes) -> tuple[x509.Certificate, ...]:
 def _document(text: str) -> JsonObject:
     if len(text) > MAX_KUBECONFIG:
         raise _malformed(f"a kubeconfig of at most {MAX_KUBECONFIG} characters", str(len(text)))
-    document = kubeconfigs.parse_kubeconfig_document(text, _malformed)
+    document = parse_kubeconfig_document(text, _malformed)
     if not isinstance(document.get("contexts"), list | None) or not isinstance(
         document.get("current-context"), str | None
     ):
@@ -158,7 +189,7 @@ def _document(text: str) -> JsonObject:
 def _row(row: JsonValue) -> JsonObject:
     if not isinstance(row, dict) or not isinstance(row.get("cluster"), dict):
         raise _malformed("clusters[].cluster to be an object", "something else")
-    kubeconfigs.check_fields(row, _ROW_FIELDS, "clusters[].", _malformed)
+    check_fields(row, _ROW_FIELDS, "clusters[].", _malformed)
     if not isinstance(row.get("name"), str | None):
         raise _malformed("clusters[].name to be text", "something else")
     return cast("JsonObject", row["cluster"])
@@ -168,7 +199,7 @@ def _cluster(cluster: JsonObject) -> ClusterInfo:
     if cluster.get("insecure-skip-tls-verify") not in (None, False):
         raise _malformed("a server that is verified", "insecure-skip-tls-verify")
     allowed: JsonObject = {key: value for key, value in cluster.items() if value not in (None, "", False)}
-    kubeconfigs.check_fields(allowed, _CLUSTER_FIELDS, "clusters[].cluster.", _malformed)
+    check_fields(allowed, _CLUSTER_FIELDS, "clusters[].cluster.", _malformed)
     server, name = cluster.get("server"), cluster.get("tls-server-name") or None
     if not isinstance(server, str):
         raise _malformed("server: https://host:port", "no text")
@@ -178,7 +209,7 @@ def _cluster(cluster: JsonObject) -> ClusterInfo:
     if not isinstance(data, str) or not data:
         raise _malformed("certificate-authority-data", "none")
     try:
-        pem = kubeconfigs.decode_data(data)
+        pem = decode_data(data)
     except ValueError:
         raise _malformed("certificate-authority-data in base64", "something else") from None
     return ClusterInfo(server=check_server(server), ca_certificates=parse_ca_bundle(pem), tls_server_name=name)

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_discovery import clusterinfo, secret
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
 from nodeattest_kube.reflector import Reflector
-
-__all__ = ["CLUSTER_INFO", "TOKENS", "ChangeFunction", "Watched", "informer", "slim"]
+from nodeattest_parsing.values import JsonObject, JsonValue, dig
 
 ChangeFunction = Callable[[str, JsonObject | None], None]
 

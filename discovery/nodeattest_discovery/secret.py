@@ -18,29 +18,10 @@ from enum import StrEnum
 from typing import Final, cast
 
 from nodeattest_discovery.token import BOOTSTRAP_GROUP, BootstrapToken, is_token, is_token_id
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
 from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = [
-    "DEFAULT_GROUP",
-    "NAMESPACE",
-    "SECRET_TYPE",
-    "Expiry",
-    "TokenSecret",
-    "Usage",
-    "authenticating_groups",
-    "check_group",
-    "encode",
-    "expiry",
-    "is_token_secret",
-    "secret_name",
-    "signing_token",
-    "stored_token",
-    "text_values",
-    "usages_of",
-]
 
 NAMESPACE: Final = "kube-system"
 SECRET_TYPE: Final = "bootstrap.kubernetes.io/token"

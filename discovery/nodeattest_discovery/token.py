@@ -16,17 +16,6 @@ from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = [
-    "BOOTSTRAP_GROUP",
-    "USER_PREFIX",
-    "BootstrapToken",
-    "generate",
-    "is_token",
-    "is_token_id",
-    "parse",
-    "parse_id",
-]
-
 USER_PREFIX: Final = "system:bootstrap:"
 """The API server names a token's holder by this and the token's id."""
 BOOTSTRAP_GROUP: Final = "system:bootstrappers"

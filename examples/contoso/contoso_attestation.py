@@ -16,14 +16,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from nodeattest_providers.binding import Binding, length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
-
-__all__ = ["ContosoAttestor", "ContosoSigner"]
 
 _SIGNATURE = 64
 """Bytes of an Ed25519 signature (RFC 8032 §5.1.6)."""

@@ -17,10 +17,9 @@ import aiohttp
 
 from nodeattest_controller import library
 from nodeattest_providers.canonical_json import Fields
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import MachineName, ProviderName
+from nodeattest_providers.identifiers import MachineName, ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 

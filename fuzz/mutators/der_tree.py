@@ -15,8 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fuzz.target import Plain
 
-__all__ = ["DerTree", "Node", "read", "write"]
-
 _CONSTRUCTED: Final = 0x20
 _LONG_FORM: Final = 0x80
 _MULTI_BYTE_TAG: Final = 0x1F

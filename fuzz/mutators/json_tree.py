@@ -12,8 +12,6 @@ from typing import Final, cast
 
 from fuzz.target import Mutator, Plain
 
-__all__ = ["JsonTree"]
-
 _ODD: Final[tuple[object, ...]] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**400, 1.5, 1e308),
     *("", "x", "\ud800", "\0", "é", "0" * 300, "=", "AA", "system:nodes", "sha256:" + "0" * 64),

@@ -12,8 +12,6 @@ from typing import Final
 from fuzz.target import Mutator, Plain
 from nodeattest_providers import pem
 
-__all__ = ["PemBlocks"]
-
 _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----\n(.*?)-----END \1-----\n", re.DOTALL)
 _PLAIN_SHARE: Final = 0.1
 

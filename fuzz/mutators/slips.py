@@ -8,8 +8,6 @@ from typing import Final
 
 from fuzz.target import Plain
 
-__all__ = ["Slips"]
-
 _PLAIN_SHARE: Final = 0.1
 _MOST_SLIPS: Final = 3
 

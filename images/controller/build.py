@@ -26,8 +26,6 @@ from images.debian import ARCHITECTURES, PYTHON, TREE, Architecture, cached, com
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import of_checkout
 
-__all__ = ["NAME", "Built", "build", "build_from_tree", "created_at"]
-
 NAME: Final = "node-attestation-controller"
 _TITLE: Final = "nodeattest: node-attestation-controller and nodeattest"
 _TRUST: Final = "etc/ssl/certs/ca-certificates.crt"

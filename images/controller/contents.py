@@ -7,20 +7,6 @@ from typing import Final
 
 from images.debian import PYTHON
 
-__all__ = [
-    "COMMANDS",
-    "DEBIAN_FILES",
-    "EXTRAS",
-    "LEFT_OUT",
-    "OWN_WHEELS",
-    "ROOT",
-    "SITE_PACKAGES",
-    "SYSTEM_FILES",
-    "USER",
-    "is_left_out",
-    "is_wanted",
-]
-
 USER: Final = 65532
 """User and group, as the manifests have them."""
 SITE_PACKAGES: Final = f"usr/local/lib/python{PYTHON}/dist-packages"

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Layer", "layer_tar", "write_archive"]
-
 JsonObject = Mapping[str, object]
 _IMAGE: Final = "application/vnd.oci.image"
 _CREATED_BY: Final = "images/controller"

@@ -22,8 +22,6 @@ from packaging.requirements import Requirement
 
 from images.debian import PYTHON, TREE, Architecture, run
 
-__all__ = ["PYTHON_LOCK", "Needed", "download", "environment", "locked_lines", "metadata_of", "needed"]
-
 PYTHON_LOCK: Final = TREE / "requirements.lock"
 _GLIBC: Final = range(41, 16, -1)
 """Minor versions: of Debian 13 down to that of manylinux2014."""

@@ -16,8 +16,6 @@ from urllib.parse import quote
 from images.controller.requirements import metadata_of
 from images.debian import Deb
 
-__all__ = ["write_agent_sbom", "write_sbom"]
-
 _SERIALS: Final = uuid.UUID("1f0a8f5e-6c57-5e4b-9d63-2f6a4a6f1c11")
 """Namespace of serial numbers: the same content has the same one."""
 

@@ -24,8 +24,6 @@ from images.controller.requirements import PYTHON_LOCK, download, locked_lines
 from images.debian import PYTHON, TREE, Architecture, cached, debian, interpreter, read_lock, run
 from nodeattest_providers import __version__
 
-__all__ = ["HOME", "Modules", "build_modules", "write_folder"]
-
 HOME: Final = "/opt/nodeattest"
 """On images whose /usr is read-only this can be written."""
 _PYTHON: Final = f"python{PYTHON}"

@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, dig
-
-__all__ = ["ResourceAttributes", "ReviewedUser", "is_access_allowed", "review_access"]
+from nodeattest_parsing.values import JsonObject, dig
 
 _API: Final = ("authorization.k8s.io", "v1")
 

@@ -1,4 +1,14 @@
-"""The API client: raw JSON objects in and out, one typed error for every other outcome.
+"""API paths, built so that no name can leave its segment.
+
+Promises: every segment is quoted, and none is empty, ``.`` or ``..``.
+Source: Kubernetes API concepts, "Resource URIs"; apimachinery pkg/api/validation/path (names may hold a backslash:
+kube-apiserver takes any name of a CertificateSigningRequest that is one segment).
+
+The bearer token of an endpoint, read again as its file is rotated.
+
+Source: client-go transport/token_source.go (re-read each minute; a failed re-read keeps the token in hand).
+
+The API client: raw JSON objects in and out, one typed error for every other outcome.
 
 Promises: no retry of its own (``transport`` sends an idempotent request again when a kept connection was closed); no
 server's answer gives another exception than ``ApiError``. Leaves to others: back-off, caching, paths (``paths``).
@@ -21,36 +31,21 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
-from nodeattest_kube.addresses import AddressRules
+from nodeattest_kube.addresses import AddressRules, environment_proxy
 from nodeattest_kube.errors import (
-    AlreadyExists,
     ApiError,
-    Conflict,
-    Forbidden,
-    Gone,
-    Invalid,
-    KubeconfigError,
     Malformed,
-    NotFound,
     TimedOut,
     TooLarge,
-    TooManyRequests,
     Unauthorized,
     Unreachable,
     WatchHung,
     error_from_status,
 )
 from nodeattest_kube.input_scheduler import ClusterInput
-from nodeattest_kube.jsontypes import (
-    JsonObject,
-    JsonValue,
-    TooManyValues,
-    check_value_count,
-    dig_text,
-    parse_json,
-)
+from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
 from nodeattest_kube.kubeconfig import (
     ApiEndpoint,
     check_proxy_url,
@@ -58,44 +53,107 @@ from nodeattest_kube.kubeconfig import (
     parse_kubeconfig,
     read_kubeconfig,
 )
-from nodeattest_kube.line_buffer import LineBuffer
-from nodeattest_kube.paging import (
+from nodeattest_kube.list_watch import (
     REFUSAL,
     ROW_HEADERS,
     ROW_QUERY,
     TENANT,
     TRUSTED,
+    LineBuffer,
     PageLimits,
+    WatchEvent,
     drop_oversized,
+    parse_event,
+    split_events,
 )
-from nodeattest_kube.proxies import environment_proxy
 from nodeattest_kube.sockets import Resolver
-from nodeattest_kube.tokens import TokenSource
 from nodeattest_kube.transport import ApiResponse, Limits, Transport
-from nodeattest_kube.watch_events import WatchEvent, WatchType, parse_event, split_events
+from nodeattest_parsing.values import JsonObject, dig_text
 
-__all__ = [
-    "WATCH_SECONDS",
-    "AlreadyExists",
-    "ApiClient",
-    "ApiError",
-    "Conflict",
-    "Forbidden",
-    "Gone",
-    "Invalid",
-    "JsonObject",
-    "JsonValue",
-    "KubeconfigError",
-    "Malformed",
-    "NotFound",
-    "TooLarge",
-    "TooManyRequests",
-    "Unauthorized",
-    "Unreachable",
-    "WatchEvent",
-    "WatchHung",
-    "WatchType",
-]
+_QUOTED: Final = 80
+"""Characters of a refused name that a message repeats."""
+
+
+def collection_path(group: str, version: str, resource: str, *, namespace: str | None = None) -> str:
+    """Path of a collection; ``group`` is empty for the core group, ``namespace`` None for all or none."""
+    root = _join("apis", group, version) if group else _join("api", version)
+    scope = _join("namespaces", namespace) if namespace is not None else ""
+    return root + scope + _join(resource)
+
+
+def api_group(group: str, version: str | None = None) -> str:
+    """Path at which a server says which versions of a group it serves, or which resources of one version."""
+    return _join("apis", group) if version is None else _join("apis", group, version)
+
+
+def object_path(
+    group: str, version: str, resource: str, name: str, *, namespace: str | None = None, subresource: str | None = None
+) -> str:
+    """Path of one object or of its subresource."""
+    path = collection_path(group, version, resource, namespace=namespace) + _join(name)
+    return path if subresource is None else path + _join(subresource)
+
+
+def core_path(
+    resource: str, name: str | None = None, *, namespace: str | None = None, subresource: str | None = None
+) -> str:
+    """Path in the core group's v1: a collection, or one object when named."""
+    if name is None:
+        if subresource is not None:
+            raise ValueError("a subresource needs the name of its object")
+        return collection_path("", "v1", resource, namespace=namespace)
+    return object_path("", "v1", resource, name, namespace=namespace, subresource=subresource)
+
+
+def is_segment(name: str) -> bool:
+    """Whether a name can be one segment of a path: it holds no slash and is no dot segment (RFC 3986 §5.2.4)."""
+    return name not in {"", ".", ".."} and "/" not in name
+
+
+def _join(*segments: str) -> str:
+    """Quote each segment, a backslash too, which some proxies read as a slash."""
+    for segment in segments:
+        if not is_segment(segment):
+            raise ValueError(f"expected a name, got {segment[:_QUOTED]!r}; a path segment has no slash and is no dots")
+    return "".join("/" + quote(segment, safe="") for segment in segments)
+
+
+_REREAD: Final = 60.0
+"""Seconds; a projected service-account token is replaced when 80 % of its life, at least 8 minutes, is gone."""
+
+
+class TokenSource:
+    """Gives the current token; ``clock`` is monotonic seconds."""
+
+    def __init__(self, token: str | None, file: Path | None, *, clock: Callable[[], float]) -> None:
+        self._token = token
+        self._file = file
+        self._clock = clock
+        self._read_again = float("-inf")
+
+    def current(self) -> str | None:
+        """Return the token, None when the endpoint has none; ``Unauthorized`` when its file never gave one."""
+        if self._file is not None and self._clock() >= self._read_again:
+            self._token = _read(self._file) or self._token
+            self._read_again = self._clock() + _REREAD
+            if self._token is None:
+                self.refused()
+                raise Unauthorized(401, "Unauthorized", f"no token in {self._file}; check the mounted service account")
+        return self._token
+
+    def refused(self) -> None:
+        """Note that the server refused the token: the file is read again before the next request."""
+        self._read_again = float("-inf")
+
+
+def _read(file: Path) -> str | None:
+    """Read a token file; None when it is absent or holds no token (RFC 6750 §2.1: visible ASCII)."""
+    try:
+        text = file.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return text if text and text.isprintable() and " " not in text else None
+
 
 WATCH_SECONDS: Final = (60, 90)
 """How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together. A server on

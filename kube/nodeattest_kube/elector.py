@@ -19,12 +19,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, NoReturn, Protocol
 
+from nodeattest_kube.client import collection_path, object_path
 from nodeattest_kube.errors import ApiError, Conflict, NotFound, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
-from nodeattest_kube.next_read import NextRead
-from nodeattest_kube.paths import collection_path, object_path
-
-__all__ = ["LeaseClient", "LeaseElector", "LeaseTerm", "LostLease", "read_lease", "term_of"]
+from nodeattest_kube.memory_budget import NextRead
+from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
 
 _JITTER: Final = 1.2
 """client-go's JitterFactor: candidates ask after one to 2.2 retry periods."""

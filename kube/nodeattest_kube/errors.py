@@ -9,27 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_kube.jsontypes import JsonObject, dig, dig_text
-from nodeattest_parsing.printable import one_line
-
-__all__ = [
-    "AlreadyExists",
-    "ApiError",
-    "Conflict",
-    "Forbidden",
-    "Gone",
-    "Invalid",
-    "KubeconfigError",
-    "Malformed",
-    "NotFound",
-    "TimedOut",
-    "TooLarge",
-    "TooManyRequests",
-    "Unauthorized",
-    "Unreachable",
-    "WatchHung",
-    "error_from_status",
-]
+from nodeattest_parsing.values import JsonObject, dig, dig_text, one_line
 
 _MESSAGE_LIMIT: Final = 512
 """Characters kept of a server's message: enough for an operator, too few to flood a log."""

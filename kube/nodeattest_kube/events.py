@@ -20,13 +20,11 @@ from itertools import count
 from typing import Final
 from uuid import uuid4
 
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_parsing.printable import one_line
-
-__all__ = ["EventLimiter", "EventRecorder", "ObjectRef", "event_document"]
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.values import JsonObject, one_line
 
 _log = logging.getLogger(__name__)
 SOURCE_BURST, SOURCE_RATE = 10, 1 / 60

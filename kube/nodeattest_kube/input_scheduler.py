@@ -17,8 +17,6 @@ from typing import Final
 
 from nodeattest_kube.fair_queue import FairQueue
 
-__all__ = ["ClusterInput", "InputScheduler"]
-
 _CREDIT: Final = 0.01
 """Seconds of rest that may be outstanding: turns are shorter than what a timer can wait."""
 _OVERHEAD: Final = 50e-6

@@ -7,19 +7,24 @@ share its bytes, whatever is in which, and a namespace's share is that of all of
 an object counts as the larger of what is kept and what the list holds of it.
 Leaves to others: what happens to refused objects.
 Source: dynamic thresholds for shared buffers (Choudhury and Hahne, 1998).
+
+One read for everybody who needs to know how something is after now.
+
+Promises: an answer is of a read that began after it was asked for, unlike that of a single-flight, which joins one that
+is under way. At most one read is under way, and all who ask meanwhile share the next. A caller that is cancelled takes
+nothing from the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-
-__all__ = ["MemoryBudget", "MemoryPool", "object_size"]
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 _PART: Final = 64
 """An object gets at most this part of what is left."""
@@ -179,3 +184,37 @@ def object_size(key: str, version: tuple[str, str], item: JsonObject) -> int:
         elif isinstance(value, list):
             waiting += value
     return size
+
+
+T = TypeVar("T")
+
+
+class NextRead(Generic[T]):
+    """The reads of one thing."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
+        self._begun: asyncio.Task[T] | None = None
+        """The read under way; it began too early for whoever asks now."""
+        self._next: asyncio.Task[T] | None = None
+
+    async def read(self) -> T:
+        """Return what the next read gives, or raise what it raises."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._begun))
+            self._next.add_done_callback(self._ended)
+        return await asyncio.shield(self._next)
+
+    async def _after(self, begun: asyncio.Task[T] | None) -> T:
+        if begun is not None:
+            await asyncio.wait({begun})
+        self._begun, self._next = self._next, None
+        return await self._read()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if self._begun is task:
+            self._begun = None
+        if self._next is task:  # cancelled before it began
+            self._next = None
+        if not task.cancelled():
+            task.exception()  # retrieved: who waits has it

@@ -1,4 +1,10 @@
-"""A reconciler that runs periodically: soon after a change, else once a period, and with back-off after failures.
+"""Calls a handler whose bugs must not stop its caller, nor what is called after it.
+
+Exponential back-off with jitter, never shorter than a server's Retry-After. The caller waits, on its own clock.
+
+Source: client-go's reflector (0.8 s to 30 s, factor 2, jitter 1) and apimachinery wait.Jitter.
+
+A reconciler that runs periodically: soon after a change, else once a period, and with back-off after failures.
 
 Promises: the reconcilers of many objects do not run in step, and each spends at most a share of the time reconciling;
 after a failure only time starts the next attempt. A process may be killed at any instant: each run starts from scratch.
@@ -9,17 +15,55 @@ an ``ApiError`` is a bug and ends ``run``.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random as random_module
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, ParamSpec, Protocol
 
-from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.errors import ApiError
 
-__all__ = ["PeriodicReconciler", "PeriodicTask", "ResyncConfig", "call_every"]
+_LOG: Final = logging.getLogger(__name__)
+P = ParamSpec("P")
+
+
+def notify(subscriber: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call a subscriber; a bug in it is logged and stays its own."""
+    try:
+        subscriber(*args, **kwargs)
+    except Exception:  # noqa: BLE001 - the edge between controllers: one's bug must not stop the informer or another
+        _LOG.exception("a bug in a controller's handler: please report it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffPolicy:
+    """How long to wait before attempt after attempt."""
+
+    initial: float
+    """Seconds before the second attempt."""
+    cap: float
+    """Seconds; the exponential part grows no further."""
+    factor: float = 2.0
+    jitter: float = 1.0
+    """At most this share of the delay is added at random, so that a fleet's clients spread out."""
+
+    def delay(self, failures: int, random: Callable[[], float], error: BaseException | None) -> float:
+        """Seconds to wait after the n-th failure in a row, counted from 1; ``random`` gives [0, 1).
+
+        ``error``: the last failure. Its Retry-After, which ``errors`` caps, is waited out.
+        """
+        # The exponent is bounded before the power is taken: a float overflows at 2**1024.
+        grown = self.initial * self.factor ** min(max(failures - 1, 0), 64)
+        retry_after = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
+        return max(min(grown, self.cap) * (1.0 + self.jitter * random()), retry_after)
+
+
+RECONNECT: Final = BackoffPolicy(initial=0.8, cap=30.0)
+"""Watches: client-go's reflector."""
+REQUEUE: Final = BackoffPolicy(initial=0.25, cap=300.0, jitter=0.25)
+"""Keys of a work queue: quick while a cause may be passing, then at most about every five minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,26 +24,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final
 
-from nodeattest_kube.backoff import RECONNECT, BackoffPolicy
-from nodeattest_kube.batches import BATCH, in_batches
-from nodeattest_kube.client import (
-    WATCH_SECONDS,
-    ApiClient,
-    ApiError,
-    Gone,
-    Malformed,
-    Unreachable,
-    WatchEvent,
-    WatchHung,
-    WatchType,
-)
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text, is_before, key_of, version_of
+from nodeattest_kube.client import WATCH_SECONDS, ApiClient, is_segment
+from nodeattest_kube.errors import ApiError, Gone, Malformed, Unreachable, WatchHung
+from nodeattest_kube.jsontypes import is_before, version_of
+from nodeattest_kube.list_watch import TRUSTED, WatchEvent, WatchType
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
-from nodeattest_kube.paging import TRUSTED
-from nodeattest_kube.paths import is_segment
-from nodeattest_kube.store import IndexFunction, Store, Version
-
-__all__ = ["Reflector"]
+from nodeattest_kube.periodic import RECONNECT, BackoffPolicy
+from nodeattest_kube.store import BATCH, IndexFunction, Store, Version, in_batches
+from nodeattest_parsing.values import JsonObject, JsonValue, dig_text, key_of
 
 _HEALTHY: Final = 10.0
 """Seconds that a watch must have lasted for the server to count as well again."""

@@ -13,14 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, NotFound
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
-
-__all__ = ["SecretContent", "SecretStore", "secret_bytes"]
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError, dig, dig_text
 
 _ATTEMPTS: Final = 5
 """Writes that others were faster with, in one update."""

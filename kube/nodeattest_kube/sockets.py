@@ -26,7 +26,6 @@ from nodeattest_kube.input_scheduler import ClusterInput
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["AddressInfos", "ApiSocket", "PacedInput", "Resolver", "SocketFactory", "TenantResolver"]
 
 AddressInfos = Sequence[tuple[int, int, int, str, Any]]
 """What ``getaddrinfo`` returns: family, type, protocol, canonical name, address."""

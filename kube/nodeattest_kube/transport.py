@@ -31,12 +31,9 @@ from yarl import URL
 
 from nodeattest_kube.errors import TimedOut, TooLarge, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput
-from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_kube.kubeconfig import ApiEndpoint, tls_context
 from nodeattest_kube.sockets import PacedInput, Resolver, SocketFactory, TenantResolver
-from nodeattest_kube.tls import tls_context
-from nodeattest_parsing.printable import one_line
-
-__all__ = ["ApiResponse", "Limits", "Transport"]
+from nodeattest_parsing.values import one_line
 
 _CONNECTIONS: Final = 100
 """At most this many at once to one API server; who needs another waits."""

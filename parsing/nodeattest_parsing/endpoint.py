@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-__all__ = ["Endpoint", "port_of"]
-
 _HTTPS_PORT: Final = 443
 
 

@@ -15,10 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal, NoReturn, cast, overload
 
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue, JsonObject, JsonValue
-
-__all__ = ["bound_values", "check", "parse", "parse_object"]
+from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue, JsonObject, JsonValue, ParseError
 
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1

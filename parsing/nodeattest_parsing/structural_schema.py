@@ -14,8 +14,6 @@ from typing import Final
 
 from nodeattest_parsing.values import JsonObject, JsonValue
 
-__all__ = ["Violation", "violations"]
-
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,), "array": (list,), "string": (str,), "boolean": (bool,),
     "integer": (int,), "number": (int, float),

@@ -1,8 +1,31 @@
-"""The types of parsed JSON and YAML, and how to follow field names in them."""
+"""The one error of all parsers.
+
+The types of parsed JSON and YAML, and how to follow field names in them.
+
+Foreign text as it may be shown: it forges no line, moves no cursor and floods no log.
+
+Promises: what comes out is printable (``str.isprintable``). Nothing else prints what servers, nodes and files say:
+``tools/check_foreign_text.py`` enforces it.
+"""
 
 from __future__ import annotations
 
-__all__ = ["IntegerJsonObject", "IntegerJsonValue", "JsonObject", "JsonValue", "dig", "dig_text", "key_of"]
+
+class ParseError(ValueError):
+    """A text is not what was expected. No part of the text enters the message: it may hold a credential."""
+
+    def __init__(self, expected: str, got: str, position: str | None = None) -> None:
+        self.expected = expected
+        self.got = got
+        self.position = position
+        """Where in the text, such as ``line 3``; None where no place is known."""
+        super().__init__(f"expected {expected}, got {self.found}")
+
+    @property
+    def found(self) -> str:
+        """What was got, and where."""
+        return f"{self.got} at {self.position}" if self.position else self.got
+
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 JsonObject = dict[str, JsonValue]
@@ -31,3 +54,19 @@ def key_of(item: JsonObject) -> str:
     """Name an object within its collection: ``namespace/name``, or ``name`` when it has no namespace."""
     namespace, name = dig_text(item, "metadata", "namespace"), dig_text(item, "metadata", "name")
     return f"{namespace}/{name}" if namespace else name
+
+
+def visible(text: str) -> str:
+    """Escape what a terminal obeys or does not show, line ends included."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def visible_lines(*lines: str) -> str:
+    """Make one line of each, whatever it holds; each has its end."""
+    return "".join(f"{visible(line)}\n" for line in lines)
+
+
+def one_line(text: str, limit: int) -> str:
+    """Put a blank for what is not printable; of what is longer than ``limit`` characters, "…" is the last."""
+    kept = "".join(one if one.isprintable() else " " for one in text[:limit])
+    return kept if len(text) <= limit else f"{kept[:-1]}…"

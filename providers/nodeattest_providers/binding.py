@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
+from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
 
 _LABEL: Final = b"nodeattest/v1/binding"
 

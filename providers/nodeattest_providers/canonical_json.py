@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64url, encode_base64url
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 

@@ -5,6 +5,12 @@ Promises: ``verify`` returns only when there is a chain now. Whatever certificat
 of the one before it. Not checked: revocation; name constraints and policy mappings, which are refused where they are
 critical.
 Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/decisions.md.
+
+What cryptography raises on certificates that it cannot read: its border, in one place.
+
+Its exceptions have no common base: an X.509 version that does not exist, an extension that occurs twice and a kind of
+name that it has no class for are no ``ValueError``. Promises nothing of certificates that it can read.
+Source: cryptography's x509 documentation, "Exceptions"; the rest was found by fuzzing.
 """
 
 from __future__ import annotations
@@ -15,13 +21,12 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_providers.identifiers import printable
-from nodeattest_providers.x509_errors import X509_ERRORS
 
 MAX_SIGNATURES: Final = 8
 """Signature checks of one chain; a maker's chain takes at most four. One by P-521 takes some 1 ms."""
@@ -183,3 +188,13 @@ def _check_authority(
         raise ChainError("an issuer with an RSA exponent of more than 31 bits")
     if not is_rsa and not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES)):
         raise ChainError("an issuer whose key is neither RSA of 2048 to 4096 bits nor P-256, P-384 or P-521")
+
+
+X509_ERRORS: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)

@@ -1,4 +1,6 @@
-"""Challenge and response over two CSRs: the parts that every two-step provider shares.
+"""The name of a first request, as a second one claims it: well-formed enough to be looked up, nothing more.
+
+Challenge and response over two CSRs: the parts that every two-step provider shares.
 
 Promises: everything between the rounds is derived again from immutable fields (UID, creation time, spec), so that no
 state is kept and any replica can finish what another began; the second request is linked to exactly one live first
@@ -9,6 +11,7 @@ Source: docs/wire-format.md, "Two steps"; docs/wire-format.md §3 (steps 10, 11)
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
@@ -17,10 +20,31 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from nodeattest_providers.binding import length_prefix
+from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
+
+MAX_NAME: Final = 253
+MAX_UID: Final = 64
+"""Characters; a UID is an RFC 4122 UUID (apimachinery pkg/types/uid.go)."""
+_UID: Final = re.compile(r"[0-9A-Za-z-]+", re.ASCII)
+
+
+def parse_first_request_ref(fields: Fields) -> FirstRequestRef:
+    """Read ``{"name", "uid"}``; the name becomes part of a URL, so it is a DNS name as our agent writes them."""
+    name, uid = fields.text("name", 1, MAX_NAME), fields.text("uid", 1, MAX_UID)
+    if not is_dns_name(name) or _UID.fullmatch(uid) is None:
+        raise Denied(
+            Reason.EVIDENCE_MALFORMED,
+            expected="the first request's name (RFC 1123 subdomain) and UID",
+            got=f"{printable(name)} and {printable(uid)}",
+            remedy="file the request with the agent, which names its requests so",
+        )
+    return FirstRequestRef(name=name, uid=uid)
+
 
 CHALLENGE_TTL: Final = timedelta(seconds=300)
 """From the first request's creation to the second's, both by the API server's clock."""

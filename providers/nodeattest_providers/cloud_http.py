@@ -5,20 +5,25 @@ followed, nothing is read from the environment, no cookie is kept. An answer is 
 bounded in bytes; an exchange is bounded in seconds, and a client in connections. Without a whole answer it raises
 ``ExchangeError``, which says how the exchange ended and holds nothing that was sent or received.
 aiohttp is imported with the first request: it costs 200 ms that nobody needs offline.
+
+One call for everybody who asks the same at the same time.
+
+Promises: a caller that gives up or is cancelled takes nothing from the others; an answer is not kept once it is out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from nodeattest_providers.platform import CallOutcome
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession, StreamReader
+
 
 _GRACE: Final = 0.25
 """Seconds until connections that were broken off are closed (aiohttp, "Graceful shutdown")."""
@@ -140,3 +145,39 @@ def retry_after_seconds(text: str, *, default: float, longest: float) -> float:
     if not text.isascii() or not text.isdigit():
         return default
     return longest if len(text) > _MAX_DIGITS else min(max(float(text), 1.0), longest)
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class SingleFlight(Generic[K, V]):
+    """Calls under way, by what they ask."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[K, asyncio.Task[V]] = {}
+
+    async def share(self, key: K, call: Callable[[], Awaitable[V]]) -> V:
+        """Join the call under way for this key, or begin one."""
+        task = self._tasks.get(key)
+        if task is None:
+            task = asyncio.ensure_future(_run(call))
+            self._tasks[key] = task
+            task.add_done_callback(lambda done: self._finished(key, done))
+        return await asyncio.shield(task)
+
+    def _finished(self, key: K, task: asyncio.Task[V]) -> None:
+        self._tasks.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # retrieved: the callers that wait have it, and without them nobody needs it
+
+    async def cancel(self) -> None:
+        """End the calls under way."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(call: Callable[[], Awaitable[V]]) -> V:
+    return await call()

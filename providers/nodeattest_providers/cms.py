@@ -22,9 +22,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.der import NotDer, Oid, Tag, elements, integer, octets, oid, tag_of
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.x509_errors import X509_ERRORS
 
 MAX_SIZE: Final = 32 * 1024
 """Bytes of a document; Azure's have about 4 KiB with one certificate, AWS's 1 KiB."""

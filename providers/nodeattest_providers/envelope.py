@@ -11,10 +11,10 @@ import re
 from typing import Final
 
 from nodeattest_providers import canonical_json, pem
-from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import PROVIDER_ID_OID, ProviderName, Purpose
+from nodeattest_providers.identifiers import PROVIDER_ID_OID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, NodeCsr
+from nodeattest_providers.pkcs10 import parse_csr
 
 LABEL_CSR: Final = "CERTIFICATE REQUEST"
 LABEL_PROVIDER: Final = "KUBELET AUTHENTICATOR ATTESTATION PROVIDER"

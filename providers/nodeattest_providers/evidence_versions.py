@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
+from nodeattest_providers.identifiers import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
 from nodeattest_providers.node_interface import Evidence
 
 HIGHEST: Final = 9999

@@ -1,4 +1,9 @@
-"""The two names that a request carries: the node's and the provider's ID, as closed grammars.
+"""The names of the contract: signers, annotations, the provider-ID extension, and the types that must not be mixed up.
+
+Sources: the Cluster API kubelet-authentication proposal; signer names follow
+pkg/apis/certificates/validation (a signer's domain needs at least two labels), so the domain is ``cluster.x-k8s.io``.
+
+The two names that a request carries: the node's and the provider's ID, as closed grammars.
 
 Promises: a ``NodeName`` or ``ProviderID`` made here has no look-alike: ASCII where Kubernetes says so, no control
 characters, bounded length. Attestor and verifier use the same rules, so a node learns of a bad name before it asks.
@@ -9,10 +14,74 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from enum import StrEnum
+from typing import Final, NewType
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import NodeName, ProviderID
+
+NodeName = NewType("NodeName", str)
+"""The Kubernetes Node's name: an RFC 1123 subdomain, at most 253 characters."""
+ProviderID = NewType("ProviderID", str)
+"""``Node.spec.providerID`` and ``Machine.spec.providerID``, compared exactly."""
+ProviderName = NewType("ProviderName", str)
+"""An attestation provider: ``tpm``, ``insecure``, ``aws``, or a third party's."""
+SignerName = NewType("SignerName", str)
+"""``spec.signerName`` of a CertificateSigningRequest."""
+MachineName = NewType("MachineName", str)
+"""The name under which a request asks to be filed. Never trusted: identity comes from the provider ID."""
+ClusterPin = NewType("ClusterPin", str)
+"""``sha256:<64 lower-case hex>`` over the SubjectPublicKeyInfo of a cluster CA."""
+EvidenceBlock = NewType("EvidenceBlock", str)
+"""``<provider>/v<version>``, such as ``tpm/v1``: the content of the envelope's second PEM block."""
+
+PROVIDER_ID_OID: Final = "1.3.6.1.4.1.11129.2.1.21"
+"""The proposal's KubernetesNodeProviderIdentifierOID; configurable, payload one DER UTF8String."""
+
+NODE_USER_PREFIX: Final = "system:node:"
+NODES_GROUP: Final = "system:nodes"
+
+CLIENT_SIGNER_PREFIX: Final = "cluster.x-k8s.io/kube-apiserver-client-kubelet-"
+SERVING_SIGNER_PREFIX: Final = "cluster.x-k8s.io/kubelet-serving-"
+
+KUBELET_SERVING_SIGNER: Final = "kubernetes.io/kubelet-serving"
+"""The in-tree signer of kubelet's own serving certificates: kube-controller-manager signs, somebody else approves."""
+
+# Output only: what anybody else wrote under these keys is never read by the controller, and is overwritten.
+ANNOTATION_CHALLENGE: Final = "attestation.cluster.x-k8s.io/challenge"
+ANNOTATION_SUPPORTED_VERSIONS: Final = "attestation.cluster.x-k8s.io/supported-versions"
+ANNOTATION_PROVIDER_ID: Final = "attestation.cluster.x-k8s.io/provider-id"
+ANNOTATION_REASON: Final = "attestation.cluster.x-k8s.io/reason"
+ANNOTATION_TPM_ENDORSEMENT_KEY: Final = "cluster-x-k8s-io/tpm-endorsement-key"
+
+
+class Purpose(StrEnum):
+    """What the certificate is for."""
+
+    CLIENT = "client"
+    SERVING = "serving"
+
+
+def evidence_block(provider: ProviderName, version: int) -> EvidenceBlock:
+    """Name one version of a provider's evidence."""
+    return EvidenceBlock(f"{provider}/v{version}")
+
+
+def signer_for(provider: ProviderName, purpose: Purpose) -> SignerName:
+    """Name the signer of a provider; ``insecure`` has no serving signer (proposal, "Insecure providers")."""
+    prefix = CLIENT_SIGNER_PREFIX if purpose is Purpose.CLIENT else SERVING_SIGNER_PREFIX
+    if provider == "insecure" and purpose is Purpose.SERVING:
+        raise ValueError("the insecure provider issues no serving certificates")
+    return SignerName(prefix + provider)
+
+
+def split_signer(signer_name: str) -> tuple[ProviderName, Purpose] | None:
+    """Return provider and purpose of one of our signer names; None when the name is not ours."""
+    for prefix, purpose in ((CLIENT_SIGNER_PREFIX, Purpose.CLIENT), (SERVING_SIGNER_PREFIX, Purpose.SERVING)):
+        provider = signer_name.removeprefix(prefix)
+        if provider != signer_name and provider and not (provider == "insecure" and purpose is Purpose.SERVING):
+            return ProviderName(provider), purpose
+    return None
+
 
 _MAX_DNS_NAME: Final = 253
 """Characters (RFC 1123 §2.1; k8s.io/apimachinery DNS1123SubdomainMaxLength)."""

@@ -1,19 +1,39 @@
-"""Which public keys and signature algorithms a request may have.
+"""The kinds of keys that certificates and tokens have here, as ``cryptography`` names them.
+
+Which public keys and signature algorithms a request may have.
 
 Promises: ECDSA P-256 and P-384 with uncompressed points, RSA of 2048 to 4096 bits with e = 65537; signatures with
 SHA-256, SHA-384 or SHA-512 by the key's own algorithm. Everything here is cheap and done before the first costly
 operation on the key.
 Source: RFC 5480 §2, RFC 3279 §2.3.1, RFC 5758 §3.2, RFC 4055 §5; NIST SP 800-131A r2 §5; CVE-2017-15361.
+
+The fingerprint of an endorsement key: the one definition that policies, annotations, records and the CLI share.
+
+It is ``sha256:`` and the SHA-256, in lower-case hex, of the key's SubjectPublicKeyInfo in DER: the bytes that
+``openssl pkey -pubin -outform DER`` writes, with an uncompressed point (elliptic curves) or NULL parameters (RSA). It
+depends on the public key alone: not on the template's attributes, and not on a certificate.
+Source: RFC 5280 §4.1.2.7; RFC 5480 §2; RFC 3279 §2.3.1; docs/providers/tpm.md, "The fingerprint".
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from functools import cache
 from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_providers import der
 from nodeattest_providers.der import Tag
 from nodeattest_providers.errors import Denied, Reason
+
+PrivateKey = EllipticCurvePrivateKey | RSAPrivateKey
+PublicKey = EllipticCurvePublicKey | RSAPublicKey
+
 
 _EC_KEYS: Final = {  # SubjectPublicKeyInfo up to and with the 0x04 of the uncompressed point: its length in bytes
     bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004"): 91,  # P-256
@@ -85,3 +105,27 @@ def _rsa_numbers(spki: bytes) -> tuple[int, int]:
 
 def _not_allowed(expected: str, got: str) -> Denied:
     return Denied(Reason.KEY_NOT_ALLOWED, expected=expected, got=got, remedy=_REMEDY)
+
+
+ENDORSEMENT_FINGERPRINT: Final = re.compile(r"sha256:(?!0{64})[0-9a-f]{64}", re.ASCII)
+"""A fingerprint in its one spelling; an example's zeros are none."""
+FINGERPRINT_FORM: Final = "sha256: and 64 lower-case hex digits"
+"""What a refusal says is expected."""
+_FINGERPRINT_RSA_BITS: Final = 2048
+
+
+def endorsement_fingerprint(key: PublicKey) -> str:
+    """Return ``sha256:<hex>`` of the key's SubjectPublicKeyInfo."""
+    spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return f"sha256:{hashlib.sha256(spki).hexdigest()}"
+
+
+def check_key_type(key: object) -> PublicKey:
+    """Return a key that one of the accepted TCG templates can make; raises ValueError for any other."""
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1):
+        return key
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size == _FINGERPRINT_RSA_BITS:
+        numbers = key.public_numbers()
+        if numbers.e == _RSA_EXPONENT and not is_roca(numbers.n):
+            return key
+    raise ValueError("not RSA 2048 (exponent 65537, without CVE-2017-15361), ECC P-256 or P-384")

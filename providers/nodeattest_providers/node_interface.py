@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import EvidenceBlock, NodeName, ProviderID, ProviderName, evidence_block
+from nodeattest_providers.identifiers import EvidenceBlock, NodeName, ProviderID, ProviderName, evidence_block
 
 JsonValue = IntegerJsonValue
 JsonObject = IntegerJsonObject

@@ -1,15 +1,27 @@
-"""The one reading of a PKCS#10 request: a closed record, or ``Denied``.
+"""The one subject that a kubelet's request and certificate have.
+
+Source: kubernetes pkg/apis/certificates/helpers.go (O ``system:nodes``, CN ``system:node:<name>``).
+
+The one reading of a PKCS#10 request: a closed record, or ``Denied``.
 
 Promises: what passes has nothing that another parser could read otherwise or that nobody reads: each RDN, attribute,
 value and extension is counted, each element is DER, and the set of what may be there is closed. No list is read
 beyond the length that it may have, so that the costliest request costs little more than an honest one.
 Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; where Go's crypto/x509 and Python's
 cryptography differ.
+
+A node's certificate request: made on the node, read in the controller, by one set of rules.
+
+Promises: ``parse_csr`` accepts what ``build_csr`` makes; whatever it is given, it returns a closed record or raises
+``Denied``.
+Source: docs/wire-format.md, "The certificate request"; pkg/apis/certificates/helpers.go ValidateKubeletClientCSR and
+ValidateKubeletServingCSR, made stricter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import warnings
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,15 +30,47 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from nodeattest_providers import der
 from nodeattest_providers.der import NotDer, Oid, Tag
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import is_dns_name, node_name, printable, provider_id
-from nodeattest_providers.keys import check_public_key, check_signature_algorithm
-from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP, NodeName, ProviderID, Purpose
+from nodeattest_providers.identifiers import (
+    NODE_USER_PREFIX,
+    NODES_GROUP,
+    PROVIDER_ID_OID,
+    NodeName,
+    ProviderID,
+    Purpose,
+    is_dns_name,
+    node_name,
+    printable,
+    provider_id,
+)
+from nodeattest_providers.identifiers import node_name as checked_node_name
+from nodeattest_providers.identifiers import provider_id as checked_provider_id
+from nodeattest_providers.keys import PrivateKey, check_public_key, check_signature_algorithm
 from nodeattest_providers.node_interface import NodeCsr
+
+# cryptography warns when it reads a subject longer than the 64 characters of X.520, as those of long node names are.
+warnings.filterwarnings("ignore", "Attribute's length must be", UserWarning)
+
+
+def kubelet_subject(node_name: NodeName) -> x509.Name:
+    """Build O and CN for a node.
+
+    A node name may have 253 characters, more than X.520's ub-common-name of 64: Kubernetes' own certificates exceed it
+    too, and its API server reads them; the library would rather warn.
+    """
+    organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES_GROUP)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        common_name = x509.NameAttribute(NameOID.COMMON_NAME, NODE_USER_PREFIX + node_name, _validate=False)
+    return x509.Name([organization, common_name])
+
 
 MAX_SIZE: Final = 16 * 1024
 """Bytes of the whole request; RSA-4096 with the longest provider ID needs 6 KiB, ``MAX_NAMES`` names 8 KiB more."""
@@ -268,3 +312,55 @@ def _subject_denied(expected: str, got: str) -> Denied:
 
 def _provider_id_denied(expected: str, got: str) -> Denied:
     return Denied(Reason.PROVIDER_ID_INVALID, expected=expected, got=got, remedy=_REMEDY)
+
+
+_UTF8_STRING: Final = b"\x0c"
+_SHORT_FORM: Final = 0x80
+"""Lengths below it are one byte (X.690 §8.1.3.4)."""
+
+
+def build_csr(
+    private_key: PrivateKey,
+    node_name: str,
+    provider_id: str,
+    *,
+    dns_names: Iterable[str] = (),
+    ip_addresses: Iterable[str] = (),
+    provider_id_oid: str = PROVIDER_ID_OID,
+) -> bytes:
+    """Make a request in DER; with names or addresses it is one for a serving certificate.
+
+    A client request with an empty provider ID asks the controller for it. ``Denied`` if node name or provider ID are
+    not what the controller would accept; ``ValueError`` for an address that is none.
+    """
+    subject = kubelet_subject(checked_node_name(node_name))
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
+    names += [x509.IPAddress(ip_address(address)) for address in ip_addresses]
+    if names or provider_id:
+        payload = _utf8_string(checked_provider_id(provider_id))
+        extension = x509.UnrecognizedExtension(ObjectIdentifier(provider_id_oid), payload)
+        builder = builder.add_extension(extension, critical=False)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(private_key, _hash_for(private_key)).public_bytes(Encoding.DER)
+
+
+def parse_csr(request: bytes, *, purpose: Purpose = Purpose.CLIENT, provider_id_oid: str = PROVIDER_ID_OID) -> NodeCsr:
+    """Read a request in DER; anything but the closed structure of docs/wire-format.md is ``Denied``."""
+    return parse(request, purpose=purpose, provider_id_oid=provider_id_oid)
+
+
+def _hash_for(private_key: PrivateKey) -> SHA256 | SHA384:
+    is_p384 = isinstance(private_key, EllipticCurvePrivateKey) and isinstance(private_key.curve, SECP384R1)
+    return SHA384() if is_p384 else SHA256()
+
+
+def _utf8_string(text: str) -> bytes:
+    """Encode a DER UTF8String (X.690 §8.1.3, §8.23)."""
+    content = text.encode()
+    size = len(content)
+    if size < _SHORT_FORM:
+        return _UTF8_STRING + bytes([size]) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return _UTF8_STRING + bytes([_SHORT_FORM | len(length)]) + length + content

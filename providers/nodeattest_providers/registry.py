@@ -18,8 +18,7 @@ from typing import Final, NamedTuple, cast
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.evidence_versions import HIGHEST
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import Attestor, JsonValue
 
 ATTESTORS: Final = "nodeattest.attestors"

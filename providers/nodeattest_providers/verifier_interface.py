@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.config_fields import COMPOSITE, name_pin
 from nodeattest_providers.errors import Check, Reason, Unavailable
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ClusterPin,
     MachineName,
     NodeName,
@@ -25,6 +25,7 @@ from nodeattest_providers.names import (
     Purpose,
     SignerName,
 )
+from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import (
     Evidence,
     FirstRequestRef,
@@ -32,7 +33,6 @@ from nodeattest_providers.node_interface import (
     NodeCsr,
     SecretBytes,
 )
-from nodeattest_providers.pins import COMPOSITE, name_pin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,27 +31,30 @@ from nodeattest_demo.platforms import (
 )
 from nodeattest_demo.scene import Attacker, CsrOutcome, Scene, new_name, new_request
 from nodeattest_demo.world import join_info_with_pin, provision, run_join
-from nodeattest_discovery import clusterinfo, jws, token
+from nodeattest_discovery import clusterinfo, token
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers import envelope, pem
 from nodeattest_providers.aws import protocol as aws
-from nodeattest_providers.aws.node.imds import NAME, Session
-from nodeattest_providers.aws.node.imds_answers import InstanceCredentials, parse_imds_document, parse_imds_signature
+from nodeattest_providers.aws.node.imds import (
+    NAME,
+    InstanceCredentials,
+    Session,
+    parse_imds_document,
+    parse_imds_signature,
+)
 from nodeattest_providers.aws.node.sigv4 import sign
-from nodeattest_providers.azure import protocol as azure
+from nodeattest_providers.azure import attested_document as azure
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.identifiers import ProviderName, evidence_block
 from nodeattest_providers.metadata_service import MetadataService, endpoint
-from nodeattest_providers.names import ProviderName, evidence_block
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, SecretBytes
 from nodeattest_providers.tpm.protocol import VERSION, Challenge, SecondEvidence, qualifying_data
-from nodeattest_sandbox.clouds.aws.authority import make_region_key
 from nodeattest_sandbox.clouds.aws.cloud import Credentials
-from nodeattest_sandbox.clouds.aws.documents import signature
+from nodeattest_sandbox.clouds.aws.documents import make_region_key, signature
 from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
 from nodeattest_sandbox.clouds.azure.metadata import Signing, attested, content_of
-
-__all__ = ["Attack", "attacks_for"]
 
 P = TypeVar("P", bound=DemoPlatform)
 

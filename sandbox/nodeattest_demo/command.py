@@ -31,11 +31,9 @@ from nodeattest_demo.platforms import PLATFORMS
 from nodeattest_demo.run import DemoConfig, run
 from nodeattest_demo.world import CLUSTER, DISCOVERIES, NAMESPACE, World, find_tools
 from nodeattest_providers.registry import BUILT_IN
+from nodeattest_sandbox.child_process import StartFailed
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import StartFailed
 from nodeattest_sandbox.swtpm import SoftwareTpmError
-
-__all__ = ["demo"]
 
 _MOST_NODES: Final = 64
 """Each machine is a software TPM and an agent; more would measure this computer."""

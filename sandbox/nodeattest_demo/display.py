@@ -18,10 +18,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
-
-__all__ = ["AttackResult", "DemoReport", "JoinResult", "LiveDisplay", "print_tables"]
 
 _FRAMES: Final = 12
 """Frames a second."""

@@ -15,13 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.tpm.attestation_key import qualified_name
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, qualified_name
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence
-from nodeattest_providers.tpm.public_area import parse_public
-from nodeattest_providers.tpm.structures import PcrSelection, digest_size, sized
-
-__all__ = ["ForgedTpm"]
+from nodeattest_providers.tpm.structures import PcrSelection, digest_size, parse_public, sized
 
 _POINT: Final = 2 * (2 + 32)
 """Bytes of a P-256 point at the end of a public area."""

@@ -18,8 +18,6 @@ from nodeattest_discovery import clusterinfo
 from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["LyingServer"]
-
 _TIMEOUT: Final = 5.0
 """Seconds for a handshake and a request."""
 

@@ -18,25 +18,11 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
-from nodeattest_kube.jsontypes import JsonObject, parse_json
-from nodeattest_providers.names import ProviderName, Purpose, SignerName, signer_for
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import ProviderName, Purpose, SignerName, signer_for
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.swtpm import SoftwareTpm
-
-__all__ = [
-    "AttestorSettings",
-    "Children",
-    "ClaimedIdentity",
-    "DemoFailure",
-    "Finished",
-    "MachineSpec",
-    "NodeCredential",
-    "call_plugin",
-    "join_command",
-    "node_kubeconfig",
-    "register",
-    "write_private_file",
-]
 
 _PLUGIN_LIMIT: Final = 30.0
 _STOP_LIMIT: Final = 5.0

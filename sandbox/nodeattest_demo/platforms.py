@@ -19,26 +19,14 @@ from typing import Final, cast
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_demo.machines import AttestorSettings, ClaimedIdentity, MachineSpec, write_private_file
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
 from nodeattest_sandbox.clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 from nodeattest_sandbox.swtpm import SoftwareTpm
-
-__all__ = [
-    "AWS_ROLE",
-    "PLATFORMS",
-    "AwsDemoPlatform",
-    "AzureDemoPlatform",
-    "DemoPlatform",
-    "GcpDemoPlatform",
-    "TpmDemoPlatform",
-    "aws_attestor",
-    "azure_attestor",
-]
 
 AWS_ROLE: Final = "demo-nodes"
 """Of the instances that may join."""

@@ -34,8 +34,6 @@ from nodeattest_demo.world import (
 )
 from nodeattest_sandbox.client import ApiRefusal
 
-__all__ = ["DemoConfig", "run"]
-
 _AT_ONCE: Final = 16
 """Machines that are made or join at the same time."""
 

@@ -23,17 +23,15 @@ from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_demo.machines import AttestorSettings, Children, ClaimedIdentity, DemoFailure
 from nodeattest_demo.platforms import DemoPlatform
 from nodeattest_demo.world import DemoMachine, World, run_join
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding, cluster_pin
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.key_types import PrivateKey
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ClusterPin, EvidenceBlock, SignerName, evidence_block
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ClusterPin, EvidenceBlock, SignerName, evidence_block
+from nodeattest_providers.keys import PrivateKey
 from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_sandbox.client import Client
-
-__all__ = ["Attacker", "CsrOutcome", "Scene", "new_name", "new_request"]
 
 T = TypeVar("T")
 

@@ -44,45 +44,17 @@ from nodeattest_demo.machines import (
     join_command,
 )
 from nodeattest_demo.platforms import PLATFORMS, DemoPlatform
-from nodeattest_discovery import pins
+from nodeattest_discovery import tls as pins
 from nodeattest_discovery.secret import DEFAULT_GROUP
 from nodeattest_discovery.token import generate
-from nodeattest_kube import paths
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_cluster, create_machine, create_namespace
 from nodeattest_sandbox.swtpm import SoftwareTpm
-
-__all__ = [
-    "CLUSTER",
-    "DISCOVERIES",
-    "NAMESPACE",
-    "USER",
-    "ControlPlanes",
-    "DemoMachine",
-    "JoinInfo",
-    "Tools",
-    "World",
-    "await_closed",
-    "controller_config",
-    "create_all",
-    "create_world",
-    "find_tools",
-    "is_open",
-    "join_info_with_ca",
-    "join_info_with_pin",
-    "leave_open",
-    "log_field",
-    "new_token",
-    "provision",
-    "publish_cluster_info",
-    "run_join",
-    "start_control_planes",
-    "start_controller",
-]
 
 CLUSTER: Final = "demo"
 NAMESPACE: Final = "fleet"
@@ -397,7 +369,7 @@ def start_controller(world: World, directory: Path, tools: Tools, stack: ExitSta
     config = directory / "config.yaml"
     config.write_text(yaml.safe_dump(controller_config(world, platform)), encoding="utf-8")
     pid_file = directory / "controller.pid"
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
     command = [*wrapper, str(tools.controller), "run", "--config", str(config)]
     process = Process("controller", command, directory, pid_file, environment=platform.environment)
     stack.callback(process.stop)

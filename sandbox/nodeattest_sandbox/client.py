@@ -21,8 +21,6 @@ import yaml
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, map_at, maps_at, text_at
 
-__all__ = ["ApiRefusal", "Client", "PatchKind"]
-
 PatchKind = Literal["merge", "json"]
 _PATCH_TYPES: Final[Mapping[PatchKind, str]] = {
     "merge": "application/merge-patch+json",

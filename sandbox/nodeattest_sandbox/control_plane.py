@@ -1,4 +1,13 @@
-"""Control planes as processes on loopback: the sandbox's own server, or etcd and kube-apiserver.
+"""The flags of etcd and kube-apiserver for one control plane on loopback.
+
+Promises: bootstrap-token authentication, the authorizers Node and RBAC, NodeRestriction, an audit log of metadata.
+
+Kubernetes' own programs beside a control plane: kube-controller-manager and kubeadm, to compare ourselves with.
+
+Promises: what is started ends with the block; no configuration of this machine's user is read.
+Source: kube-controller-manager and kubeadm, ``--help``.
+
+Control planes as processes on loopback: the sandbox's own server, or etcd and kube-apiserver.
 
 Promises: one handle with the same verbs for both; they run no longer than the process that started them; a start that
 fails says why, with the end of the log. Leaves the cluster's objects to fleet.py.
@@ -7,36 +16,147 @@ fails says why, with the end of the log. Leaves the cluster's objects to fleet.p
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import socket
+import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from nodeattest_sandbox.apiserver.jsonvalue import load, text_at, texts_at, value_at
 from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.flags import AUDIT_POLICY, apiserver_flags, etcd_flags
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = [
-    "AuditEntry",
-    "ControlPlane",
-    "StartControlPlane",
-    "StartFailed",
-    "free_ports",
-    "listens",
-    "start_real",
-    "start_sandbox",
-]
+_SERVICE_NETWORK: Final = "10.96.0.0/16"
+
+AUDIT_POLICY: Final = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- {level: Metadata, omitStages: [RequestReceived, ResponseStarted]}
+"""
+
+
+def etcd_flags(data: Path, port: int, peer_port: int) -> list[str]:
+    """Return the flags of a single etcd without TLS: only kube-apiserver knows its port."""
+    client, peer = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{peer_port}"
+    return [
+        "--name=sandbox",
+        f"--data-dir={data}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=sandbox={peer}",
+    ]
+
+
+def apiserver_flags(pki: ClusterPki, port: int, etcd_port: int, issuer: str = "") -> list[str]:
+    """Return the flags of kube-apiserver; without an issuer it is the server's address."""
+    return [
+        f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
+        f"--bind-address={LOOPBACK}",
+        f"--advertise-address={LOOPBACK}",
+        "--endpoint-reconciler-type=none",
+        f"--secure-port={port}",
+        f"--tls-cert-file={pki.server_certificate}",
+        f"--tls-private-key-file={pki.server_key}",
+        f"--client-ca-file={pki.ca_certificate}",
+        "--anonymous-auth=true",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--enable-bootstrap-token-auth=true",
+        f"--service-account-issuer={issuer or f'https://{LOOPBACK}:{port}'}",
+        f"--service-account-key-file={pki.account_public_key}",
+        f"--service-account-signing-key-file={pki.account_key}",
+        f"--service-cluster-ip-range={_SERVICE_NETWORK}",
+        "--profiling=false",
+    ]
+
+
+_LIMIT: Final = 60.0
+"""Seconds for one run of kubeadm."""
+_VERSION_WORDS: Final = MappingProxyType({"kubeadm": ("version", "-o", "short"), "kubectl": ("version", "--client")})
+_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_FLAGS: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+@contextmanager
+def controller_manager(
+    plane: ControlPlane, assets: Path, controllers: Sequence[str], more: Mapping[str, object] = _NO_FLAGS
+) -> Generator[Process]:
+    """Run kube-controller-manager with these controllers (such as ``bootstrapsigner``) for the length of the block.
+
+    ``more``: further flags.
+    """
+    binary = _binary(assets, "kube-controller-manager")
+    (port,) = free_ports(1)
+    directory = plane.directory / f"controller-manager-{port}"
+    directory.mkdir()
+    flags: dict[str, object] = {
+        "kubeconfig": plane.client_kubeconfig("kube-controller-manager", ("system:masters",)),
+        "bind-address": LOOPBACK,
+        "secure-port": port,
+        "leader-elect": "false",
+        "controllers": ",".join(controllers),
+        "root-ca-file": plane.ca_certificate,
+        "service-account-private-key-file": plane.pki.account_key,
+        "cluster-signing-cert-file": plane.ca_certificate,
+        "cluster-signing-key-file": plane.ca_key,
+        "cert-dir": directory / "certificates",
+        **more,
+    }
+    pid_file = directory / "kube-controller-manager.pid"
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
+    command = [*wrapper, str(binary), *(f"--{name}={value}" for name, value in flags.items())]
+    process = Process("kube-controller-manager", command, directory, pid_file)
+    try:
+        wait(process, lambda: listens(port))
+        yield process
+    finally:
+        process.stop()
+
+
+def kubeadm(
+    assets: Path,
+    *words: str,
+    environment: Mapping[str, str] = _NO_VARIABLES,
+    limit: float = _LIMIT,
+) -> subprocess.CompletedProcess[str]:
+    """Run kubeadm to its end; raises ``subprocess.TimeoutExpired``."""
+    clean = {"PATH": os.defpath, "HOME": "/nonexistent", "NO_PROXY": LOOPBACK, **environment}
+    command = [str(_binary(assets, "kubeadm")), *words]
+    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=limit, check=False)
+
+
+@cache
+def version(binary: Path) -> str:
+    """Return the version that a Kubernetes program states, such as ``v1.36.2``; each program is asked once."""
+    words = _VERSION_WORDS.get(binary.name, ("--version",))
+    stated = subprocess.run([binary, *words], capture_output=True, text=True, timeout=_LIMIT, check=True).stdout
+    found = re.search(r"\bv1\.\d+\.\d+", stated)
+    if found is None:
+        raise StartFailed(f"{binary} states no version of Kubernetes: {stated[:200]!r}")
+    return found[0]
+
+
+def _binary(assets: Path, name: str) -> Path:
+    binary = assets / name
+    if not binary.exists():
+        raise StartFailed(f"{name} is not in {assets}; KUBEBUILDER_ASSETS must name a folder that holds it")
+    return binary
+
 
 _PORTS: Final = range(20_000, 32_544)
 _BLOCK: Final = 256
@@ -282,7 +402,7 @@ class _Real(ControlPlane):
         if not binary.exists():
             raise StartFailed(f"{name} is not in {self._assets}; KUBEBUILDER_ASSETS must name a folder that holds it")
         pid_file = self.directory / f"{name}.pid"
-        command = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file), str(binary), *flags]
+        command = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file), str(binary), *flags]
         process = Process(name, command, self.directory, pid_file)
         others = [other for other in self._processes if other.name != name]
         self._processes = sorted([*others, process], key=lambda each: each.name != "etcd")  # it is stopped last

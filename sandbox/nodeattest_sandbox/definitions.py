@@ -16,15 +16,6 @@ import yaml
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 
-__all__ = [
-    "BOOTSTRAP_GROUP",
-    "CLUSTER_GROUP",
-    "INFRASTRUCTURE_GROUP",
-    "install_cluster_api",
-    "install_definitions",
-    "small_definition",
-]
-
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 INFRASTRUCTURE_GROUP: Final = "infrastructure.cluster.x-k8s.io"
 BOOTSTRAP_GROUP: Final = "bootstrap.cluster.x-k8s.io"

@@ -15,18 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = [
-    "ALGORITHMS",
-    "Measurement",
-    "boot",
-    "crypto_agile_log",
-    "event",
-    "header",
-    "separators",
-    "sha1_log",
-    "typical_boot",
-]
-
 ALGORITHMS: Final = {"sha1": 0x0004, "sha256": 0x000B, "sha384": 0x000C}
 """TPM_ALG_ID by hashlib's names."""
 NO_ACTION: Final = 0x00000003

@@ -17,16 +17,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, t
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.definitions import BOOTSTRAP_GROUP, CLUSTER_GROUP, INFRASTRUCTURE_GROUP
 
-__all__ = [
-    "Contract",
-    "Machine",
-    "create_bootstrap_token",
-    "create_cluster",
-    "create_machine",
-    "create_machine_pool",
-    "create_namespace",
-]
-
 Contract = Literal["v1beta1", "v1beta2"]
 
 _CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"

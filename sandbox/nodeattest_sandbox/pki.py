@@ -1,4 +1,6 @@
-"""The certificates of one control plane: its CA, the server, its users.
+"""The parts that every certificate of the sandbox begins with: names, validity, key usage.
+
+The certificates of one control plane: its CA, the server, its users.
 
 Promises: ECDSA P-256 throughout; keys are readable by their owner only; the CA key stays with the caller, who signs
 with it in the tests. A control plane found on disk is used again.
@@ -14,6 +16,7 @@ import ssl
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +25,32 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_sandbox.certificates import builder, usage
+LIFETIME: Final = timedelta(days=365)
+_BACKDATE: Final = timedelta(minutes=5)
 
-__all__ = ["ClusterPki", "server_tls"]
+
+def builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+) -> x509.CertificateBuilder:
+    """Begin a certificate that is valid from a little ago for a year."""
+    now = datetime.now(UTC)
+    return x509.CertificateBuilder(
+        issuer_name=issuer,
+        subject_name=subject,
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - _BACKDATE,
+        not_valid_after=now + LIFETIME,
+    )
+
+
+def usage(*, signing: bool) -> x509.KeyUsage:
+    """Make the key usage of an authority (``signing``) or of a server or user."""
+    return x509.KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=signing, crl_sign=signing, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
 
 _SERVER_NAMES: Final = (
     "localhost",

@@ -30,9 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from nodeattest_sandbox.certificates import builder, usage
-
-__all__ = ["EndorsementKind", "SoftwareTpm", "SoftwareTpmError"]
+from nodeattest_sandbox.pki import builder, usage
 
 EndorsementKind = Literal["rsa2048", "ecc-p384"]
 

@@ -26,12 +26,9 @@ from aiohttp.http_websocket import WebSocketReader
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from nodeattest_kube.addresses import IPNetwork
-from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_serving.bounded_server import BoundedServer, UnauthenticatedLimits
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_serving.bounded_server import BindAddress, BoundedServer, ConnectionLimits, UnauthenticatedLimits
 from nodeattest_serving.replies import Reply, raw_response, response
-from nodeattest_serving.settings import BindAddress, ConnectionLimits
-
-__all__ = ["READ_AHEAD", "HttpLimits", "HttpListener", "InvalidRequest", "Lifetime", "ServerConnection", "quiet_log"]
 
 _LINGER: Final = 1.0
 """Seconds to keep reading after an early response: a reset could overtake the response."""
@@ -69,7 +66,7 @@ class HttpLimits:
     """How long a response waits for a client that does not read."""
 
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Lifetime = Callable[[asyncio.Transport], float | None]
 """Returns the seconds after which a connection is aborted; None: it has no limit."""
 
@@ -237,7 +234,7 @@ class _Server(web.Server):
 
     def __init__(
         self,
-        handler: Handler,
+        handler: RequestHandler,
         limits: HttpLimits,
         accepted_by: BoundedServer,
         lifetime: Lifetime,
@@ -294,7 +291,7 @@ class HttpListener:
 
     def __init__(
         self,
-        handler: Handler,
+        handler: RequestHandler,
         address: BindAddress,
         tls: ssl.SSLContext | None,
         limits: ConnectionLimits,

@@ -14,9 +14,7 @@ from typing import Final, TypeVar
 
 from aiohttp import web
 
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = ["USUAL_HEADERS", "Reply", "failure_status", "raw_response", "refusal", "response"]
+from nodeattest_parsing.values import JsonObject
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 USUAL_HEADERS: Final = {

@@ -25,19 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_serving.settings import SettingsError
-
-__all__ = [
-    "ServingCertificate",
-    "Stamp",
-    "common_name",
-    "describe_error",
-    "harden",
-    "no_password",
-    "self_signed_context",
-    "stamp",
-    "verify_clients",
-]
+from nodeattest_serving.bounded_server import SettingsError
 
 _CHECK_PERIOD: Final = 1.0
 """Seconds between two checks of the files."""

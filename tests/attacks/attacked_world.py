@@ -14,11 +14,9 @@ from filing_requests import Filed, Wanted, file_request
 from polling import eventually
 from world import CSRS, World
 
-from nodeattest_providers.names import ANNOTATION_REASON
+from nodeattest_providers.identifiers import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
-
-__all__ = ["attempted", "becomes", "controlled", "file_object", "stays"]
 
 _NUMBERS: Final = count(1)
 _AT_ONCE: Final = 4

@@ -11,8 +11,6 @@ from catalogue import ROWS, Expected, Verdict
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 
-__all__ = ["attacks", "evaluated"]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, cast
 
-__all__ = ["FOLDER", "ROWS", "Expected", "Row", "Surface", "Verdict", "read"]
-
 FOLDER: Final = Path(__file__).parent / "catalogue"
 _ID: Final = re.compile(r"(D[1-9][0-9]?)-[0-9]{2,3}")
 _ROW_FIELDS: Final = {"id", "attack", "known", "expect", "surface", "api", "state"}

@@ -18,14 +18,13 @@ from serving_requests import USAGES, Asked, Node, pin_of
 from world import World
 
 from nodeattest_authenticator.enrollment.issue import attestor_of
-from nodeattest_providers import csr, envelope
+from nodeattest_providers import envelope
+from nodeattest_providers import pkcs10 as csr
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ProviderName, Purpose, evidence_block, signer_for
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
-
-__all__ = ["Exchange", "evidence_of", "node_client", "opened", "settled", "token_client", "tpm_node"]
 
 SECONDS: Final = 60.0
 

@@ -13,26 +13,13 @@ from exchanges import Exchange
 from serving_requests import Node
 from world import CLUSTER, NAMESPACE, World
 
-from nodeattest_providers import csr, registry
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
+from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers import registry
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.definitions import INFRASTRUCTURE_GROUP, install_definitions
-
-__all__ = [
-    "FOREIGN_GROUP",
-    "Machinery",
-    "Seat",
-    "bare_metal_host",
-    "byo_host",
-    "install_kinds",
-    "make_config",
-    "make_infra",
-    "make_machine",
-    "secret_holder",
-    "take_seat",
-]
 
 FOREIGN_GROUP: Final = "infrastructure.example.com"
 _METAL: Final = "metal3.io"

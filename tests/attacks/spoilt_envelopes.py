@@ -10,12 +10,10 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_providers import envelope, pem
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.envelope import LABEL_CSR, LABEL_DATA, LABEL_PROVIDER, LABELS, MAX_SIZE
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence
-
-__all__ = ["ENVELOPES", "GOOD"]
+from nodeattest_providers.pkcs10 import build_csr
 
 KEY: Final = ec.generate_private_key(ec.SECP256R1())
 OWN: Final = build_csr(KEY, "node-0", "metal://node-0")

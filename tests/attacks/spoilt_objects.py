@@ -9,10 +9,9 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import DNS, SAN, extended, extension, seq
 
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     CLIENT_SIGNER_PREFIX,
@@ -20,8 +19,7 @@ from nodeattest_providers.names import (
     ProviderName,
 )
 from nodeattest_providers.node_interface import Evidence
-
-__all__ = ["OBJECTS", "REQUEST", "stored"]
+from nodeattest_providers.pkcs10 import build_csr
 
 _KEY: Final = ec.generate_private_key(ec.SECP256R1())
 _CLIENT: Final = build_csr(_KEY, "node-0", "metal://node-0")

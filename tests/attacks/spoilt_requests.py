@@ -59,10 +59,8 @@ from handmade import (
     with_unused_bits,
 )
 
-from nodeattest_providers.key_types import PrivateKey
-from nodeattest_providers.names import PROVIDER_ID_OID
-
-__all__ = ["REQUESTS"]
+from nodeattest_providers.identifiers import PROVIDER_ID_OID
+from nodeattest_providers.keys import PrivateKey
 
 
 def organized(*names: str) -> Made:

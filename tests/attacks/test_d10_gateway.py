@@ -14,7 +14,7 @@ from nodeattest_identity.addon.gateway.endpoints import ready_endpoints
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, identify
 from nodeattest_identity.addon.gateway.target import ROOT, parse
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 NAME: Final = "front-proxy-client"
 TRUST: Final = FrontProxyTrust(authorities=(b"",), allowed_names=frozenset({NAME}), has_uid=False)

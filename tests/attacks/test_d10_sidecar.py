@@ -19,12 +19,12 @@ from token_kit import ISSUER, claims, elliptic, header, token
 from nodeattest_identity.addon.sidecar import app
 from nodeattest_identity.addon.sidecar.app import Ports, VerifierSetup
 from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import JwtVerifier, parse_review
-from nodeattest_identity.proxy.paths import parse_rule
+from nodeattest_identity.proxy.headers import parse_rule
 from nodeattest_identity.tokens.jwks_cache import StaticKeys
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_serving.settings import BindAddress
+from nodeattest_parsing.values import JsonObject
+from nodeattest_serving.bounded_server import BindAddress
 
 NOW = 1_800_000_000
 OURS, THEIRS = "apps/dashboard", "apps/other"

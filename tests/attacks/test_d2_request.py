@@ -12,8 +12,8 @@ from handmade import Made
 from spoilt_requests import REQUESTS
 
 from nodeattest_providers import pem
-from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.envelope import LABEL_CSR
+from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 
 

@@ -24,9 +24,10 @@ from spoilt_requests import REQUESTS
 from world import CSRS, World
 
 from nodeattest_controller.model.objects import mapping
-from nodeattest_providers import csr, pem
+from nodeattest_providers import pem
+from nodeattest_providers import pkcs10 as csr
 from nodeattest_providers.envelope import LABELS
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 
 SERVED: Final[JsonMap] = {

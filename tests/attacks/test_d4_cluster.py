@@ -24,7 +24,7 @@ from serving_requests import Asked, Node, certificate_of, enrol
 from world import NAMESPACE, World
 
 from nodeattest_providers import registry
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_REASON
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at

@@ -32,8 +32,8 @@ from polling import eventually
 from serving_requests import Node, certificate_of, enrol
 from world import CLUSTER, CSRS, NAMESPACE, World
 
-from nodeattest_controller.model.bound_tokens import bound_group
-from nodeattest_providers.names import (
+from nodeattest_controller.model.issuance_rules import bound_group
+from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_PROVIDER_ID,
     ANNOTATION_REASON,

@@ -14,9 +14,9 @@ from node_attested_kit import NOW, machine
 from node_attested_world import NodeAttestedWorld, claim
 
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.runtime.csr_observer import CSRDenied
+from nodeattest_controller.runtime.cluster_controller import CSRDenied
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import Purpose
+from nodeattest_providers.identifiers import Purpose
 
 JOINED, NEW = machine(0), machine(1, node=False)
 INSTANCE = replace(machine(2), kind="MachinePool", name="pool", uid="p-0")

@@ -14,14 +14,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
 
 from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy, policy_for
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.jsontypes import JsonValue as RawValue
+from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonValue as RawValue
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, proof
 from nodeattest_providers.challenge.verifier import SecretChallengeSigner
 from nodeattest_providers.errors import ChallengeRequired
+from nodeattest_providers.identifiers import ClusterPin, ProviderName, Purpose
 from nodeattest_providers.insecure.verifier import InsecureSigner
-from nodeattest_providers.names import ClusterPin, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, JsonValue, SecretBytes
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.verifier_interface import Facts, LedgerFacts, NodeRequest

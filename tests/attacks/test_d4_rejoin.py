@@ -19,10 +19,10 @@ from polling import eventually
 from serving_requests import Asked, Node, certificate_of, enrol
 from world import CLUSTER, NAMESPACE, World
 
-from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group
+from nodeattest_controller.model.issuance_rules import BOUND_GROUP_PREFIX, bound_group
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
+from nodeattest_providers.identifiers import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 

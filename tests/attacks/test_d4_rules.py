@@ -13,14 +13,15 @@ from cases import attacks, evaluated
 from catalogue import Row
 
 from nodeattest_controller.model.attestation import (
+    MAX_LIVE,
     Attestation,
     IssuedCertificate,
+    RetiredKey,
     new_attestation,
     parse_attestation,
     render_attestation,
+    reset,
 )
-from nodeattest_controller.model.attestation_reset import reset
-from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_bound_token
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.identity_rules import (
     NameContext,
@@ -31,12 +32,12 @@ from nodeattest_controller.model.identity_rules import (
     check_node_name,
     find_machine,
 )
+from nodeattest_controller.model.issuance_rules import BOUND_GROUP_PREFIX, bound_group, check_bound_token
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources
-from nodeattest_controller.model.retired_keys import MAX_LIVE, RetiredKey
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Check
-from nodeattest_providers.names import MachineName, NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.verifier import TpmSigner

@@ -27,7 +27,7 @@ from node_attested_kit import KEY, machine, refusal
 from virtual import run_virtually
 
 from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
 from nodeattest_controller.model.certificate_authority import load_authority
@@ -39,11 +39,11 @@ from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster
 from nodeattest_kube.addresses import TENANT_ADDRESSES
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.kubeconfig import parse_kubeconfig
-from nodeattest_kube.lookups import Lookups
+from nodeattest_kube.store import Lookups
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 
 Case = Callable[[], Expected]
 

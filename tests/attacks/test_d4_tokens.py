@@ -16,8 +16,8 @@ from polling import eventually
 from serving_requests import enrol
 from world import CLUSTER, NAMESPACE, World
 
-from nodeattest_controller.model.bound_tokens import bound_group
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON
+from nodeattest_controller.model.issuance_rules import bound_group
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonValue
 from nodeattest_sandbox.client import Client
 

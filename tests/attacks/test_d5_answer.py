@@ -30,7 +30,7 @@ from tpm_world import (
     verify,
 )
 
-from nodeattest_providers.names import ClusterPin, EvidenceBlock, NodeName, ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, NodeName, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue, SecretBytes
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence, proof, qualifying_data

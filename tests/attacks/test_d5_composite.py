@@ -28,7 +28,7 @@ from tpm_world import SoftTpm
 from tpm_world import verify as verify_tpm
 
 from nodeattest_providers.composite.protocol import PROVIDER, VERSION
-from nodeattest_providers.names import ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonObject, SecretBytes
 from nodeattest_providers.verifier_interface import LedgerFacts
 

@@ -37,7 +37,7 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
+from nodeattest_providers.tpm.quote import parse_signature, signature_is_valid
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.swtpm import SoftwareTpm
 

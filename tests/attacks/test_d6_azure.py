@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 from worlds import PIN
 
-from nodeattest_providers.names import ClusterPin, ProviderID, Purpose, signer_for
+from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.clouds import cms

@@ -27,7 +27,7 @@ from gcp_world import (
 )
 from tpm_world import SoftTpm
 
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ProviderID,
     ProviderName,

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_world import SoftTpm, facts_of, machine, new_key, request_of
 
 from nodeattest_providers.aws.verifier import AwsSigner
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.verifier import TpmSigner

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from oci_world import Authority, Instance, OracleCloud, facts_for, ocid, request_of, subject
 from worlds import PIN, filed
 
-from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import ClusterPin, ProviderID, Purpose, signer_for
+from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.oci.protocol import HASH, PROVIDER, message
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 _OTHER_PIN: Final = ClusterPin("sha256:" + "c3" * 32)

@@ -16,7 +16,7 @@ from catalogue import Row
 from worlds import OLD_PIN, PIN, T1
 
 from nodeattest_providers.aws.protocol import AwsEvidence, sts_request
-from nodeattest_providers.names import ClusterPin, Purpose
+from nodeattest_providers.identifiers import ClusterPin, Purpose
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.verifier_interface import AttestedNode
 

@@ -23,7 +23,7 @@ from polling import eventually
 from serving_requests import Asked, Node, certificate_of, enrol
 from world import CLUSTER, NAMESPACE, World
 
-from nodeattest_providers.names import Purpose
+from nodeattest_providers.identifiers import Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal
 

@@ -26,9 +26,9 @@ from nodeattest_controller.model.serving_names import (
     normalize_host,
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.csr import parse_csr
-from nodeattest_providers.names import NodeName, ProviderName, Purpose
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
+from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_providers.verifier_interface import Addresses
 
 Case = Callable[[], object]

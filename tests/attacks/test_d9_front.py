@@ -17,15 +17,15 @@ from front_kit import Answer, Authority, KnownCluster, ask, front, get, secret_o
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
 from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map, status
 
-from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.front import tokenreview
-from nodeattest_discovery.front.authenticate import authenticate, bearer_token
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_discovery.front.service import FrontLimits, authenticate, bearer_token
 from nodeattest_discovery.jwt import mint, parse
 from nodeattest_discovery.node.by_front import by_front
-from nodeattest_discovery.node.result import Found
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_discovery.node.client import Found
 from nodeattest_parsing.strict_base64 import encode_base64url
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
 REAL, EVIL = Ca(), Ca("evil")

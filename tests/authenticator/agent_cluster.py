@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_providers.envelope import decode
-from nodeattest_providers.names import NodeName, split_signer
+from nodeattest_providers.identifiers import NodeName, split_signer
 from nodeattest_providers.node_interface import Evidence, NodeCsr
-from nodeattest_providers.subject import kubelet_subject
+from nodeattest_providers.pkcs10 import kubelet_subject
 
 TOKEN = "abcdef.0123456789abcdef"
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.formats import endpoint as pem
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.evidence_version_store import AgreedVersion, AgreedVersionFile
 from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
 from nodeattest_authenticator.state.pending_request import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_authenticator.state.stores import AgreedVersion, AgreedVersionFile
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName
 
 
 class VirtualTime:

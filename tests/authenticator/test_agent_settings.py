@@ -21,7 +21,7 @@ from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM
 from nodeattest_authenticator.formats.exec_credential import API_VERSION
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_discovery.clusterinfo import ClusterInfo
-from nodeattest_discovery.node.result import Found
+from nodeattest_discovery.node.client import Found
 
 CA = Authority().pem.decode()
 GOOD: dict[str, Any] = {

@@ -23,7 +23,7 @@ from nodeattest_authenticator.certificate import (
 )
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_providers.binding import cluster_pin
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.identifiers import NodeName
 
 OURS, OTHER = Authority(), Authority()
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -14,7 +14,7 @@ from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.pending_request import SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Clock, Deadline
-from nodeattest_providers.names import ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import JsonObject
 
 SIGNER = signer_for(ProviderName("challenge"), Purpose.CLIENT)

@@ -19,14 +19,14 @@ from nodeattest_authenticator.enrollment.evidence_version import AGREED_FOR
 from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.state.credential_cache import CachedCredential
-from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
+from nodeattest_authenticator.state.stores import AgreedVersion
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ClusterPin,
     EvidenceBlock,
     NodeName,

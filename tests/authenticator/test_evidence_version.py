@@ -15,9 +15,9 @@ from nodeattest_authenticator.enrollment.evidence_version import (
     version_to_remember,
 )
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
+from nodeattest_authenticator.state.stores import AgreedVersion
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
 
 TPM = ProviderName("tpm")

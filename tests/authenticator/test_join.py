@@ -20,8 +20,8 @@ from test_credential import challenge_then_sign
 from nodeattest_authenticator.commands.cli import main
 from nodeattest_authenticator.config.settings import load
 from nodeattest_authenticator.formats.kubeconfig import is_ours
-from nodeattest_authenticator.state.evidence_version_store import AgreedVersion, AgreedVersionFile
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_authenticator.state.stores import AgreedVersion, AgreedVersionFile
 
 
 class Joiner:

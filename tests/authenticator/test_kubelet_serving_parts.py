@@ -22,7 +22,7 @@ from test_agent_parts import VirtualTime
 from nodeattest_authenticator.config.settings import Settings, parse, settings_to_json
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.strict_json import FieldsError
-from nodeattest_authenticator.kubelet_serving.names import local_addresses, wanted_names
+from nodeattest_authenticator.kubelet_serving.serve import local_addresses, wanted_names
 from nodeattest_authenticator.kubelet_serving.watch import WatchState, watch
 from nodeattest_parsing.endpoint import Endpoint
 

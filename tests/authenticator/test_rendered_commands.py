@@ -8,14 +8,14 @@ import pytest
 
 from nodeattest_authenticator.commands.cli import parser
 from nodeattest_authenticator.commands.cli_args import provider_settings
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
     ADOPT_SCRIPT,
     MARK,
     adopt_files,
     agent_join_command,
 )
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 
 PLAN = RenderOptions(
     provider=ProviderName("composite"),

@@ -21,7 +21,7 @@ from polling import eventually
 
 from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied
-from nodeattest_providers.names import ProviderID, Purpose, SignerName, split_signer
+from nodeattest_providers.identifiers import ProviderID, Purpose, SignerName, split_signer
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest

@@ -17,14 +17,11 @@ from managers import Managers
 from polling import eventually
 from world import Controller, node_of
 
-from nodeattest_controller.model.webhook_label import label_command
+from nodeattest_controller.model.webhook_configuration import label_command
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_real
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, free_ports, start_real
 from nodeattest_sandbox.definitions import install_definitions
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
-
-__all__ = ["BLUE", "GREEN", "LEDGERS", "NAMESPACE", "POLICIES", "CapiWorld", "Management", "capi_world"]
 
 MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 ACCOUNT: Final = "node-attestation-controller"

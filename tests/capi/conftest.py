@@ -11,7 +11,7 @@ from capi_world import CapiWorld, capi_world
 from managers import Managers, found_managers
 from needs import lacks
 
-from nodeattest_sandbox.kubernetes_binaries import version
+from nodeattest_sandbox.control_plane import version
 
 
 @pytest.fixture(scope="module")

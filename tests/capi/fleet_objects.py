@@ -26,8 +26,6 @@ from kinds import (
 from machine import PATCHES
 from test_rendered_bootstrap import HERE
 
-__all__ = ["cluster", "deployment", "health_check", "policy", "pool", "registration", "topology"]
-
 
 def policy(name: str, attestor: str, cluster_name: str, **spec: Any) -> Object:
     selector = {"matchLabels": {CLUSTER_LABEL: cluster_name}}

@@ -39,11 +39,8 @@ from machine import ProcessMachineHost
 from manager import Access, Manager, Reconcile
 from world import EK_ANNOTATION
 
-from nodeattest_sandbox.control_plane import ControlPlane, start_real
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, start_real
 from nodeattest_sandbox.swtpm import SoftwareTpm
-
-__all__ = ["DEFINITIONS", "Infrastructure"]
 
 DEFINITIONS: Final = Path(__file__).with_name("infrastructure.yaml")
 _FINALIZER: Final = "processmachine.infrastructure.cluster.x-k8s.io"

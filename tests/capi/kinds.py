@@ -10,37 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = [
-    "CLUSTER",
-    "CLUSTER_CLASS",
-    "CLUSTER_LABEL",
-    "CONFIG",
-    "CONFIG_TEMPLATE",
-    "CONTROL_PLANE",
-    "CONTROL_PLANE_TEMPLATE",
-    "DEPLOYMENT",
-    "HEALTH_CHECK",
-    "KINDS",
-    "MACHINE",
-    "POOL",
-    "PROCESS_CLUSTER",
-    "PROCESS_CLUSTER_TEMPLATE",
-    "PROCESS_MACHINE",
-    "PROCESS_POOL",
-    "PROCESS_TEMPLATE",
-    "SECRET",
-    "Kind",
-    "Object",
-    "condition",
-    "controller_of",
-    "has_condition",
-    "made",
-    "name_of",
-    "owner",
-    "owner_of",
-    "secret",
-]
-
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
 

@@ -23,8 +23,6 @@ from world import BIN
 from nodeattest_sandbox.control_plane import free_ports
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["PATCHES", "ProcessMachineHost"]
-
 PATCHES: Final = "/etc/kubernetes/patches"
 """Where the image has kubeadm's patches of kubelet's configuration: kubeadm asks the port for health that they name."""
 

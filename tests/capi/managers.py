@@ -28,8 +28,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens
 
-__all__ = ["COMPONENTS", "Managers", "deployment_of", "found_managers", "prepared", "start_manager"]
-
 COMPONENTS: Final[Mapping[str, str]] = {
     "capi-manager": "core-components.yaml",
     "capi-kubeadm-bootstrap-manager": "bootstrap-components.yaml",
@@ -176,7 +174,7 @@ def start_manager(
         "--insecure-diagnostics=true",
     ]
     pid_file = directory / "pid"
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file)]
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
     variables = {"POD_NAMESPACE": namespace, "POD_NAME": program.name, "POD_UID": program.name}
     command = [*wrapper, str(program), *arguments, *flags]
     return Process(program.name, command, directory, pid_file, environment=variables)

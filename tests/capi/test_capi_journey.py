@@ -41,7 +41,7 @@ from world import World
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
 from nodeattest_controller.model.challenge_secret import SECRET_FILE
-from nodeattest_controller.model.webhook_label import LABEL, label_command
+from nodeattest_controller.model.webhook_configuration import LABEL, label_command
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.client import ApiRefusal
 

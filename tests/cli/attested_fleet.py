@@ -10,14 +10,12 @@ from typing import cast
 from nodeattest_controller import manifests
 from nodeattest_controller.model.attestation import attestation_name
 from nodeattest_controller.model.objects import rfc3339
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import ProviderID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-
-__all__ = ["LEDGERS", "NAMESPACE", "SPKI", "AttestedFleet"]
 
 NAMESPACE = "fleet"
 LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"

@@ -13,8 +13,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 
-__all__ = ["RBAC", "ROLE", "SECRETS", "ClusterInfoTool"]
-
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-public"
 ROLE = "kubeadm:bootstrap-signer-clusterinfo"

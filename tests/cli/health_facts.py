@@ -17,28 +17,16 @@ from nodeattest_cli.doctor.facts import (
     shipped_rights,
     workload_folders,
 )
-from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
+from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION, lease_annotations
 from nodeattest_controller.model.objects import items, mapping, rfc3339, text
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.names import ProviderName
-
-__all__ = [
-    "BLUE",
-    "NOW",
-    "attestation",
-    "binding",
-    "config",
-    "deployment",
-    "healthy_facts",
-    "lease",
-    "machine",
-    "webhook",
-]
+from nodeattest_controller.model.webhook_configuration import MUTATING, shipped_configuration
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers.identifiers import ProviderName
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 BLUE = "fleet/blue"

@@ -14,18 +14,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.objects import mapping
 from nodeattest_demo.forged_tpm import ForgedTpm
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
 from nodeattest_providers.node_interface import JsonObject as EvidenceData
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, SecondEvidence, proof, qualifying_data
-from nodeattest_providers.tpm.public_area import parse_public
-from nodeattest_providers.tpm.structures import Alg, PcrSelection
+from nodeattest_providers.tpm.structures import Alg, PcrSelection, parse_public
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts
 from nodeattest_sandbox.pki import ClusterPki
 

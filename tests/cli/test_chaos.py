@@ -27,11 +27,11 @@ from bench.chaos.history import ConditionSeen, History, LedgerSeen, Loss, Proof,
 from bench.chaos.link import Link, Mode, owner_of_port
 from bench.chaos.schedule import RESTORES, Kind, plan
 from bench.software_tpm import SoftwareAttestor
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
-from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_sandbox.control_plane import AuditEntry
 
 ROOT = Path(__file__).parents[2]

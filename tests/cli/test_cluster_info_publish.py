@@ -20,8 +20,8 @@ from nodeattest_cli.errors import UserError
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.token import generate
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.kubeconfig import read_kubeconfig
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 

@@ -13,12 +13,12 @@ from cluster_info_tool import ClusterInfoTool
 from polling import eventually
 
 from nodeattest_cli.main import main
-from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.pins import pin_of
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import jwt as jws
+from nodeattest_discovery.tls import pin_of
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager
 
 UNSAFE = "--discovery-token-unsafe-skip-ca-verification"
 """Seconds until kube-controller-manager must have signed."""

@@ -22,7 +22,7 @@ from nodeattest_controller.model.objects import items, text
 from nodeattest_demo.attacks import attacks_for
 from nodeattest_demo.display import AttackResult
 from nodeattest_demo.platforms import PLATFORMS
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 from tools import demo_picture
 

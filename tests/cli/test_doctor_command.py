@@ -10,7 +10,7 @@ import pytest
 from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
-from nodeattest_controller.model.webhook_label import LABEL
+from nodeattest_controller.model.webhook_configuration import LABEL
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import start_sandbox
 

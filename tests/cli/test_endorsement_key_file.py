@@ -20,7 +20,7 @@ from nodeattest_cli.endorsement_keys.key_file import (
     parse_key_file,
 )
 from nodeattest_cli.errors import UserError
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import ProviderID
 
 ONE, TWO, THREE = (f"sha256:{digit * 64}" for digit in "123")
 HOST = HostRef("BareMetalHost", "metal3", "node-7")

@@ -12,7 +12,7 @@ from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS
 from nodeattest_cli.main import main
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.definitions import install_definitions

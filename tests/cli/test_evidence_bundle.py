@@ -20,7 +20,7 @@ from nodeattest_controller.model.machine_record import cluster_flaw
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.serving_names import network_of
 from nodeattest_controller.model.token_binding import named_tokens
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

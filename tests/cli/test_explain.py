@@ -18,10 +18,10 @@ from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_req
 from nodeattest_cli.main import main
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.model.objects import mapping
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.canonical_json import b64encode
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.pki import ClusterPki
 
@@ -281,7 +281,7 @@ def test_a_first_request_that_its_answer_superseded_was_refused_by_nobody(join: 
 CLOUDY = """
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 

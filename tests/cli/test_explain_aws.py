@@ -12,7 +12,7 @@ from stored import stored_csr
 
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_cli.main import main
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 HEAD = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
 

@@ -8,9 +8,9 @@ from stored import NODE, Join, stored_csr
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_controller.verification.checks import Round
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
-from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.pki import ClusterPki
 

@@ -9,9 +9,9 @@ from stored import MACHINE, Join, changed, stored_csr
 
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_controller.model.objects import mapping
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.node_interface import JsonObject as EvidenceData
 from nodeattest_sandbox.pki import ClusterPki

@@ -17,7 +17,7 @@ from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_req
 from nodeattest_cli.explain.tpm import describe, event_type_name
 from nodeattest_cli.main import main
 from nodeattest_demo.forged_tpm import ForgedTpm
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.structures import PcrSelection
 from nodeattest_sandbox.firmware import NO_ACTION, Measurement, crypto_agile_log, sha1_log, typical_boot

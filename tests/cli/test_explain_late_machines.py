@@ -9,8 +9,8 @@ from tpm_world import SoftTpm
 
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_controller.model.objects import mapping, text
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderID
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
 
 EXPECTED = "metal3://fleet/rack-1/m-1"

@@ -13,11 +13,11 @@ from cryptography.x509.oid import NameOID
 from stored import stored_csr
 
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.pkcs10 import build_csr
 
 NODE = "worker-1"
 CLUSTER: JsonObject = {

@@ -11,7 +11,7 @@ from attested_fleet import LEDGERS, NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
 from nodeattest_controller.model.attestation import parse_attestation
-from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_providers.identifiers import printable
 from nodeattest_sandbox import fleet as sandbox_fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at

@@ -11,7 +11,7 @@ import pytest
 from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
-from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_controller.model.objects import moment
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.control_plane import start_sandbox

@@ -13,8 +13,8 @@ import yaml
 from nodeattest_cli.main import main
 from nodeattest_cli.operator_kubeconfig import read_operator_kubeconfig
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.control_plane import ControlPlane
 
 SERVER = "https://10.0.0.1:6443"

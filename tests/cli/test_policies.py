@@ -12,10 +12,10 @@ import yaml
 from nodeattest_cli.main import main
 from nodeattest_cli.policy import machines as policy_machines
 from nodeattest_cli.policy.check import notes, problems
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.names import ProviderName
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers.identifiers import ProviderName
 
 KEY = "sha256:" + "0a" * 32
 
@@ -146,7 +146,7 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.Captu
 
 
 LUNAR = """
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.config_fields import check_keys, items
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 

@@ -14,8 +14,7 @@ from kubernetes_assets import cluster_configuration
 from nodeattest_cli.main import main
 from nodeattest_discovery.token import generate
 from nodeattest_sandbox.apiserver.jsonvalue import map_at
-from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_sandbox.kubernetes_binaries import kubeadm
+from nodeattest_sandbox.control_plane import ControlPlane, kubeadm
 
 pytestmark = pytest.mark.conformance
 

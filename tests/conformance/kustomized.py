@@ -9,9 +9,7 @@ from typing import Final, cast
 import yaml
 
 from nodeattest_controller import manifests
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = ["TREE", "documents", "kustomizations", "kustomized"]
+from nodeattest_parsing.values import JsonObject
 
 TREE: Final = Path(manifests.__file__).parents[2] / "manifests"
 

@@ -19,7 +19,7 @@ from polling import eventually, succeeds
 from webhook_world import NAMESPACE, WebhookWorld
 from world import CSRS, Agent, Controller, node_of
 
-from nodeattest_controller.controllers.challenge_secret.controller import NOT_CREATED
+from nodeattest_controller.controllers.challenge_secret import NOT_CREATED
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, texts_at

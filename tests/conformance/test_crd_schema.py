@@ -16,18 +16,22 @@ from polling import succeeds
 
 from nodeattest_controller import manifests
 from nodeattest_controller.model.attestation import (
+    KEEP_ENDED,
     KEEP_ISSUED,
+    KEEP_RESETS,
+    MAX_LIVE,
+    MAX_REASON,
     Attestation,
     IssuedCertificate,
+    RetiredKey,
     new_attestation,
     parse_attestation,
     render_attestation,
+    reset,
 )
-from nodeattest_controller.model.attestation_reset import KEEP_RESETS, MAX_REASON, reset
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.retired_keys import KEEP_ENDED, MAX_LIVE, RetiredKey
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import BootState
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client

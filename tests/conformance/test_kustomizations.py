@@ -12,7 +12,7 @@ from kustomized import TREE, documents, kustomizations, kustomized
 from nodeattest_controller.main import run
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.settings import Settings
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal, Client

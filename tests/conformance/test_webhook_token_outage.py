@@ -28,7 +28,7 @@ from world import Controller
 
 from nodeattest_controller.model.token_binding import NamedTokens, named_tokens
 from nodeattest_controller.model.webhook_configuration import shipped_configuration
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.child_process import wait
 from nodeattest_sandbox.client import ApiRefusal

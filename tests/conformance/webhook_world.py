@@ -20,14 +20,12 @@ from world import Controller
 
 from nodeattest_controller import manifests
 from nodeattest_controller.configfile import API_VERSION, KIND
-from nodeattest_controller.model.webhook_label import LABEL
+from nodeattest_controller.model.webhook_configuration import LABEL
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.pki import ClusterPki
-
-__all__ = ["CONFIGURATION", "NAMESPACE", "POLICIES", "ClientCertificates", "WebhookWorld"]
 
 TREE: Final = Path(manifests.__file__).parents[2] / "manifests"
 NAMESPACE: Final = "team-a"

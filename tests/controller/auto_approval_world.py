@@ -31,16 +31,14 @@ from nodeattest_controller.controllers.auto_approval.status import StatusReporte
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition as find
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
-from nodeattest_controller.runtime.changes import ChangeBus
-from nodeattest_controller.runtime.cluster_events import ClusterEvents
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube.client import Forbidden
+from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_kube.errors import Forbidden
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.periodic import ResyncConfig
-
-__all__ = ["ADMISSION", "BINDINGS", "CLUSTER_INFO", "CSRS", "KEY", "POLICY", "ROLE", "ROLES", "AutoApprovalWorld"]
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 KEY: Final = ClusterKey("fleet/blue")
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"

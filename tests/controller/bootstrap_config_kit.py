@@ -27,15 +27,10 @@ from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.patch import json_patch
 from nodeattest_serving.replies import Reply
-
-__all__ = [
-    "AGENT", "CLUSTER", "Versioned", "agent", "alone", "answer_of", "audit", "config", "control_plane", "enforce",
-    "handled", "made_of", "now", "patched", "review", "subject",
-]  # fmt: skip
 
 AGENT: Final = "/agent"
 GROUPS: Final = {

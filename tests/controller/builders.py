@@ -10,15 +10,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation, record_certificate
 from nodeattest_controller.model.certificate_authority import SignedCertificate
-from nodeattest_controller.model.challenge_rules import check_challenge_answered_once
 from nodeattest_controller.model.issuance_rules import (
+    check_challenge_answered_once,
     check_live_certificates,
     check_pinned_fingerprints,
     check_replacement_interval,
 )
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_providers import csr
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 

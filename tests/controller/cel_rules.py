@@ -17,9 +17,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from nodeattest_controller.model.objects import items, mapping, number, text
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-
-__all__ = ["Rule", "admits", "compiled", "rules_of", "violations"]
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 _SELECTION = re.compile(r"\bself((?:\.[A-Za-z_]\w*)+)(?!\w*\()")
 _LOOP = re.compile(r"\b(\w+(?:\.\w+|\[\w+\])*)\.(?:all|exists|exists_one|map|filter)\((\w+),")

@@ -21,30 +21,28 @@ from fake_api import FakeApi
 
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
-from nodeattest_controller.controllers.csr.pending_age import PendingAges
-from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
+from nodeattest_controller.controllers.csr.reconciler import PendingAges, Reconciler, Result
 from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, mapping, rfc3339, text
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.runner import VerificationRunner
-from nodeattest_kube.client import ApiError
+from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.list_watch import WatchType
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_kube.watch_events import WatchType
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Check
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     KUBELET_SERVING_SIGNER,
     PROVIDER_ID_OID,
     NodeName,
@@ -54,6 +52,7 @@ from nodeattest_providers.names import (
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.node_interface import JsonValue as EvidenceValue
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 

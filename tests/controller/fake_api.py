@@ -17,24 +17,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
-from nodeattest_kube.client import (
-    WATCH_SECONDS,
-    AlreadyExists,
-    ApiClient,
-    ApiError,
-    Conflict,
-    Invalid,
-    NotFound,
-    Unreachable,
-)
+from nodeattest_kube.client import WATCH_SECONDS, ApiClient
+from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text, parse_json
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.list_watch import WatchEvent, WatchType
 from nodeattest_kube.sockets import Resolver
-from nodeattest_kube.watch_events import WatchEvent, WatchType
+from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError
-
-__all__ = ["FakeApi"]
 
 SUBRESOURCES = ("status", "approval")
 

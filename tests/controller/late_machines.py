@@ -7,9 +7,7 @@ from typing import Final
 from csr_world import CAPI, World, machine
 
 from nodeattest_controller.model.objects import mapping
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-
-__all__ = ["BOOTSTRAP", "GROUP", "put_host", "put_machine", "put_metal3", "serve_metal3"]
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 GROUP: Final = "infrastructure.cluster.x-k8s.io"
 BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"

@@ -9,11 +9,9 @@ from contextlib import asynccontextmanager
 
 from fake_api import FakeApi
 
-from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-
-__all__ = ["POLICIES", "add_cluster", "add_policy", "cached", "cluster_path", "management_api"]
+from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 CAPI = "/apis/cluster.x-k8s.io"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/nodeattestationpolicies"

@@ -7,14 +7,20 @@ from datetime import UTC, datetime, timedelta
 
 from builders import make_member
 
-from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
-from nodeattest_controller.model.last_decision import DENIED, LastDecision, Remediation
+from nodeattest_controller.model.attestation import (
+    DENIED,
+    Attestation,
+    IssuedCertificate,
+    LastDecision,
+    Remediation,
+    new_attestation,
+)
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 
 KEY = ClusterKey("fleet/c")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -22,14 +22,12 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-from nodeattest_providers.names import NodeName, ProviderName, Purpose
+from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 from nodeattest_sandbox.fleet import create_namespace
-
-__all__ = ["KEY", "OWN", "Replica", "Site", "Version", "at_work", "prepared"]
 
 Version = Literal["v1beta1", "v1beta2"]
 KEY: Final = ClusterKey("fleet/blue")

@@ -17,14 +17,12 @@ from nodeattest_controller.model.attestation import Attestation, render_attestat
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import condition, items, mapping, text
 from nodeattest_controller.model.refusals import parse_refusals
-from nodeattest_controller.runtime.csr_observer import CSRDenied
+from nodeattest_controller.runtime.cluster_controller import CSRDenied
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
-
-__all__ = ["NodeAttestedWorld", "claim"]
 
 OWN = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"
 

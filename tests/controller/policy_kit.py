@@ -14,19 +14,17 @@ from polling import until
 
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
 from nodeattest_controller.controllers.policy_status.reconciler import LABEL_RESYNC, RECOUNT, PolicyStatusReconciler
-from nodeattest_controller.controllers.signer_names.reconciler import SignerNamesReconciler
+from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
-
-__all__ = ["NAMESPACE", "Office", "condition_of", "create_cluster", "create_policy", "infra_path", "working"]
 
 NAMESPACE = "default"
 LEADS = "leads"

@@ -15,31 +15,29 @@ from hypothesis import strategies as st
 
 from nodeattest_controller.model.attestation import (
     KEEP_ISSUED,
+    MAX_LIVE,
     Attestation,
+    RetiredKey,
     attestation_name,
+    live_keys,
     new_attestation,
     parse_attestation,
+    parse_retired,
     record_certificate,
     render_attestation,
+    render_retired,
+    reset,
+    retire,
 )
-from nodeattest_controller.model.attestation_reset import reset
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.issuance_rules import check_pinned_fingerprints
 from nodeattest_controller.model.objects import items, mapping, text, text_map
-from nodeattest_controller.model.retired_keys import (
-    MAX_LIVE,
-    RetiredKey,
-    live_keys,
-    parse_retired,
-    render_retired,
-    retire,
-)
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.config_fields import COMPOSITE, pins_for
 from nodeattest_providers.errors import Check, Denied, Reason
-from nodeattest_providers.names import ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
-from nodeattest_providers.pins import COMPOSITE, pins_for
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, NodeRequest
 
 ISSUED = SignedCertificate(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))

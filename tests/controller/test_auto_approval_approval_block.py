@@ -28,7 +28,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     permissions_of_role,
 )
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane

@@ -19,10 +19,10 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 )
 from nodeattest_controller.controllers.auto_approval.status import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
 from nodeattest_controller.model.objects import items, text_map
-from nodeattest_controller.runtime.csr_observer import CSRIssued
-from nodeattest_kube.client import ApiError, Conflict, Forbidden, TooManyRequests, Unreachable
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import NodeName, ProviderName, Purpose
+from nodeattest_controller.runtime.cluster_controller import CSRIssued
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, TooManyRequests, Unreachable
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
 
 NO_RIGHT = Forbidden(403, "Forbidden", "may not")
 

@@ -19,18 +19,20 @@ from nodeattest_controller.controllers.auto_approval.decide import (
     waiting_for_cluster_info,
     with_certificates,
 )
-from nodeattest_controller.controllers.auto_approval.node_coverage import NAMED, NodeCoverage, is_attested
 from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_BOOTSTRAP,
     KUBEADM_ROTATION,
+    NAMED,
+    NodeCoverage,
     Permission,
     RoleGrant,
     SubjectKind,
+    is_attested,
 )
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 TOKENS, NODES = SubjectKind.BOOTSTRAPPERS, SubjectKind.NODES
 NODE, SELF = Permission.NODE_CLIENT, Permission.SELF_NODE_CLIENT

@@ -27,9 +27,10 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.controllers.auto_approval.rbac_watch import trouble_of
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.client import ApiClient, ApiError, Forbidden, TooLarge, Unreachable, WatchHung
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Forbidden, TooLarge, Unreachable, WatchHung
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane

@@ -18,7 +18,7 @@ from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRe
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.webhook_configuration import shipped_configuration
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 TOKEN: Final = "abcdef.0123456789abcdef"
 DISCOVERY: Final[JsonObject] = {"bootstrapToken": {"token": TOKEN, "apiServerEndpoint": "10.0.0.1:6443"}}

@@ -20,7 +20,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
 )
 from nodeattest_controller.model.objects import items, mapping
 from nodeattest_controller.model.policy import Policy
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 
 MINE: JsonObject = {"path": "/mine", "content": "a"}

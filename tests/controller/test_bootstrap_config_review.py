@@ -12,13 +12,13 @@ import hypothesis.strategies as st
 import pytest
 from bootstrap_config_kit import config, review
 
-from nodeattest_controller.controllers.bootstrap_config import json_patch
+from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
 from nodeattest_controller.controllers.bootstrap_config.admission_review import (
     MAX_BODY,
     MAX_VALUES,
     parse,
 )
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.patch import json_patch as apply_json_patch
 

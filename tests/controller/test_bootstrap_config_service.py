@@ -33,22 +33,21 @@ from nodeattest_controller.controllers.bootstrap_config.handler import (
     AdmissionHandler,
 )
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.server import unproven_limits
+from nodeattest_controller.controllers.bootstrap_config.server import FileCertificate, unproven_limits
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
-from nodeattest_controller.controllers.bootstrap_config.tls import FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import items, mapping, rfc3339, text
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_discovery.front.service import FrontLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
-from nodeattest_serving.handshakes import ProvenClients
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
+from nodeattest_serving.connection_slots import ProvenClients
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
-from nodeattest_serving.settings import BindAddress, SettingsError
 
 CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"

@@ -9,20 +9,20 @@ from typing import cast
 
 import pytest
 
-from nodeattest_controller.controllers.bootstrap_signer.controller import (
+from nodeattest_controller.controllers.bootstrap_signer import (
     REASON,
     REMEDY,
     TokenPairEvents,
 )
 from nodeattest_controller.logs import JsonFormatter
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_events import PERIOD, ClusterEvents
+from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_discovery.controllers.deps import TokenController
-from nodeattest_kube.client import ApiError, Conflict, Forbidden, Unreachable
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_kube.events import EventRecorder, ObjectRef
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 KEY = ClusterKey("fleet/blue")
 CLUSTER: JsonObject = {

@@ -44,11 +44,12 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
-from nodeattest_kube.client import ApiClient, ApiError, Conflict
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Conflict
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.times import parse_rfc3339
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client

@@ -19,9 +19,9 @@ from nodeattest_controller.model.certificate_authority import (
     sign_certificate,
 )
 from nodeattest_controller.model.objects import mapping
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_providers.identifiers import NodeName, Purpose
 from nodeattest_sandbox.clouds.cms import tlv
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -17,20 +17,25 @@ from polling import until
 
 from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Change, Refuse, decide
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
-from nodeattest_controller.controllers.challenge_secret.controller import NOT_CREATED, ChallengeSecretController
-from nodeattest_controller.controllers.challenge_secret.decide import Step, candidate, evaluate
+from nodeattest_controller.controllers.challenge_secret import (
+    NOT_CREATED,
+    ChallengeSecretController,
+    Step,
+    candidate,
+    evaluate,
+)
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
-from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
-from nodeattest_kube.client import ApiError, Forbidden, Invalid
+from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_kube.errors import ApiError, Forbidden, Invalid
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.periodic import ResyncConfig
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import UnusableSecret

@@ -14,17 +14,18 @@ from polling import others_run, until
 
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items, text
-from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeconfig_status import ACCEPTED, REFUSED, KubeconfigStatus
-from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.client import ApiClient, ApiError, KubeconfigError
+from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, KubeconfigError
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.periodic import BackoffPolicy
+from nodeattest_parsing.values import JsonObject
 
 KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)

@@ -14,8 +14,9 @@ from nodeattest_controller.runtime.conditions import (
     set_condition,
     with_condition,
 )
-from nodeattest_kube.client import ApiClient, Conflict
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Conflict
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at
 from nodeattest_sandbox.control_plane import ControlPlane
 

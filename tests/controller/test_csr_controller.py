@@ -15,10 +15,9 @@ from fake_api import FakeApi
 from polling import others_run, until
 from virtual import advance, now, run_virtually
 
+from nodeattest_controller.controllers.csr.checks import Duplicates
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
-from nodeattest_controller.controllers.csr.duplicates import Duplicates
-from nodeattest_controller.controllers.csr.pending_age import LONGEST_WAIT, REMEMBERED, PendingAges
-from nodeattest_controller.controllers.csr.reconciler import Result
+from nodeattest_controller.controllers.csr.reconciler import LONGEST_WAIT, REMEMBERED, PendingAges, Result
 from nodeattest_controller.controllers.csr.request_limiter import (
     NODE_BURST,
     REQUESTER_BURST,
@@ -31,9 +30,9 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube.client import TooManyRequests, Unreachable
-from nodeattest_kube.jsontypes import dig_text
+from nodeattest_kube.errors import TooManyRequests, Unreachable
 from nodeattest_kube.memory_budget import MemoryPool
+from nodeattest_parsing.values import dig_text
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.verifier_interface import NodeRequest
 

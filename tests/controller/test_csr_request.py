@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from nodeattest_controller.model.csr_request import parse_request, summarize
 from nodeattest_controller.model.objects import mapping
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers import csr, envelope
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers import envelope
+from nodeattest_providers import pkcs10 as csr
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, NodeName, ProviderID, ProviderName
+from nodeattest_providers.identifiers import CLIENT_SIGNER_PREFIX, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence
 
 DER: Final = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), NodeName("node-0"), ProviderID("x://1"))

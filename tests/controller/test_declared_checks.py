@@ -19,9 +19,9 @@ from nodeattest_controller.model.csr_request import RequestState
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.verification.checks import Needs, Pipeline, RequestCheck, Round, Stage
 from nodeattest_controller.verification.facts import FactSource, RequestFacts
-from nodeattest_kube.jsontypes import JsonValue
+from nodeattest_parsing.values import JsonValue
 from nodeattest_providers.errors import ChallengeRequired
-from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
+from nodeattest_providers.identifiers import PROVIDER_ID_OID, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_sandbox.pki import ClusterPki
 

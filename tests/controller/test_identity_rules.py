@@ -23,9 +23,9 @@ from nodeattest_controller.model.identity_rules import (
 )
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.node_names import NameSources
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import MachineName, NodeName, ProviderID
+from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID
 
 NOBODY = NameContext(claimants=(), holders=())
 NODE = NodeName("node-0")

@@ -14,7 +14,7 @@ import pytest
 from builders import make_member, make_request
 from polling import until
 
-from nodeattest_controller.model.bootstrap_providers import BOOTSTRAP_PROVIDERS, provider_of_kind
+from nodeattest_controller.model.infrastructure_kinds import BOOTSTRAP_PROVIDERS, provider_of_kind
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
@@ -26,10 +26,10 @@ from nodeattest_controller.model.token_binding import NamedTokens, check_token_b
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.control_plane import ControlPlane

@@ -20,17 +20,17 @@ from csr_world import NODE as WORKER
 from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_node, one_machine
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
-from nodeattest_controller.model.kubelet_csr import (
-    MAX_BASE64,
+from nodeattest_controller.model.csr_request import (
+    MAX_KUBELET_CSR_BASE64,
     parse_kubelet_request,
 )
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, text
-from nodeattest_controller.runtime.management_cache import node_key
-from nodeattest_kube.client import Conflict
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_controller.runtime.sources import node_key
+from nodeattest_kube.errors import Conflict
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
 
 NODE = NodeName("node-0")
@@ -285,7 +285,7 @@ def csr_object(**spec: JsonValue) -> JsonObject:
         ({"request": b64(PEM.replace(b"CERTIFICATE REQUEST", b"NEW CERTIFICATE REQUEST"))}, Reason.CSR_MALFORMED),
         ({"request": b64(PEM.replace(b"REQUEST-----\n", b"REQUEST-----\nA: b\n\n", 1))}, Reason.CSR_MALFORMED),
         ({"request": "%"}, Reason.CSR_MALFORMED),
-        ({"request": "A" * (MAX_BASE64 + 4)}, Reason.CSR_MALFORMED),
+        ({"request": "A" * (MAX_KUBELET_CSR_BASE64 + 4)}, Reason.CSR_MALFORMED),
     ],
 )
 def test_what_kubelet_would_not_file_is_denied(spec: dict[str, JsonValue], reason: Reason) -> None:

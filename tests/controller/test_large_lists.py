@@ -16,32 +16,32 @@ from fake_api import FakeApi
 from management_kit import CAPI, POLICIES, add_cluster, add_policy, cached, management_api
 from polling import Turns, until
 
-from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
 from nodeattest_controller.controllers.auto_approval.permissions import (
     Permission,
     SubjectKind,
     binds_joiners_or_nodes,
     bootstrap_groups_of,
     grant_of,
+    is_attested,
     nominal_permissions,
     permissions_of_role,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused, RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.controllers.node_attested.conditions import Known, condition_of_pool
 from nodeattest_controller.controllers.policy_status.decide import evaluate
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
 from nodeattest_controller.model.policy import parse_attestation_policy, selects
-from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.indexes import LOADED, ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import without_managed_fields
-from nodeattest_kube.batches import BATCH
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
+from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.store import BATCH
+from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 
 BLUE = ClusterKey("fleet/blue")
 MANY = 100_000

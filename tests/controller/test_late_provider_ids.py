@@ -15,10 +15,10 @@ from late_machines import put_host, put_machine, put_metal3, serve_metal3
 
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.sources import machine_key
-from nodeattest_kube.jsontypes import JsonValue
 from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.values import JsonValue
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ProviderID
+from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
 
 EXPECTED: Final = ProviderID("metal3://fleet/rack-1/m-1")

@@ -23,10 +23,10 @@ from nodeattest_controller.runtime.cluster_log import (
     ClusterLog,
 )
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.trouble import PERIOD, TroubleLog
+from nodeattest_controller.runtime.manager import PERIOD, TroubleLog
 from nodeattest_kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence, SecretBytes
 
 

@@ -31,7 +31,7 @@ from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.verification.infrastructure import read_infrastructure
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_definitions

@@ -10,7 +10,7 @@ from builders import make_member
 from nodeattest_controller.model.machine_view import ContractReference, view_of_machine, views_of_pool
 from nodeattest_controller.model.node_names import NameSources, claimed_names, node_names
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 CLUSTER = cluster_key("fleet", "c")
 

@@ -13,13 +13,14 @@ from nodeattest_controller.controllers.auto_approval import approval_block, perm
 from nodeattest_controller.controllers.bootstrap_config import config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
 from nodeattest_controller.main import run
-from nodeattest_controller.model import attestation, policy, webhook_label
+from nodeattest_controller.model import attestation, policy
+from nodeattest_controller.model import webhook_configuration as webhook_label
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.runtime import challenge_keys, workload_client
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers import names
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers import identifiers as names
 from nodeattest_sandbox.apiserver.patch import json_patch
 
 TREE = Path(manifests.__file__).parents[2] / "manifests"

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_attested_kit import ISSUED, NOW, ledger, machine
 
-from nodeattest_controller.certificate_metrics import MachineState, counts_of_remaining
 from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine
-from nodeattest_controller.controllers.node_attested.machine_census import MachineCensus, attestation_state
-from nodeattest_controller.metrics import VERDICTS, Metrics
-from nodeattest_controller.model.attestation import Attestation, new_attestation
-from nodeattest_controller.model.last_decision import RESET, LastDecision
+from nodeattest_controller.controllers.node_attested.refusal_recorder import MachineCensus, attestation_state
+from nodeattest_controller.metrics import VERDICTS, MachineState, Metrics, counts_of_remaining
+from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision, new_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_providers.errors import Reason
 

@@ -18,11 +18,11 @@ from virtual import advance, now, run_virtually
 from nodeattest_controller import manifests
 from nodeattest_controller.health import serve_health
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.metrics_auth import ScrapeAuthorizer, ScrapeRefusedError
+from nodeattest_controller.metrics_server import ScrapeAuthorizer, ScrapeRefusedError
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, dig
+from nodeattest_parsing.values import JsonObject, dig
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client

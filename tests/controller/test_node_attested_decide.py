@@ -14,7 +14,8 @@ from node_attested_kit import ledger, machine, policy, refusal
 from node_attested_site import KEY, Site, prepared
 from polling import until
 
-from nodeattest_controller.controllers.node_attested import severity
+from nodeattest_controller.controllers.node_attested import conditions as severity
+from nodeattest_controller.controllers.node_attested.conditions import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_controller.controllers.node_attested.decide import (
     TAINT_KEY,
     Around,
@@ -25,18 +26,16 @@ from nodeattest_controller.controllers.node_attested.decide import (
     decide,
     node_patch,
 )
-from nodeattest_controller.controllers.node_attested.missing_machines import HELD, MissingMachines
-from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
-from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.last_decision import RESET, LastDecision
+from nodeattest_controller.controllers.node_attested.pending import HELD, MissingMachines
+from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import Purpose
+from nodeattest_providers.identifiers import Purpose
 from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api
 

@@ -7,7 +7,12 @@ from datetime import timedelta
 import pytest
 from node_attested_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
 
-from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine, condition_of_pool
+from nodeattest_controller.controllers.node_attested.conditions import (
+    RefusedClaim,
+    condition_of_machine,
+    condition_of_pool,
+    parse_refused_claim,
+)
 from nodeattest_controller.controllers.node_attested.pending import (
     CLAIM_BURST,
     CLAIMS_BURST,
@@ -21,9 +26,7 @@ from nodeattest_controller.controllers.node_attested.refusal_recorder import (
     RECORDS_BURST,
     UnwrittenRefusals,
 )
-from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim, parse_refused_claim
-from nodeattest_controller.model.attestation import Attestation, render_attestation
-from nodeattest_controller.model.last_decision import DENIED, LastDecision
+from nodeattest_controller.model.attestation import DENIED, Attestation, LastDecision, render_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.refusals import (
     MAX_MESSAGE,
@@ -36,9 +39,9 @@ from nodeattest_controller.model.refusals import (
 )
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity
 from nodeattest_controller.runtime.indexes import Inventory
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.identifiers import NodeName, ProviderID
 
 BAD, LESS = Reason.PCR_VALUE_NOT_ALLOWED, Reason.ATTESTOR_NOT_AUTHORIZED
 ME, OTHER, NEW = machine(0), machine(1), machine(2, node=False)

@@ -16,7 +16,6 @@ from node_attested_site import KEY, Replica, Site, Version, at_work, prepared
 from node_attested_world import OWN, NodeAttestedWorld, claim
 from polling import until
 
-from nodeattest_controller.controllers.node_attested.events import STATUS_REMEDY
 from nodeattest_controller.controllers.node_attested.reconciler import (
     FORBIDDEN_PAUSE,
     NODE_PERIOD,
@@ -24,15 +23,15 @@ from nodeattest_controller.controllers.node_attested.reconciler import (
     REFUSED_IN_A_ROW,
     REFUSED_PAUSE,
 )
-from nodeattest_controller.controllers.node_attested.refusal_recorder import RECORD_PAUSE
+from nodeattest_controller.controllers.node_attested.refusal_recorder import RECORD_PAUSE, STATUS_REMEDY
 from nodeattest_controller.model.attestation import new_attestation
 from nodeattest_controller.model.machine_view import view_of_machine
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.runtime.csr_observer import CSRIssued
-from nodeattest_kube.client import ApiError, Conflict, Forbidden
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_controller.runtime.cluster_controller import CSRIssued
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import install_definitions

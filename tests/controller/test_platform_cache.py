@@ -14,7 +14,7 @@ from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.platform_cache import PlatformCache
 from nodeattest_kube.errors import Forbidden, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.pki import ClusterPki
 

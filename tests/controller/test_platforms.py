@@ -13,13 +13,13 @@ from nodeattest_controller.platforms import check_platforms
 from nodeattest_controller.verification.registry import VerifierRegistry
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
-from nodeattest_serving.settings import SettingsError
+from nodeattest_serving.bounded_server import SettingsError
 
 SOURCE = """
 from nodeattest_providers.config_fields import check_keys
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 

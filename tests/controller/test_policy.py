@@ -15,10 +15,10 @@ from nodeattest_cli.policy.check import problems
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, number, text
 from nodeattest_controller.model.policy import ServingPolicy, check_authorized, parse_attestation_policy, policy_for
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ProviderName
-from nodeattest_sandbox.apiserver import schema
+from nodeattest_providers.identifiers import ProviderName
+from nodeattest_sandbox.apiserver import kinds as schema
 from nodeattest_sandbox.apiserver.kinds import Kind
 
 TPM = ProviderName("tpm")

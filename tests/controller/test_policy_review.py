@@ -14,21 +14,19 @@ from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Refuse, Verdict
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, Neighbours
-from nodeattest_controller.controllers.bootstrap_config.policy_decide import (
+from nodeattest_controller.controllers.bootstrap_config.policy_reviewer import (
+    COMPARISONS,
+    COMPARISONS_OF_CLIENT,
     MAX_SELECTOR,
+    ComparisonLimiter,
     PolicyChange,
     decide_alone,
     decide_beside,
     policy_change,
 )
-from nodeattest_controller.controllers.bootstrap_config.policy_reviewer import (
-    COMPARISONS,
-    COMPARISONS_OF_CLIENT,
-    ComparisonLimiter,
-)
 from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions

@@ -12,14 +12,14 @@ from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, OneRound, World, machine, r
 from tpm_world import PCR_VALUES, VERSION, SoftTpm, parsed
 
 from nodeattest_controller.model.objects import items, mapping, text
-from nodeattest_kube.client import Forbidden
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.errors import Forbidden
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ANNOTATION_REASON, NodeName, ProviderID, ProviderName
+from nodeattest_providers.identifiers import ANNOTATION_REASON, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.tpm.protocol import PROVIDER, Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest

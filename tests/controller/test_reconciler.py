@@ -28,19 +28,17 @@ from csr_world import (
 from nodeattest_controller.controllers.csr.issuer import clamp_lifetime, is_reusable
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
-from nodeattest_controller.model.attestation import IssuedCertificate
-from nodeattest_controller.model.attestation_reset import reset
+from nodeattest_controller.model.attestation import IssuedCertificate, reset
 from nodeattest_controller.model.objects import items, mapping, rfc3339, text
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.workload_client import CURRENT
-from nodeattest_kube.client import ApiError, Conflict, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
@@ -49,6 +47,7 @@ from nodeattest_providers.names import (
     ProviderName,
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     RenderingRefused,
     RenderOptions,
 )
@@ -23,8 +23,8 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.model.objects import items, mapping, strings, text
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.names import ProviderName
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers.identifiers import ProviderName
 
 VERSIONS: Final = ("v1beta1", "v1beta2")
 FORMATS: Final = ("cloud-config", "ignition")

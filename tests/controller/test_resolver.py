@@ -26,10 +26,14 @@ from nodeattest_controller.model.resolver import (
     platform_endorsement_keys,
     select_machine,
 )
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
+from nodeattest_providers.identifiers import (
+    ANNOTATION_PROVIDER_ID,
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+    ProviderID,
+    is_dns_name,
+)
 
 REQUIRED = TokenBinding.REQUIRED
 GROUP = "infrastructure.cluster.x-k8s.io"

@@ -24,9 +24,9 @@ from nodeattest_controller.model.serving_names import (
     normalize_host,
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import Addresses
 
 NODE = NodeName("node-1")

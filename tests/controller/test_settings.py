@@ -9,7 +9,7 @@ import pytest
 
 from nodeattest_controller import configfile
 from nodeattest_controller.settings import CONTROLLERS, Settings, split_address
-from nodeattest_serving.settings import SettingsError
+from nodeattest_serving.bounded_server import SettingsError
 
 HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
 

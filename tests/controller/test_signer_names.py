@@ -15,20 +15,21 @@ from management_kit import add_cluster, add_policy, cached, cluster_path, manage
 from policy_kit import NOW, condition_of, create_cluster, create_policy, infra_path, working
 from polling import until
 
-from nodeattest_controller.controllers.signer_names.decide import (
+from nodeattest_controller.controllers.signer_names import (
     NONE,
+    PUBLISHED,
+    SignerNamesReconciler,
     Signers,
     signers_of,
 )
-from nodeattest_controller.controllers.signer_names.reconciler import PUBLISHED, SignerNamesReconciler
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.objects import condition, items
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.runtime.changes import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube.client import Forbidden
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_kube.errors import Forbidden
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_definitions

@@ -14,10 +14,10 @@ from virtual import advance, now, run_virtually
 
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import SupervisedRunner, supervise
-from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventLimiter
-from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
+from nodeattest_kube.periodic import BackoffPolicy, PeriodicReconciler, ResyncConfig
 
 KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)

@@ -22,13 +22,14 @@ from virtual import now, run_virtually
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE, Result
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.runtime.attestation_order import AttestationOrder
+from nodeattest_controller.runtime.indexes import AttestationOrder
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.client import ApiClient, Conflict, Unreachable
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.errors import Conflict, Unreachable
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
 
 OTHER, OTHER_NODE = ProviderID("metal://rack-1/2"), NodeName("worker-2")

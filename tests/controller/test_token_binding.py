@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders import make_member, make_request
 
-from nodeattest_controller.model.bound_tokens import BOUND_GROUP_PREFIX, bound_group, check_bound_token
+from nodeattest_controller.model.issuance_rules import BOUND_GROUP_PREFIX, bound_group, check_bound_token
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
@@ -21,7 +21,7 @@ from nodeattest_controller.model.token_binding import (
     named_tokens,
     recorded_token,
 )
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import NodeRequest
 

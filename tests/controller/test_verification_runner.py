@@ -10,7 +10,7 @@ from virtual import advance, now, run_virtually
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.names import ProviderID, ProviderName
+from nodeattest_providers.identifiers import ProviderID, ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode
 
 

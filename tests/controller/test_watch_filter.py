@@ -12,12 +12,12 @@ from polling import until
 
 from nodeattest_controller.build import build_manager
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.cluster_mark import SERVED, WATCH_FILTER_LABEL, mark_of, mark_text
 from nodeattest_controller.model.objects import mapping, text
-from nodeattest_controller.runtime.cluster_marks import ANOTHER
+from nodeattest_controller.runtime.guard import ANOTHER, SERVED, WATCH_FILTER_LABEL, mark_of, mark_text
 from nodeattest_controller.settings import Settings
-from nodeattest_kube.client import ApiClient, Forbidden
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Forbidden
+from nodeattest_parsing.values import JsonObject
 
 LEDGERS = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations"
 DEFAULT, BLUE = (f"nodeattest-system/node-attestation-controller{suffix}" for suffix in ("", "-blue"))

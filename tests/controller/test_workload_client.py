@@ -14,8 +14,9 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import MAX_METADATA, WorkloadClient
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_providers import csr, envelope
-from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
+from nodeattest_providers import envelope
+from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers.identifiers import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane

@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 from lying_servers import Ca
 
-__all__ = ["CLIENT", "LOOPBACK", "SERVER", "certified", "kubelets"]
-
 LOOPBACK: Final = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH

@@ -21,20 +21,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from jwt_kit import NOW, TOKEN
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.service import DiscoveryService
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_discovery.front.service import DiscoveryService, FrontLimits, Metrics
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_sandbox.certificates import builder, usage
+from nodeattest_parsing.values import JsonObject
+from nodeattest_sandbox.pki import builder, usage
+from nodeattest_serving.bounded_server import BindAddress
 from nodeattest_serving.listener import Handler, Listener
-from nodeattest_serving.settings import BindAddress
 from nodeattest_serving.tls import ServingCertificate
-
-__all__ = [
-    "LOOPBACK", "Answer", "Authority", "KnownCluster", "ask", "front", "get", "listening", "secret_object", "service",
-]  # fmt: skip
 
 LOOPBACK: Final = "127.0.0.1"
 _LIMIT: Final = 60.0

@@ -10,8 +10,6 @@ from typing import Final
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.strict_base64 import encode_base64url
 
-__all__ = ["CLAIMS", "HEADER", "NOW", "TOKEN", "jwt", "spell"]
-
 NOW: Final = 1_800_000_000
 TOKEN: Final = BootstrapToken("abcdef", "0123456789abcdef")
 HEADER: Final[dict[str, object]] = {"alg": "HS256", "kid": TOKEN.id, "typ": "JWT"}

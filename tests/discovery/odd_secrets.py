@@ -12,8 +12,6 @@ from typing import cast
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 
-__all__ = ["OddSecret", "odd_secrets"]
-
 _SOUND = {
     "token-id": "ID",
     "token-secret": "0123456789abcdef",

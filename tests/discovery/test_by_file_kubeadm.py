@@ -16,7 +16,7 @@ from lying_servers import LyingServer, Reply, config_map, status
 from nodeattest_discovery import clusterinfo
 from nodeattest_providers.errors import Reason
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.kubernetes_binaries import kubeadm
+from nodeattest_sandbox.control_plane import kubeadm
 
 
 @dataclass(frozen=True, slots=True)

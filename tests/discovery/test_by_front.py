@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import pytest
 from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, script, signed, status
 
-from nodeattest_discovery import clusterinfo, jws, jwt
+from nodeattest_discovery import clusterinfo, jwt
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.node.by_front import by_front
-from nodeattest_discovery.node.result import Found
-from nodeattest_discovery.pins import CaPin
+from nodeattest_discovery.node.client import Found
+from nodeattest_discovery.tls import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied, Reason, Unavailable

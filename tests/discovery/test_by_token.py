@@ -10,14 +10,15 @@ from discovery_cases import CASES, TOKEN, World, standing
 from kubernetes_assets import join_configuration
 from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, script, signed, status
 
-from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.node.by_token import by_token
-from nodeattest_discovery.node.result import Found
-from nodeattest_discovery.pins import CaPin
+from nodeattest_discovery.node.client import Found
+from nodeattest_discovery.tls import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.kubernetes_binaries import kubeadm
+from nodeattest_sandbox.control_plane import kubeadm
 
 
 @pytest.fixture(scope="module")

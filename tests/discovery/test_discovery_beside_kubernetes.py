@@ -13,8 +13,7 @@ from polling import until
 from token_world import KUBECONFIG, SECRETS, TokenCluster, signature, working
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
-from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager
 
 pytestmark = pytest.mark.conformance
 THEIRS = ("bootstrapsigner", "tokencleaner")

@@ -13,7 +13,7 @@ from write_gate import Call, Gate
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.controllers.deps import TokenController
-from nodeattest_kube.client import Conflict, Forbidden, Unreachable
+from nodeattest_kube.errors import Conflict, Forbidden, Unreachable
 from nodeattest_sandbox.control_plane import ControlPlane
 
 

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from discovery_files import ANY_SERVER, CA, EVIL, SECRET, Cluster, Config, text_of
 from lying_servers import QUIET, status
 
-from nodeattest_discovery.node.by_file import BasicCredential, ClientCertificate, TokenCredential
+from nodeattest_discovery.node.credential import BasicCredential, TokenCredential
+from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 

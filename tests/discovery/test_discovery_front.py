@@ -13,13 +13,12 @@ import pytest
 from front_kit import LOOPBACK, Answer, Authority, KnownCluster, ask, front, get, listening, secret_object, service
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt
 
-from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.front.authenticate import authenticate
-from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import jwt as jws
+from nodeattest_discovery.front.service import FrontLimits, Metrics, authenticate
 from nodeattest_discovery.jwt import hs256, mint, parse
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 
 OTHER = BootstrapToken("fedcba", "fedcba9876543210")

@@ -11,10 +11,10 @@ import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, get, service
 from jwt_kit import NOW, TOKEN
 
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_discovery.front.service import FrontLimits
 from nodeattest_discovery.jwt import mint
-from nodeattest_serving.listener import Listener, client_of
-from nodeattest_serving.settings import BindAddress, SettingsError
+from nodeattest_serving.bounded_server import BindAddress, SettingsError, client_of
+from nodeattest_serving.listener import Listener
 from nodeattest_serving.tls import ServingCertificate
 
 

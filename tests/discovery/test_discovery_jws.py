@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polling import eventually
 
-from nodeattest_discovery import clusterinfo, jws, token
+from nodeattest_discovery import clusterinfo, token
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager
 
 LIMIT = 60.0
 """Seconds until kube-controller-manager must have signed."""

@@ -13,7 +13,7 @@ from joserfc import jwt as joserfc_jwt
 from joserfc.jwk import OctKey
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
 
-from nodeattest_discovery import jws
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.jwt import LONGEST, MAX_SIZE, hs256, mint, parse, verify
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.strict_base64 import encode_base64url

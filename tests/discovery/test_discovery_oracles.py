@@ -13,14 +13,14 @@ from odd_secrets import OddSecret, odd_secrets
 from polling import eventually
 from test_discovery_token import NO_TOKENS
 
-from nodeattest_discovery import clusterinfo, jws, secret, token
+from nodeattest_discovery import clusterinfo, secret, token
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
 from nodeattest_discovery.secret import SECRET_TYPE, Expiry
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_sandbox.kubernetes_binaries import controller_manager, kubeadm
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, kubeadm
 
 LIMIT = 60.0
 """Seconds until kube-controller-manager must have judged everything."""

@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_discovery import clusterinfo, pins
-from nodeattest_discovery.pins import CaPin
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import tls as pins
+from nodeattest_discovery.tls import CaPin
 from nodeattest_providers import der
 from nodeattest_providers.der import Tag
 from nodeattest_providers.errors import Denied, Reason

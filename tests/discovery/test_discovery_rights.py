@@ -14,7 +14,7 @@ from token_rights import GROUPS, USER, apply, shipped, withdraw
 from token_world import BOTH, SIGNER, TokenCluster, working
 
 from nodeattest_discovery.clusterinfo import PATH
-from nodeattest_kube.client import Forbidden
+from nodeattest_kube.errors import Forbidden
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane

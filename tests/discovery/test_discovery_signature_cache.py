@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nodeattest_discovery import jws
-from nodeattest_discovery.controllers.bootstrap_signer.signature_cache import DutyCycle, SignatureCache
+from nodeattest_discovery import jwt as jws
+from nodeattest_discovery.controllers.bootstrap_signer import DutyCycle, SignatureCache
 from nodeattest_discovery.token import BootstrapToken
 
 MEBIBYTE = 1 << 20

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from token_world import SECRET, VirtualTime, signature
 
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
-from nodeattest_discovery.controllers.bootstrap_signer.decide import (
+from nodeattest_discovery.controllers.bootstrap_signer import (
+    RevertBackoff,
     current_signatures,
     desired_cluster_info,
     find_signing_tokens,
 )
-from nodeattest_discovery.controllers.bootstrap_signer.reconciler import RevertBackoff
 from nodeattest_discovery.controllers.deps import slim_token
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.jsontypes import JsonObject, dig
+from nodeattest_parsing.values import JsonObject, dig
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 ONE = BootstrapToken("abc123", SECRET)

@@ -13,14 +13,13 @@ from front_kit import Authority, KnownCluster, ask, listening, secret_object
 from jwt_kit import CLAIMS, NOW, TOKEN, jwt
 
 from nodeattest_discovery.front import tokenreview
-from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.settings import FrontSettings, WebhookSettings
-from nodeattest_discovery.front.webhook import PATH, TokenReviewService
+from nodeattest_discovery.front.service import FrontSettings, Metrics, WebhookSettings
+from nodeattest_discovery.front.tokenreview import PATH, TokenReviewService
 from nodeattest_discovery.jwt import mint
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_address
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.settings import BindAddress, SettingsError, parse_address
 
 V1 = "authentication.k8s.io/v1"
 NOBODY = {"authenticated": False}

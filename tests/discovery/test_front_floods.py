@@ -17,16 +17,14 @@ import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, get, listening, secret_object, service
 from jwt_kit import NOW, TOKEN, jwt
 
-from nodeattest_discovery.front.authenticate import authenticate
-from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_discovery.front.service import FrontLimits, Metrics, authenticate
 from nodeattest_discovery.jwt import mint, parse
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
+from nodeattest_serving.bounded_server import BindAddress
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.settings import BindAddress
 from nodeattest_serving.tls import ServingCertificate
 
 ELSEWHERE = "127.0.0.2"

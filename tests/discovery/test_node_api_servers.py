@@ -13,18 +13,18 @@ from cryptography import x509
 from lying_servers import Ca
 from token_world import TokenCluster
 
-from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.node.by_file import by_file
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.clock import Clock
-from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.node.refresh import refresh
-from nodeattest_discovery.pins import pin_of
+from nodeattest_discovery.tls import pin_of
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager
 
 AROUND: Final = Environment(limit=20.0)
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-public"

@@ -15,7 +15,7 @@ from lying_servers import QUIET, Ca, LyingServer, Reply, status
 from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import parse_server
 from nodeattest_discovery.node.client import fetch_cluster_info
-from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.tls import client_context, unverified_context
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Reason, Unavailable

@@ -9,8 +9,6 @@ from nodeattest_controller import manifests
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 
-__all__ = ["GROUPS", "USER", "apply", "shipped", "withdraw"]
-
 USER: Final = "system:serviceaccount:kube-system:node-attestation-controller"
 GROUPS: Final = ("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated")
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"

@@ -16,31 +16,18 @@ from typing import Final, TypeVar
 
 from polling import idle, until
 
-from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.controllers.deps import ControllerDeps, TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.client import ApiClient, ApiError
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
-
-__all__ = [
-    "BOTH",
-    "CLEANER",
-    "KUBECONFIG",
-    "SECRET",
-    "SECRETS",
-    "SIGNER",
-    "TokenCluster",
-    "Told",
-    "VirtualTime",
-    "applied_writes",
-    "signature",
-    "working",
-]
 
 SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
 CONFIG_MAPS: Final = "/api/v1/namespaces/kube-public/configmaps"

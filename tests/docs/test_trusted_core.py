@@ -41,7 +41,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "provider tpm",
-        ("providers/nodeattest_providers/tpm/*.py", "providers/nodeattest_providers/endorsement_fingerprint.py"),
+        ("providers/nodeattest_providers/tpm/*.py", "providers/nodeattest_providers/keys.py"),
     ),
     ("providers challenge and composite", ("providers/nodeattest_providers/{challenge,composite}/*.py",)),
     ("providers of clouds", ("providers/nodeattest_providers/{aws,azure,gcp,oci}/*.py",)),

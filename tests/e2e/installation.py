@@ -21,8 +21,6 @@ from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 
-__all__ = ["ADDRESS", "CLUSTER", "NAMESPACE", "Installation"]
-
 ADDRESS: Final = "192.0.2.10"
 """Of the controller's Pod: documentation network (RFC 5737), on the loopback interface."""
 NAMESPACE: Final = "fleet"

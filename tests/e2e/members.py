@@ -15,8 +15,6 @@ from steps import AGENT, StepFailed, expect
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["Member", "Refused"]
-
 _ENTER: Final = """\
 set -e
 root=$1; shift

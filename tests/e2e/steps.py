@@ -11,19 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "AGENT",
-    "ARCHITECTURE",
-    "CLI",
-    "DIST",
-    "NODEATTEST",
-    "StepFailed",
-    "agent_package",
-    "expect",
-    "run",
-    "step",
-]
-
 DIST: Final = Path("/srv/dist")
 CLI: Final = Path("/root/nodeattest")
 NODEATTEST: Final = str(CLI / "bin" / "nodeattest")

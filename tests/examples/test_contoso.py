@@ -18,13 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_kube.jsontypes import JsonValue as KubeValue
+from nodeattest_parsing.values import JsonValue as KubeValue
 from nodeattest_providers import envelope, registry
 from nodeattest_providers.binding import Binding, length_prefix
 from nodeattest_providers.canonical_json import b64encode
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ClusterPin,
     EvidenceBlock,
     ProviderID,
@@ -34,6 +33,7 @@ from nodeattest_providers.names import (
     signer_for,
 )
 from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.platform import make_signer
 from nodeattest_providers.verifier_interface import (
     AttestedNode,

@@ -16,24 +16,24 @@ from work import lines_run
 from fuzz import addon_gateway
 from fuzz.catalogue import TARGETS
 from fuzz.keys import NOW, authority
-from nodeattest_controller.controllers.bootstrap_config import admission_review, json_patch
+from nodeattest_controller.controllers.bootstrap_config import admission_review
+from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_controller.model import policy
 from nodeattest_identity.issuer.keys import MAX_SIZE as MAX_KEYS
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem
 from nodeattest_identity.serve.service import matches
-from nodeattest_kube import paging
+from nodeattest_kube import list_watch as paging
 from nodeattest_kube.errors import ApiError, KubeconfigError
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, MAX_SELF_CONTAINED_VALUES, parse_kubeconfig
-from nodeattest_kube.watch_events import parse_event
+from nodeattest_kube.list_watch import parse_event
 from nodeattest_parsing import strict_json, strict_yaml
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers import canonical_json, cms, pkcs10
 from nodeattest_providers.certificate_chain import MAX_SIGNATURES, ChainError, ChainVerifier
-from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import Denied
+from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_providers.tpm.event_log import MAX_EVENTS, parse_event_log, replay
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS

@@ -26,16 +26,14 @@ from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.app import Ports
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
-from nodeattest_identity.addon.gateway.settings import GatewaySettings
+from nodeattest_identity.addon.gateway.service import GatewaySettings
 from nodeattest_identity.addon.gateway.target import API_SERVICE, ROOT
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_real
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.settings import BindAddress
-
-__all__ = ["EXAMPLE", "PATH", "USERS", "DashboardWorld", "built_world", "documents", "sidecar_arguments"]
+from nodeattest_serving.bounded_server import BindAddress
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "dashboard"
 PATH: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy"
@@ -59,7 +57,7 @@ class DashboardWorld:
         kubeconfig = self.plane.client_kubeconfig(user, groups)
         directory = self.directory / user
         directory.mkdir()
-        wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(directory / "pid")]
+        wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(directory / "pid")]
         command = [*wrapper, str(self.kubectl), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"]
         process = Process("kubectl", [*command, f"--accept-paths=^{re.escape(PATH)}(/.*)?$"], directory)
         try:

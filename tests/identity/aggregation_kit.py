@@ -10,8 +10,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 
-__all__ = ["PLACES", "RBAC", "apply_rights", "token_kubeconfig"]
-
 RBAC: Final = "rbac.authorization.k8s.io"
 PLACES: Final = {
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",

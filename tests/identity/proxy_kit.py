@@ -12,13 +12,11 @@ from typing import Final, SupportsIndex
 from aiohttp import web
 
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
+from nodeattest_identity.proxy.headers import read_target
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_identity.proxy.server import ProxyServer
-from nodeattest_serving.settings import BindAddress
-
-__all__ = ["LOOPBACK", "Answer", "Seen", "exchange", "fixed", "proxy", "read_answer", "request", "upstream"]
+from nodeattest_serving.bounded_server import BindAddress
 
 LOOPBACK: Final = "127.0.0.1"
 _LIMIT: Final = 60.0

@@ -15,8 +15,6 @@ from store_kit import BUCKET, bucket_client
 
 from nodeattest_identity.issuer.documents import default_jwks_uri
 
-__all__ = ["Public", "public"]
-
 _TYPES = {"jwks": "application/jwk-set+json", "openid-configuration": "application/json"}
 Spoil = Callable[[web.Request, web.Response], web.StreamResponse]
 

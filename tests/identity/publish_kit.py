@@ -11,9 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_identity.issuer.documents import default_jwks_uri
 from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
-from nodeattest_identity.publish.directory import DirectoryStore
 from nodeattest_identity.publish.state import Desired, IssuerState, parse
-from nodeattest_identity.publish.store import ObjectStore, StoredObject
+from nodeattest_identity.publish.store import DirectoryStore, ObjectStore, StoredObject
 
 ISSUER = "https://issuer.example/c1"
 START = 1_800_000_000

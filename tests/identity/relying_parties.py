@@ -23,8 +23,6 @@ from nodeattest_identity.tokens.jwt import ALGORITHMS, Expected
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_providers.errors import Denied
 
-__all__ = ["KEYS", "NONCE", "Case", "cases", "google", "node", "ours", "pyjwt_client"]
-
 NONCE: Final = "of this test"
 _SIGNING: Final = (rsa_key(), elliptic(), elliptic(bits=384), elliptic(bits=521))
 KEYS: Final[list[VerifyingKey]] = [key.verifying for key in _SIGNING]

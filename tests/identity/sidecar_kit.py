@@ -11,16 +11,12 @@ from proxy_kit import LOOPBACK, Seen
 from token_kit import NOW, claims, elliptic, header, token
 
 from nodeattest_identity.addon.sidecar.caller import Verifier
-from nodeattest_identity.addon.sidecar.metrics import Metrics
-from nodeattest_identity.addon.sidecar.service import SidecarService
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.service import Metrics, SidecarService, SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, JwtVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwks_cache import StaticKeys
-from nodeattest_serving.settings import BindAddress
-
-__all__ = ["AUDIENCE", "ISSUER", "Running", "Time", "authorization", "jwt_verifier", "sidecar", "users_token"]
+from nodeattest_serving.bounded_server import BindAddress
 
 ISSUER: Final = "https://gateway.example"
 AUDIENCE: Final = "kube-system/dashboard"

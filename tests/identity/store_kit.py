@@ -21,8 +21,6 @@ from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from node_kit import INSTALLED, NODE, need
 from polling import eventually
 
-__all__ = ["ACCOUNT", "AZURITE_KEY", "BUCKET", "azurite", "bucket_client", "google", "moto"]
-
 BUCKET: Final = "issuers"
 LOOPBACK: Final = "127.0.0.1"
 ACCOUNT: Final = "devstoreaccount1"

@@ -11,7 +11,7 @@ from nodeattest_cli.addon_auth import sidecar
 from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.target import GROUP
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
+from nodeattest_parsing.values import JsonObject, JsonValue, dig
 
 
 def only(kind: str) -> JsonObject:

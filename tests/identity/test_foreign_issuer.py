@@ -18,9 +18,8 @@ from joserfc.jwk import ECKey, RSAKey
 from token_kit import elliptic, rsa_key
 
 from nodeattest_identity.tokens.jwks_cache import CacheTimes, JWKSCache
-from nodeattest_identity.tokens.jwt import Expected
+from nodeattest_identity.tokens.jwt import Expected, SigningKey
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty, discover
-from nodeattest_identity.tokens.signing import SigningKey
 from nodeattest_providers.errors import Denied, Reason
 
 SCRIPT: Final = Path(__file__).parents[1] / "oracles" / "issuer.mjs"

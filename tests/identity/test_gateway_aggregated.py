@@ -35,14 +35,14 @@ from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.app import Ports
 from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, ServiceEndpoint
-from nodeattest_identity.addon.gateway.settings import GatewaySettings, UserLimits
+from nodeattest_identity.addon.gateway.service import GatewaySettings, UserLimits
 from nodeattest_identity.addon.gateway.target import GROUP, ROOT, parse
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.settings import BindAddress
+from nodeattest_serving.bounded_server import BindAddress
 
 pytestmark = pytest.mark.conformance
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from polling import succeeds
 
-from nodeattest_identity.addon.gateway.authorizer import SubjectAccessAuthorizer, request_verb
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
+from nodeattest_identity.addon.gateway.service import SubjectAccessAuthorizer, request_verb
 from nodeattest_identity.addon.gateway.target import GROUP, ROOT, ServiceTarget, parse
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, value_at

@@ -11,7 +11,7 @@ from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, Ser
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, parse
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace

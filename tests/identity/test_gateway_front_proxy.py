@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, UserInfo, identify, read_trust
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 
 FRONT: Final = Authority("front-proxy-ca")
 USERS: Final = Authority("kubernetes")

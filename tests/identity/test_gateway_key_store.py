@@ -20,9 +20,10 @@ from nodeattest_identity.addon.gateway.keyset import (
     generate_key,
     parse_keyset,
 )
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, NotFound
-from nodeattest_kube.jsontypes import dig_text
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, NotFound
+from nodeattest_parsing.values import dig_text
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
 

@@ -24,8 +24,7 @@ from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls, UserInfo
 from nodeattest_identity.addon.gateway.keyset import generate_key
 from nodeattest_identity.addon.gateway.metrics import Metrics
-from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps
-from nodeattest_identity.addon.gateway.settings import UserLimits
+from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps, UserLimits
 from nodeattest_identity.addon.gateway.target import GROUP, GROUP_ROOT, ROOT, ServiceTarget
 from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
 from nodeattest_identity.issuer.documents import parse_configuration
@@ -33,9 +32,8 @@ from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyServer
-from nodeattest_identity.tokens.jwt import Expected, verify
-from nodeattest_identity.tokens.signing import SigningKey, signing_key
-from nodeattest_serving.settings import BindAddress
+from nodeattest_identity.tokens.jwt import Expected, SigningKey, signing_key, verify
+from nodeattest_serving.bounded_server import BindAddress
 
 ISSUER: Final = "https://gateway.example/addons"
 NAME: Final = "front-proxy-client"

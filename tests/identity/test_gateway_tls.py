@@ -19,7 +19,7 @@ from front_kit import LOOPBACK, Authority
 from gateway_kit import certify
 
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls
-from nodeattest_sandbox.certificates import builder, usage
+from nodeattest_sandbox.pki import builder, usage
 
 
 @dataclass

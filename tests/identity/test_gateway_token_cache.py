@@ -13,7 +13,7 @@ from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.addon.gateway.keyset import Algorithm, generate_key
 from nodeattest_identity.addon.gateway.tokens import LIFETIME, TokenCache
-from nodeattest_identity.tokens.signing import SigningKey, signing_key
+from nodeattest_identity.tokens.jwt import SigningKey, signing_key
 
 ISSUER = "https://gateway.example"
 JANE = UserInfo(user="jane@example.com", uid="7", groups=("team", "system:authenticated"))

@@ -18,7 +18,7 @@ from gateway_kit import certify
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyRequestHandler, ProxyServer
-from nodeattest_serving.settings import BindAddress
+from nodeattest_serving.bounded_server import BindAddress
 
 ELSEWHERE = "127.0.0.2"
 GET = b"GET /openid/v1/jwks HTTP/1.1\r\nHost: here\r\n\r\n"

@@ -18,24 +18,30 @@ from front_kit import Authority
 from issuer_kit import LOOPBACK, Upstream, new_key, upstream
 from polling import until
 
-from nodeattest_controller.controllers.issuer.controller import IssuerController
-from nodeattest_controller.controllers.issuer.events import LOG, NOT_PUBLISHED, PUBLISHED, IssuerEvents
-from nodeattest_controller.controllers.issuer.publish_target import PublishTargets, publish_targets
+from nodeattest_controller.controllers.issuer import (
+    LOG,
+    NOT_PUBLISHED,
+    PUBLISHED,
+    IssuerController,
+    IssuerEvents,
+    PublishTargets,
+    publish_targets,
+)
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_events import ClusterEvents
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard, Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
-from nodeattest_identity.publish.directory import DirectoryStore
 from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish.store import DirectoryStore
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder, ObjectRef
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.periodic import ResyncConfig
+from nodeattest_parsing.values import JsonObject
 
 KEY, OTHER = ClusterKey("fleet/blue"), ClusterKey("fleet/green")
 JWKS, CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"

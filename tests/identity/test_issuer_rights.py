@@ -18,7 +18,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_serving.settings import BindAddress
+from nodeattest_serving.bounded_server import BindAddress
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 DEFAULT: Final = "system:service-account-issuer-discovery"

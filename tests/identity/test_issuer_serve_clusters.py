@@ -24,7 +24,7 @@ from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_serving.settings import BindAddress
+from nodeattest_serving.bounded_server import BindAddress
 
 BASE = "https://issuer.example/fleet"
 

@@ -15,7 +15,7 @@ from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.serve.service import issuer_paths, matches
 from nodeattest_identity.serve.settings import CertificateFiles, FileSource, ServeSettings
-from nodeattest_serving.settings import BindAddress, SettingsError
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
 
 KEYS = [new_key(), new_key()]
 ISSUERS = ("https://issuer.example", "https://issuer.example/clusters/a", "https://issuer.example/old/")

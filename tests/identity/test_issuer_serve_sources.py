@@ -20,7 +20,7 @@ from nodeattest_identity.serve.service import RouteTable, issuer_paths
 from nodeattest_identity.serve.settings import ApiServerSource, ServeSettings
 from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.settings import BindAddress
+from nodeattest_serving.bounded_server import BindAddress
 
 ISSUER = "https://issuer.example/c"
 PLACE = issuer_paths(ISSUER)

@@ -11,9 +11,9 @@ from http import HTTPStatus
 import pytest
 from aiohttp import web
 
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
-from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
 GET = b"GET /a HTTP/1.1\r\nHost: here\r\n\r\n"

@@ -15,11 +15,11 @@ from polling import until
 from proxy_kit import LOOPBACK, exchange, fixed, proxy, read_answer, request, upstream
 from sidecar_kit import authorization, sidecar, users_token
 
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.service import SidecarSettings
+from nodeattest_identity.proxy.headers import parse_rule
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_identity.proxy.refusals import Refusal
-from nodeattest_serving.settings import BindAddress
+from nodeattest_serving.bounded_server import BindAddress
 
 USUAL: Final = SidecarSettings(
     address=BindAddress(LOOPBACK, 0),

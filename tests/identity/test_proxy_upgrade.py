@@ -17,9 +17,9 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_serving.settings import BindAddress
+from nodeattest_serving.bounded_server import BindAddress
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 ACCEPT = base64.b64encode(

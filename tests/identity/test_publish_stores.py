@@ -19,10 +19,10 @@ from store_kit import ACCOUNT, AZURITE_KEY, BUCKET, azurite, bucket_client, goog
 
 from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.publish.cloud import CloudStore
-from nodeattest_identity.publish.directory import DirectoryStore
 from nodeattest_identity.publish.publisher import open_store, publish
 from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
+    DirectoryStore,
     ObjectStore,
     StoreAccess,
     StoreLocation,

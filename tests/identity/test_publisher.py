@@ -17,9 +17,8 @@ from threading import Event
 import pytest
 from publish_kit import START, Clock, Faulty, directory, kids, state_of, stood, wanted
 
-from nodeattest_identity.publish.directory import DirectoryStore
 from nodeattest_identity.publish.publisher import PublishResult, publish
-from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, WriteConflictError
+from nodeattest_identity.publish.store import DirectoryStore, StoredObject, StoreRefusedError, WriteConflictError
 
 _OBJECTS = {".well-known/openid-configuration", "openid/v1/jwks", ".nodeattest/issuer-state.json"}
 

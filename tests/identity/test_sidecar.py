@@ -17,11 +17,11 @@ from sidecar_kit import AUDIENCE, ISSUER, Time, authorization, jwt_verifier, sid
 from token_kit import NOW, bad_tokens, elliptic
 
 from nodeattest_identity.addon.sidecar.caller import Caller
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.service import SidecarSettings
+from nodeattest_identity.proxy.headers import parse_rule
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_serving.settings import BindAddress, SettingsError
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
 
 USUAL: Final = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
 

@@ -11,10 +11,10 @@ import pytest
 from proxy_kit import LOOPBACK, exchange, read_answer, request, upstream
 from sidecar_kit import authorization, sidecar, users_token
 
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_serving.bounded_server import BindAddress
 from nodeattest_serving.connection_slots import ConnectionSlots
-from nodeattest_serving.settings import BindAddress
 
 USUAL = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
 ELSEWHERE = "127.0.0.2"

@@ -14,12 +14,12 @@ from sidecar_kit import Time, sidecar, users_token
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, read_labels, selects
 from nodeattest_identity.addon.sidecar.verifiers import TokenReviewVerifier, parse_review
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.settings import SettingsError
+from nodeattest_serving.bounded_server import SettingsError
 
 OURS = frozenset({"apps/dashboard", "apps/other"})
 YES: JsonObject = {

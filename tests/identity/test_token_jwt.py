@@ -28,9 +28,8 @@ from token_kit import (
 )
 
 from nodeattest_identity.issuer.keys import KeysError
-from nodeattest_identity.tokens.jwt import Claims, Expected, parse, verify
-from nodeattest_identity.tokens.signing import mint, read_signing_key, signing_key
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_identity.tokens.jwt import Claims, Expected, mint, parse, read_signing_key, signing_key, verify
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
 ALL = [rsa_key(), elliptic(), elliptic(bits=384), elliptic(bits=521)]

@@ -15,24 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_identity.issuer.keys import verifying_key
-from nodeattest_identity.tokens.jwt import Expected
-from nodeattest_identity.tokens.signing import SigningKey
-
-__all__ = [
-    "AUDIENCE",
-    "EXPECTED",
-    "ISSUER",
-    "NOW",
-    "SUBJECT",
-    "b64u",
-    "bad_tokens",
-    "claims",
-    "elliptic",
-    "good_tokens",
-    "header",
-    "rsa_key",
-    "token",
-]
+from nodeattest_identity.tokens.jwt import Expected, SigningKey
 
 NOW: Final = 1_800_000_000
 ISSUER: Final = "https://issuer.example/cluster-1"

@@ -13,8 +13,6 @@ from needs import lacks
 from oci_container import Container
 from world import Controller
 
-__all__ = ["ImageController", "needs_emulator", "needs_runc"]
-
 
 def needs_runc() -> None:
     """End a test where no container can be started."""

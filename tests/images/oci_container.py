@@ -18,8 +18,6 @@ from typing import Final, cast
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
 
-__all__ = ["Container", "account_files", "digest_of", "unpack"]
-
 _NAMESPACES: Final = ("pid", "ipc", "uts", "mount")
 """The network is the machine's: API servers of tests listen on loopback."""
 _NAMESPACE: Final = "nodeattest-system"

@@ -20,8 +20,6 @@ from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 
-__all__ = ["CloudInstances", "Instance", "cloud_instances"]
-
 
 @dataclass(frozen=True, slots=True)
 class Instance:

@@ -21,8 +21,6 @@ from first_boot import start
 from polling import eventually
 from world import BIN
 
-__all__ = ["Guest", "fill_in"]
-
 _INSTANCE_DATA: Final = "/run/cloud-init/instance-data.json"
 _DMI: Final = "/sys/class/dmi/id"
 _DONE: Final = "/run/cluster-api/joined"

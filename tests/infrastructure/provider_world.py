@@ -30,15 +30,13 @@ from webhook_world import WebhookWorld
 from world import CLUSTER, NAMESPACE, Agent, Controller, World
 
 from nodeattest_controller.configfile import API_VERSION, KIND
-from nodeattest_controller.model.webhook_label import LABEL
-from nodeattest_discovery.pins import pin_of
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID
+from nodeattest_controller.model.webhook_configuration import LABEL
+from nodeattest_discovery.tls import pin_of
+from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports
 from nodeattest_sandbox.definitions import small_definition
-
-__all__ = ["PROVIDERS", "ProviderMachine", "ProviderWorld"]
 
 _MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 _ATTESTOR: Final = "attestation.cluster.x-k8s.io/attestor"

@@ -9,7 +9,8 @@ from copy import deepcopy
 from virtual import now
 
 from nodeattest_kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, dig_text, version_of
+from nodeattest_kube.jsontypes import version_of
+from nodeattest_parsing.values import JsonObject, dig_text
 
 
 class LeaseServer:

@@ -8,8 +8,9 @@ import pytest
 from scripted import Server, answers, refuses
 
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
-from nodeattest_kube.client import ApiClient, Forbidden
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Forbidden
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 ASKED = ResourceAttributes(verb="create", group="certificates.k8s.io", resource="certificatesigningrequests")
 ATTRIBUTES = {"verb": "create", "group": "certificates.k8s.io", "resource": "certificatesigningrequests"}

@@ -18,9 +18,10 @@ from polling import until
 from scripted import answers, kubeconfig, server_tls, serving, thing
 
 from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_network, parse_pod_ips
-from nodeattest_kube.client import ApiClient, KubeconfigError, Unreachable
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
-from nodeattest_kube.lookups import Lookups
+from nodeattest_kube.store import Lookups
 
 LOOPBACK: Final = AddressRules((parse_network("127.0.0.0/8"), parse_network("::1")))
 REFUSED: Final = (

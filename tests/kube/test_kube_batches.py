@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polling import Turns
 
-from nodeattest_kube.batches import BATCH, in_batches
+from nodeattest_kube.store import BATCH, in_batches
 
 
 async def test_long_work_lets_others_work_before_each_batch() -> None:

@@ -11,9 +11,9 @@ from scripted import Server, answers, event, listing, streams, thing
 
 from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 LEAF = st.none() | st.booleans() | st.integers() | st.text()
 ANY = st.recursive(LEAF, lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(), one, max_size=3))

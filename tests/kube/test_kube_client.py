@@ -30,9 +30,10 @@ from scripted import (
 )
 
 from nodeattest_kube import client as kube
-from nodeattest_kube import paths
+from nodeattest_kube import errors
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig, read_kubeconfig
+from nodeattest_parsing.values import JsonValue
 
 
 async def hang(_request: web.Request) -> None:
@@ -89,23 +90,23 @@ async def test_verbs_send_what_the_api_expects(server: Server, client: ApiClient
 @pytest.mark.parametrize(
     ("status", "reason", "kind"),
     [
-        (401, "Unauthorized", kube.Unauthorized),
-        (403, "Forbidden", kube.Forbidden),
-        (404, "NotFound", kube.NotFound),
-        (409, "Conflict", kube.Conflict),
-        (409, "AlreadyExists", kube.AlreadyExists),
-        (410, "Expired", kube.Gone),
-        (422, "Invalid", kube.Invalid),
-        (429, "TooManyRequests", kube.TooManyRequests),
-        (500, "InternalError", kube.ApiError),
-        (503, "ServiceUnavailable", kube.ApiError),
+        (401, "Unauthorized", errors.Unauthorized),
+        (403, "Forbidden", errors.Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (410, "Expired", errors.Gone),
+        (422, "Invalid", errors.Invalid),
+        (429, "TooManyRequests", errors.TooManyRequests),
+        (500, "InternalError", errors.ApiError),
+        (503, "ServiceUnavailable", errors.ApiError),
     ],
 )
 async def test_a_refusal_has_its_own_type(
-    server: Server, client: ApiClient, status: int, reason: str, kind: type[kube.ApiError]
+    server: Server, client: ApiClient, status: int, reason: str, kind: type[errors.ApiError]
 ) -> None:
     server.script = [refuses(status, reason, "things is no")]
-    with pytest.raises(kube.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await client.get("/x")
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.reason, caught.value.message) == (status, reason, "things is no")
@@ -127,7 +128,7 @@ async def test_a_servers_wish_to_wait_is_told(
     server: Server, client: ApiClient, answer: Handler, seconds: float | None
 ) -> None:
     server.script = [answer]
-    with pytest.raises(kube.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await client.get("/x")
     assert caught.value.retry_after == seconds
 
@@ -171,7 +172,7 @@ async def test_of_answers_of_the_same_second_the_first_tells_the_servers_clock(s
 
 async def test_an_html_error_page_is_an_api_error_without_the_page(server: Server, client: ApiClient) -> None:
     server.script = [answers(b"<html>secret-of-the-proxy</html>", status=502, Content_Type="text/html")]
-    with pytest.raises(kube.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await client.get("/x")
     assert caught.value.status == 502
     assert "secret-of-the-proxy" not in str(caught.value)
@@ -196,14 +197,14 @@ async def test_an_html_error_page_is_an_api_error_without_the_page(server: Serve
 )
 async def test_a_granted_answer_that_is_no_object_is_malformed(server: Server, client: ApiClient, body: bytes) -> None:
     server.script = [answers(body)]
-    with pytest.raises(kube.Malformed) as caught:
+    with pytest.raises(errors.Malformed) as caught:
         await client.get("/x")
     assert "GET /x" in caught.value.message
 
 
 async def test_a_compressed_answer_is_not_unpacked(server: Server, client: ApiClient) -> None:
     server.script = [answers(gzip.compress(b'{"a":"' + b"x" * (100 << 20) + b'"}', 1), Content_Encoding="gzip")]
-    with pytest.raises(kube.Malformed):
+    with pytest.raises(errors.Malformed):
         await client.get("/x")
     assert server.requests[0].headers["Accept-Encoding"] == "identity"
 
@@ -225,7 +226,7 @@ async def test_a_compressed_answer_is_not_unpacked(server: Server, client: ApiCl
 )
 async def test_what_is_no_http_is_an_api_error(tmp_path: Path, raw: bytes) -> None:
     async with speaking(tmp_path, raw) as config, ApiClient.from_kubeconfig(config, request_timeout=60.0) as client:
-        with pytest.raises(kube.ApiError):
+        with pytest.raises(errors.ApiError):
             await client.get("/x")
 
 
@@ -276,7 +277,7 @@ async def speaking(folder: Path, raw: bytes, *, goodbye: bool = True) -> AsyncGe
 
 async def test_a_message_cannot_forge_or_flood_a_log(server: Server, client: ApiClient) -> None:
     server.script = [refuses(403, "Forbidden\nlevel=info", "a\r\nb\x1b[31m" + "x" * 100_000)]
-    with pytest.raises(kube.Forbidden) as caught:
+    with pytest.raises(errors.Forbidden) as caught:
         await client.get("/x")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
@@ -284,7 +285,7 @@ async def test_a_message_cannot_forge_or_flood_a_log(server: Server, client: Api
 
 async def test_a_redirect_is_not_followed(server: Server, client: ApiClient) -> None:
     server.script = [answers(b"", status=302, Location=server.url + "/elsewhere"), answers(thing("a", 1))]
-    with pytest.raises(kube.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await client.get("/x")
     assert caught.value.status == 302
     assert len(server.requests) == 1
@@ -302,34 +303,34 @@ async def test_a_cookie_is_not_kept(tmp_path: Path) -> None:
 
 async def test_a_body_that_is_cut_is_unreachable(server: Server, client: ApiClient) -> None:
     server.script = [streams(b'{"metadata":', then=cut)]
-    with pytest.raises(kube.Unreachable):
+    with pytest.raises(errors.Unreachable):
         await client.get("/x")
 
 
 async def test_a_server_that_does_not_answer_is_unreachable_in_time(server: Server) -> None:
     server.script = [streams(then=hang)]
     async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=0.2) as client:
-        with pytest.raises(kube.Unreachable, match="time limit"):
+        with pytest.raises(errors.Unreachable, match="time limit"):
             await client.get("/x")
 
 
 async def test_a_name_with_a_backslash_arrives_as_it_is(server: Server, client: ApiClient) -> None:
     server.script = [answers(thing("a", 1))]
-    await client.replace(paths.core_path("things", "a\\b", subresource="approval"), thing("a\\b", 1))
+    await client.replace(kube.core_path("things", "a\\b", subresource="approval"), thing("a\\b", 1))
     assert server.requests[0].raw_path == "/api/v1/things/a%5Cb/approval"
 
 
 async def test_a_closed_client_is_unreachable(server: Server) -> None:
     client = ApiClient.from_kubeconfig(server.kubeconfig())
     await client.close()
-    with pytest.raises(kube.Unreachable):
+    with pytest.raises(errors.Unreachable):
         await client.get("/x")
 
 
 async def test_a_server_that_is_away_is_told_in_the_systems_words(server: Server) -> None:
     endpoint = replace(parse_kubeconfig(server.kubeconfig()), server="https://127.0.0.1:1")
     async with ApiClient(endpoint) as client:
-        with pytest.raises(kube.Unreachable, match=r"GET https://127\.0\.0\.1:1/x: Connection refused$"):
+        with pytest.raises(errors.Unreachable, match=r"GET https://127\.0\.0\.1:1/x: Connection refused$"):
             await client.get("/x")
 
 
@@ -340,7 +341,7 @@ async def test_a_server_of_another_ca_is_unreachable_and_sees_no_token(server: S
     )
     async with ApiClient.from_kubeconfig(stranger) as client:
         expected = r"expected a certificate for .+ by CA .+ \(sha256:[0-9a-f]{64}\); got another: .*CERTIFICATE_VERIFY"
-        with pytest.raises(kube.Unreachable, match=expected):
+        with pytest.raises(errors.Unreachable, match=expected):
             await client.get("/x")
     assert endpoint.ca_pem is not None
     assert server.requests == []
@@ -365,7 +366,7 @@ async def test_the_servers_name_is_checked_and_tls_server_name_changes_it(tmp_pa
     async with serving(tmp_path, "api.example.test") as server:
         server.script = [answers(thing("a", 1))]
         async with ApiClient.from_kubeconfig(server.kubeconfig()) as client:
-            with pytest.raises(kube.Unreachable):
+            with pytest.raises(errors.Unreachable):
                 await client.get("/x")
         async with ApiClient.from_kubeconfig(server.kubeconfig({"tls-server-name": "api.example.test"})) as client:
             await client.get("/x")
@@ -374,7 +375,7 @@ async def test_the_servers_name_is_checked_and_tls_server_name_changes_it(tmp_pa
 async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
     users = Authority("users")
     pair = users.issue("admin")
-    user: dict[str, kube.JsonValue] = {
+    user: dict[str, JsonValue] = {
         "client-certificate-data": _base64(pair.certificate),
         "client-key-data": _base64(pair.key),
     }
@@ -397,7 +398,7 @@ async def test_pages_follow_the_continue_token(server: Server, client: ApiClient
 
 async def test_a_list_that_continues_at_itself_ends(server: Server, client: ApiClient) -> None:
     server.script = [answers(listing(5, continues="t1"))]
-    with pytest.raises(kube.Malformed):
+    with pytest.raises(errors.Malformed):
         async for _page in client.pages("/x"):
             pass
 
@@ -427,7 +428,7 @@ async def test_a_cancelled_request_frees_its_connection(server: Server, client: 
 
 async def test_an_answer_larger_than_any_honest_one_is_not_held(server: Server, client: ApiClient) -> None:
     server.script = [streams(*[b" " * (1 << 20)] * 4, then=hang)]
-    with pytest.raises(kube.TooLarge, match="larger"):
+    with pytest.raises(errors.TooLarge, match="larger"):
         await client.get("/x")
 
 
@@ -461,7 +462,7 @@ async def test_a_proxy_that_is_down_is_unreachable_and_its_password_untold(serve
         held.bind(("127.0.0.1", 0))
         url = f"http://me:hunter2@127.0.0.1:{held.getsockname()[1]}"
         async with ApiClient.from_kubeconfig(server.kubeconfig({"proxy-url": url})) as client:
-            with pytest.raises(kube.Unreachable) as caught:
+            with pytest.raises(errors.Unreachable) as caught:
                 await client.get("/x")
     assert "hunter2" not in str(caught.value)
 
@@ -475,7 +476,7 @@ async def test_the_environments_proxy_counts_only_when_asked_for(
         await client.get("/x")
     named = kubeconfig({"server": "https://api.example.test"}, {})
     async with ApiClient.from_kubeconfig(named, trust_env=True) as client:
-        with pytest.raises(kube.Unreachable, match=r"127\.0\.0\.1:1"):
+        with pytest.raises(errors.Unreachable, match=r"127\.0\.0\.1:1"):
             await client.get("/x")
 
 
@@ -496,7 +497,7 @@ async def test_a_rotated_token_is_read_again_after_a_minute_and_after_a_refusal(
         await client.get("/x")
         account.write_text("three")
         server.script = [refuses(401, "Unauthorized"), answers(thing("a", 1))]
-        with pytest.raises(kube.Unauthorized):
+        with pytest.raises(errors.Unauthorized):
             await client.get("/x")
         await client.get("/x")
         account.unlink()
@@ -515,7 +516,7 @@ async def test_a_token_file_without_a_token_is_unauthorized(
     file = tmp_path / "kubeconfig"
     file.write_bytes(server.kubeconfig(user={"tokenFile": "token"}))
     async with ApiClient.from_kubeconfig_file(file) as client:
-        with pytest.raises(kube.Unauthorized, match="service account"):
+        with pytest.raises(errors.Unauthorized, match="service account"):
             await client.get("/x")
     assert server.requests == []
 
@@ -545,12 +546,12 @@ async def test_who_reports_the_connection_is_told_of_grants_refusals_and_request
     server.script = [answers({"kind": "Thing"}), refuses(403, "Forbidden"), refuses(401, "Unauthorized")]
     await client.get("/api/v1/things/a")
     for _ in range(2):
-        with pytest.raises(kube.ApiError):
+        with pytest.raises(errors.ApiError):
             await client.get("/api/v1/things/a")
     assert told == ["granted", "Forbidden", "Unauthorized"]
     async with ApiClient(ApiEndpoint(server="https://127.0.0.1:1")) as nobody:
         nobody.on_contact = client.on_contact
-        with pytest.raises(kube.Unreachable):
+        with pytest.raises(errors.Unreachable):
             await nobody.get("/api/v1/things/a")
     assert told[-1] == "Unreachable"
 
@@ -558,9 +559,9 @@ async def test_who_reports_the_connection_is_told_of_grants_refusals_and_request
 async def test_a_client_that_may_not_act_sends_nothing(server: Server, client: ApiClient) -> None:
     server.script = [answers({"kind": "Thing"})]
     client.may_send = lambda: False
-    with pytest.raises(kube.Unreachable, match="the time in which this process may ask is over"):
+    with pytest.raises(errors.Unreachable, match="the time in which this process may ask is over"):
         await client.get("/api/v1/things/a")
-    with pytest.raises(kube.Unreachable, match="the time in which this process may ask is over"):
+    with pytest.raises(errors.Unreachable, match="the time in which this process may ask is over"):
         async for _ in client.watch("/api/v1/things", {"resourceVersion": "1"}):
             pass
     assert not server.requests

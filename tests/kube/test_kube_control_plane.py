@@ -9,21 +9,12 @@ import pytest
 from needs import not_possible
 from polling import until
 
-from nodeattest_kube.client import (
-    AlreadyExists,
-    ApiClient,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    Unauthorized,
-    Unreachable,
-)
+from nodeattest_kube.client import ApiClient, collection_path, core_path, object_path
 from nodeattest_kube.elector import LeaseElector
-from nodeattest_kube.jsontypes import JsonObject, dig_text
-from nodeattest_kube.paging import OBJECT
-from nodeattest_kube.paths import collection_path, core_path, object_path
+from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unauthorized, Unreachable
+from nodeattest_kube.list_watch import OBJECT
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.values import JsonObject, dig_text
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 
 NAMESPACE = "default"

@@ -16,7 +16,8 @@ from virtual import advance, now, run_virtually
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, dig, dig_text, parse_json
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.values import JsonObject, dig, dig_text
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

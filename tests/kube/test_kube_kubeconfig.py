@@ -19,7 +19,6 @@ from scripted import Authority, Pair, kubeconfig
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
 from nodeattest_kube.kubeconfig import (
     MAX_SELF_CONTAINED,
     MAX_SELF_CONTAINED_VALUES,
@@ -27,6 +26,7 @@ from nodeattest_kube.kubeconfig import (
     parse_kubeconfig,
     read_kubeconfig,
 )
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 SERVER = "https://10.0.0.1:6443"
 SECRET = "s3cr3t-t0ken"

@@ -16,13 +16,23 @@ from hypothesis import strategies as st
 from polling import until
 from scripted import Handler, Server, answers, event, kubeconfig, listing, refuses, serving, streams, thing
 
-from nodeattest_kube.client import ApiClient, ApiError, Forbidden, Malformed, TooLarge, Unreachable
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Forbidden, Malformed, TooLarge, Unreachable
 from nodeattest_kube.input_scheduler import InputScheduler
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, dig_text, parse_json
-from nodeattest_kube.line_buffer import LineBuffer
+from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
+from nodeattest_kube.list_watch import (
+    OBJECT,
+    PAGE,
+    TENANT,
+    TRUSTED,
+    AnswerLimits,
+    LineBuffer,
+    PageLimits,
+    drop_oversized,
+)
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
-from nodeattest_kube.paging import OBJECT, PAGE, TENANT, TRUSTED, AnswerLimits, PageLimits, drop_oversized
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.values import JsonObject, JsonValue, dig_text
 
 BOMB = b'{"a":[' + b"{}," * 900_000 + b"{}]}"
 """Less than 3 MiB, and 65 MB once parsed."""

@@ -15,8 +15,8 @@ from polling import until
 from scripted import answers, serving, thing
 
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.lookups import PER_TENANT, Lookups
+from nodeattest_kube.store import PER_TENANT, Lookups
+from nodeattest_parsing.values import JsonObject
 
 
 class Resolver:

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
+from nodeattest_kube.addresses import environment_proxy
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_kube.line_buffer import LineBuffer
-from nodeattest_kube.paging import OBJECT
-from nodeattest_kube.proxies import environment_proxy
-from nodeattest_kube.watch_events import parse_event
+from nodeattest_kube.list_watch import OBJECT, LineBuffer, parse_event
 
 
 def test_paths_are_those_of_the_api() -> None:

@@ -11,13 +11,14 @@ from aiohttp import web
 from polling import Turns, until
 from scripted import Handler, Server, answers, cut, event, listing, refuses, status_object, streams, thing
 
-from nodeattest_kube.backoff import RECONNECT
-from nodeattest_kube.client import ApiClient, ApiError, Gone, Malformed, Unreachable, WatchHung
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig_text
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Gone, Malformed, Unreachable, WatchHung
 from nodeattest_kube.kubeconfig import parse_kubeconfig
-from nodeattest_kube.paging import OBJECT
+from nodeattest_kube.list_watch import OBJECT
+from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import Store
+from nodeattest_parsing.values import JsonObject, JsonValue, dig_text
 
 
 class Rig:

@@ -17,10 +17,11 @@ from aiohttp import web
 from polling import until
 from scripted import Authority, Server, answers, cut, kubeconfig, server_tls, serving, thing
 
-from nodeattest_kube.client import ApiClient, ApiError, Unreachable
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.sockets import AddressInfos, TenantResolver
+from nodeattest_parsing.values import JsonObject
 
 READ: Final = 16_384
 BEFORE_ANSWER: Final = 65_536

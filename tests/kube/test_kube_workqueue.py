@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual import advance, now, run_virtually
 
-from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.errors import TooManyRequests
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.fair_queue import WorkQueue
+from nodeattest_kube.periodic import BackoffPolicy
 
 Worker = Callable[[str], Awaitable[None]]
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from virtual import advance, now, run_virtually
 
-from nodeattest_kube.next_read import NextRead
+from nodeattest_kube.memory_budget import NextRead
 
 
 class Slow:

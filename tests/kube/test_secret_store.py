@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from fake_api import FakeApi
 
-from nodeattest_kube.client import Conflict, Forbidden
-from nodeattest_kube.jsontypes import JsonObject, dig
+from nodeattest_kube.errors import Conflict, Forbidden
 from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
+from nodeattest_parsing.values import JsonObject, dig
 
 PATH = "/api/v1/namespaces/system/secrets/keys"
 

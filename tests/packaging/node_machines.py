@@ -21,8 +21,6 @@ from needs import lacks, not_possible
 
 from images.debian import ARCHITECTURES, CACHE, TREE, native
 
-__all__ = ["EMULATOR", "FOREIGN", "HOME", "NATIVE", "PYTHON", "Machine", "build", "by_kind", "debian", "needs"]
-
 HOME: Final = "opt/nodeattest"
 PYTHON: Final = f"/{HOME}/current/bin/python3.13"
 NATIVE: Final = native().debian

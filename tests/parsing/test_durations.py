@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.durations import SECOND, format_duration, format_seconds, parse_duration, parse_seconds
-from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.times import SECOND, format_duration, format_seconds, parse_duration, parse_seconds
+from nodeattest_parsing.values import ParseError
 
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 MOST = (1 << 63) - 1

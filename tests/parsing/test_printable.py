@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.printable import one_line, visible, visible_lines
+from nodeattest_parsing.values import one_line, visible, visible_lines
 
 
 @given(st.text())

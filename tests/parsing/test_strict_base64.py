@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64, decode_base64url, encode_base64, encode_base64url
+from nodeattest_parsing.values import ParseError
 
 
 @given(st.binary(max_size=64))

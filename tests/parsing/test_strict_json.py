@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 
 
 def integers(data: bytes | str) -> object:

@@ -15,10 +15,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars, parse_objects
 from nodeattest_parsing.strict_yaml import parse_object as parse_any
-from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue, JsonObject, JsonValue
+from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue, JsonObject, JsonValue, ParseError
 
 LINES_A_CHARACTER = 200
 """Of Python: twenty for one in a long word, 140 for one that is a value; brackets read ahead of would take 450."""

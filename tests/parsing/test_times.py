@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.times import format_rfc3339, parse_rfc3339, try_parse_rfc3339
+from nodeattest_parsing.values import ParseError
 
 JANUARY = datetime(2030, 1, 1, tzinfo=UTC)
 LAST, FIRST = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)

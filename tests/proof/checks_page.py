@@ -16,8 +16,6 @@ from removal import Row
 from tools.markdown_tables import table
 from tools.prove import MUTANTS
 
-__all__ = ["ALL_ROWS", "PAGE", "TABLES", "renewed"]
-
 PAGE: Final = Path(__file__).parents[2] / "docs" / "proof" / "checks.md"
 _COLUMNS: Final = ("check", "attack", "refused as", "the model without it")
 _BLOCK: Final = re.compile(r"(<!-- table: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -22,11 +22,11 @@ from tpm_world import SoftTpm
 from worlds import PIN
 
 from nodeattest_providers.aws.verifier import AwsSigner
-from nodeattest_providers.azure.protocol import nonce_for
+from nodeattest_providers.azure.attested_document import nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.gcp.verifier import GcpSigner
-from nodeattest_providers.names import ClusterPin
+from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.verifier import OciSigner
 from nodeattest_providers.platform import Platform
@@ -38,8 +38,6 @@ from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.metadata import Signing
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
-
-__all__ = ["AWS_ROWS", "AZURE_ROWS", "GCP_ROWS", "OCI_ROWS", "AwsScene", "AzureScene", "GcpScene", "OciScene"]
 
 OTHERS_ACCOUNT: Final = "999999999999"
 

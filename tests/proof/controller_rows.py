@@ -35,17 +35,16 @@ from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
 from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
-from nodeattest_controller.model.bound_tokens import bound_group
-from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
+from nodeattest_controller.model.attestation import MAX_LIVE
+from nodeattest_controller.model.csr_request import parse_kubelet_request
+from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_controller.model.objects import mapping, rfc3339, text
-from nodeattest_controller.model.retired_keys import MAX_LIVE
 from nodeattest_controller.verification.checks import Pipeline, RequestCheck
 from nodeattest_controller.verification.facts import RequestFacts
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_REASON,
     MachineName,
@@ -56,10 +55,9 @@ from nodeattest_providers.names import (
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.node_interface import JsonObject as EvidenceObject
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
-
-__all__ = ["ROWS", "Scene", "running"]
 
 F = TypeVar("F", bound=RequestFacts)
 Attack = Callable[["Scene"], Awaitable[Outcome]]

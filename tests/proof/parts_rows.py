@@ -19,12 +19,10 @@ from nodeattest_providers.challenge.verifier import SecretChallengeSigner
 from nodeattest_providers.composite.protocol import CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.names import ProviderID, ProviderName
+from nodeattest_providers.identifiers import ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, JsonObject, SecretBytes
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, LedgerFacts, NodeRequest
-
-__all__ = ["CHALLENGE_ROWS", "COMPOSITE_ROWS", "Secret", "sound_parts"]
 
 CHALLENGE: Final = ProviderName("challenge")
 

@@ -18,8 +18,6 @@ import pytest
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 
-__all__ = ["CHALLENGED", "GRANTED", "Outcome", "Row", "outcome_of", "plain", "removed"]
-
 S = TypeVar("S")
 Outcome = tuple[str, str]
 """Name of the check that refused, and its reason."""

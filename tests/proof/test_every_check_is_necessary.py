@@ -26,7 +26,7 @@ from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_providers.errors import Check
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure

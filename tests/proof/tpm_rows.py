@@ -39,7 +39,7 @@ from tpm_world import (
 
 from nodeattest_providers.challenge_response import CHALLENGE_TTL, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
@@ -48,8 +48,6 @@ from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
 from nodeattest_sandbox.firmware import crypto_agile_log
-
-__all__ = ["PARSERS", "RECORDS", "ROWS", "Soft", "sound"]
 
 SERVING: Final = signer_for(ProviderName("tpm"), Purpose.SERVING)
 AS_NODE: Final[dict[str, Any]] = {"username": "system:node:node-7", "groups": frozenset({"system:nodes"})}

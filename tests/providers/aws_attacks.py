@@ -15,8 +15,6 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
-__all__ = ["Stage"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:

@@ -20,9 +20,9 @@ from worlds import BOOTSTRAP_GROUPS, FACTS, KEY, PIN, T1
 
 from nodeattest_providers import envelope
 from nodeattest_providers.aws.protocol import AwsEvidence, SignedHeaders, sts_request
-from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.clouds.cms import Document, aws_form
 

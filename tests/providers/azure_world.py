@@ -9,19 +9,17 @@ from typing import cast
 
 from worlds import FACTS, KEY, PIN, filed
 
-from nodeattest_providers.azure.protocol import AzureEvidence, nonce_for
+from nodeattest_providers.azure.attested_document import AzureEvidence, nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.platform import CallOutcome, Platform
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.metadata import Signing, attested, content_of
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
-
-__all__ = ["AZURE", "Calls", "document_for", "evidence_of", "facts_for", "now", "request_of", "signer_for_cloud"]
 
 AZURE = ProviderName("azure")
 

@@ -13,8 +13,6 @@ from cryptography.x509.oid import NameOID
 
 from nodeattest_sandbox.clouds import cms as write
 
-__all__ = ["CONTENT", "NOW", "aws", "azure", "certificate", "key"]
-
 NOW: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
 CONTENT: Final = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'
 

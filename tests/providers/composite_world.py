@@ -15,7 +15,7 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.composite.protocol import PART_VERSION, PROVIDER, VERSION, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     MachineName,
     NodeName,
     ProviderID,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from nodeattest_providers.aws.api.instances import Ec2Instance, EndorsementKeys, Instances, KeyType, Realm
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import ProviderID
+from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.verifier_interface import NamedEndorsementKey
 

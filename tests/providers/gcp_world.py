@@ -29,7 +29,7 @@ from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_cont
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.gcp.verifier import GcpSigner
-from nodeattest_providers.names import NodeName, ProviderID, Purpose, signer_for
+from nodeattest_providers.identifiers import NodeName, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, NodeCsr
 from nodeattest_providers.platform import CallOutcome, Platform
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data

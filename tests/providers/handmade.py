@@ -9,8 +9,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from nodeattest_providers.key_types import PrivateKey
-from nodeattest_providers.names import PROVIDER_ID_OID
+from nodeattest_providers.identifiers import PROVIDER_ID_OID
+from nodeattest_providers.keys import PrivateKey
 
 P256 = ec.generate_private_key(ec.SECP256R1())
 P384 = ec.generate_private_key(ec.SECP384R1())

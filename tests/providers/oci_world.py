@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from worlds import FACTS, KEY, PIN, filed
 
-from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import ClusterPin, ProviderID, Purpose
+from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, OciEvidence, message
 from nodeattest_providers.oci.verifier import OciSigner
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 

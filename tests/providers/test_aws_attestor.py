@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.aws.node.definite_length import to_definite_length
-from nodeattest_providers.aws.node.imds_answers import (
+from nodeattest_providers.aws.node.imds import (
     parse_credentials,
     parse_imds_document,
     parse_imds_signature,
@@ -31,7 +31,7 @@ from nodeattest_providers.aws.node.imds_answers import (
 from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
+from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
 from nodeattest_sandbox.clouds.aws.cloud import Instance, SandboxAws
 
 BINDING = Binding(

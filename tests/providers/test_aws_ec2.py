@@ -22,10 +22,9 @@ from nodeattest_providers.aws.api.ec2 import Ec2
 from nodeattest_providers.aws.api.instances import BATCH, Ec2Instance, EndorsementKeys, Instances, KeyType, Realm
 from nodeattest_providers.aws.config import parse_platform
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.endorsement_fingerprint import endorsement_fingerprint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import ProviderID
+from nodeattest_providers.keys import PublicKey, endorsement_fingerprint
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome, Platform
 

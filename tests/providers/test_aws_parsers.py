@@ -22,23 +22,24 @@ from worlds import T1
 
 from nodeattest_providers import canonical_json
 from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
-from nodeattest_providers.aws.authorization_header import parse_authorization
 from nodeattest_providers.aws.config import AwsPolicy, parse_platform, parse_policy
-from nodeattest_providers.aws.identity_document import parse_identity_document
+from nodeattest_providers.aws.identity_document import TrustBundle, parse_bundle, parse_identity_document
 from nodeattest_providers.aws.protocol import (
     BINDING_HEADER,
     MAX_DOCUMENT,
+    PARTITIONS,
     SIGNED_HEADERS,
     AwsEvidence,
     SignedHeaders,
+    parse_authorization,
     parse_evidence,
+    parse_provider_id,
+    partition_of,
     sts_request,
 )
-from nodeattest_providers.aws.provider_id import PARTITIONS, parse_provider_id, partition_of
-from nodeattest_providers.aws.trust_bundle import TrustBundle, parse_bundle
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ClusterPin, EvidenceBlock, SignerName
+from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 POLICY: dict[str, JsonValue] = {"accounts": ["123456789012"], "regions": ["us-east-1"], "roles": ["nodes"]}

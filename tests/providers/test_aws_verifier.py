@@ -21,7 +21,7 @@ from worlds import T1
 
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, CallOutcome, Platform, make_signer
 

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from test_metadata import answering, serving
 from worlds import PIN
 
-from nodeattest_providers.azure.attested_document import parse_attested_document
+from nodeattest_providers.azure.attested_document import nonce_for, parse_attested_document
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.config import WorkloadIdentity, parse_platform, parse_policy
-from nodeattest_providers.azure.protocol import nonce_for
 from nodeattest_providers.azure.provider_id import parse_provider_id, provider_id_of
 from nodeattest_providers.azure.trust_bundle import parse_bundle
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import EvidenceBlock, SignerName
+from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_sandbox.clouds.azure.authority import Issuer, pem
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure

@@ -25,7 +25,7 @@ from worlds import OLD_PIN, PIN
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ClusterPin
+from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform, make_signer
 from nodeattest_providers.verifier_interface import LedgerFacts, NodeRequest

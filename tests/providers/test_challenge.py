@@ -17,7 +17,7 @@ from nodeattest_providers.challenge.attestor import ChallengeAttestor
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
 from nodeattest_providers.challenge.verifier import SecretChallengeSigner
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.names import ClusterPin, ProviderName, Purpose
+from nodeattest_providers.identifiers import ClusterPin, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
 

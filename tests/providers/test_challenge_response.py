@@ -24,7 +24,7 @@ from nodeattest_providers.challenge_response import (
 )
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Unavailable
-from nodeattest_providers.names import ClusterPin, EvidenceBlock, ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
 
 FIRST = filed(Evidence(ProviderName("challenge"), 1, {"phase": 1}))

@@ -36,7 +36,7 @@ from nodeattest_providers.composite.attestor import CompositeAttestor
 from nodeattest_providers.composite.protocol import PROVIDER, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_SUPPORTED_VERSIONS,
     ProviderID,
     ProviderName,
@@ -348,7 +348,7 @@ from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 
 
 class Attestor:

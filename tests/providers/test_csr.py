@@ -50,13 +50,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from work import lines_run
 
-from nodeattest_providers.csr import build_csr, parse_csr
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.key_types import PrivateKey
-from nodeattest_providers.keys import check_public_key, is_roca
-from nodeattest_providers.names import PROVIDER_ID_OID, Purpose
+from nodeattest_providers.identifiers import PROVIDER_ID_OID, Purpose
+from nodeattest_providers.keys import PrivateKey, check_public_key, is_roca
 from nodeattest_providers.node_interface import NodeCsr
-from nodeattest_providers.pkcs10 import KubeletCsr, parse_kubelet_serving
+from nodeattest_providers.pkcs10 import KubeletCsr, build_csr, parse_csr, parse_kubelet_serving
 
 TAMPERED: Mapping[Reason, tuple[Made | bytes, ...]] = {
     Reason.CSR_MALFORMED: (b"", Made().der()[:-1], seq(Made().der()[4:], b"\x05\x00"), with_unused_bits(last_bit=1)),

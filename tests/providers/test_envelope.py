@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from nodeattest_providers import canonical_json, envelope, pem
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge import protocol as challenge
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.evidence_versions import MAX_VERSIONS, parse, versions_to_text
-from nodeattest_providers.names import ProviderName, Purpose
+from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, JsonObject, NodeCsr
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.tpm import protocol as tpm
 
 KEY = ec.generate_private_key(ec.SECP256R1())

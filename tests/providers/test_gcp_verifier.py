@@ -37,7 +37,7 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.gcp.attestor import GcpAttestor
 from nodeattest_providers.gcp.verifier import GcpSigner
-from nodeattest_providers.names import EvidenceBlock, ProviderName
+from nodeattest_providers.identifiers import EvidenceBlock, ProviderName
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence

@@ -15,11 +15,11 @@ from worlds import PIN
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import EvidenceBlock, SignerName
+from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.attestor import OciAttestor
 from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
-from nodeattest_providers.oci.identity_certificate import parse_identity_certificate, parse_provider_id
+from nodeattest_providers.oci.protocol import parse_identity_certificate, parse_provider_id
 from nodeattest_providers.oci.verifier import OciSigner
 from nodeattest_providers.platform import OFFLINE
 

@@ -14,7 +14,7 @@ from tpm_authority import Authority
 from tpm_world import MACHINE, PCR_VALUES, SoftTpm, facts_of, ledger, machine, sound_round
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ProviderID, ProviderName
+from nodeattest_providers.identifiers import ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, Facts

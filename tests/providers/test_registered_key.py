@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tpm_world import EkKey, EkKind, new_key, public_of
 
-from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT, endorsement_fingerprint
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, endorsement_fingerprint
 from nodeattest_providers.tpm.registered_key import MAX_KEY_TEXT, read_registered_key
 from nodeattest_providers.tpm.structures import sized
 

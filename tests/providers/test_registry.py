@@ -17,9 +17,9 @@ from worlds import FACTS, PIN, filed
 
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.insecure.attestor import InsecureAttestor
 from nodeattest_providers.insecure.verifier import InsecureSigner
-from nodeattest_providers.names import ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.verifier_interface import ClusterAPISigner

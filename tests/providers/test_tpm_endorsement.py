@@ -28,15 +28,13 @@ from tpm_authority import (
 from tpm_world import MACHINE, NOW, SoftTpm, facts_of, ledger, machine, new_key, parsed, request_of, sound_round, verify
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.endorsement_fingerprint import endorsement_fingerprint
 from nodeattest_providers.errors import ChallengeRequired, Check, Denied, Reason, Unavailable
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID, ProviderName
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID, ProviderName
+from nodeattest_providers.keys import PublicKey, endorsement_fingerprint
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform, make_signer
 from nodeattest_providers.tpm.config import parse_policy
-from nodeattest_providers.tpm.endorsement_certificate import check_certificate
-from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
+from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION, check_certificate
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import ClusterAPISigner, Facts, NamedEndorsementKey
 

@@ -24,9 +24,9 @@ from tpm_boots import (
 from tpm_world import challenge_of, facts_of, request_of, verify
 
 from nodeattest_providers import canonical_json, envelope
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import Evidence, JsonObject, JsonValue
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.tpm.event_log import MAX_EVENTS, NO_PCR, EventLog, parse_event_log, replay
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, PROVIDER, Challenge, parse_evidence
 from nodeattest_providers.tpm.structures import Alg

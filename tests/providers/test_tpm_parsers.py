@@ -23,12 +23,10 @@ from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.make_credential import make_credential
-from nodeattest_providers.tpm.node.nv_certificates import split_der
+from nodeattest_providers.tpm.node.device import split_der
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, parse_evidence
-from nodeattest_providers.tpm.public_area import PublicArea, parse_public
-from nodeattest_providers.tpm.quote import parse_quote
-from nodeattest_providers.tpm.signature import parse_signature
-from nodeattest_providers.tpm.structures import Alg, PcrSelection, Reader, sized
+from nodeattest_providers.tpm.quote import parse_quote, parse_signature
+from nodeattest_providers.tpm.structures import Alg, PcrSelection, PublicArea, Reader, parse_public, sized
 
 SOFT = SoftTpm()
 PARTS = SOFT.quote_parts(bytes(32), PcrSelection(Alg.SHA256, (0, 7)), PCR_VALUES)

@@ -39,13 +39,13 @@ from tpm_world import (
     verify,
 )
 
-from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ClusterPin,
 )
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
+from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import (
     Evidence,
     FirstRequestRef,
@@ -29,8 +29,7 @@ from nodeattest_providers.node_interface import (
     PublishedChallenge,
     SecretBytes,
 )
-from nodeattest_providers.tpm.attestation_key import qualified_name
-from nodeattest_providers.tpm.key_templates import AK_POLICY, AK_TEMPLATE, EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import AK_POLICY, AK_TEMPLATE, EK_TEMPLATES, qualified_name
 from nodeattest_providers.tpm.protocol import (
     PROVIDER,
     VERSION,
@@ -40,8 +39,7 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.public_area import PublicArea, parse_public
-from nodeattest_providers.tpm.structures import PcrSelection, sized
+from nodeattest_providers.tpm.structures import PcrSelection, PublicArea, parse_public, sized
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import (
     AttestedNode,

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.csr import build_csr
-from nodeattest_providers.names import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge, SecretBytes
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
 T1 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

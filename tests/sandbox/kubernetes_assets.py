@@ -13,15 +13,7 @@ from typing import Final
 import yaml
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
-from nodeattest_sandbox.kubernetes_binaries import version
-
-__all__ = [
-    "KUBELET_SETTINGS",
-    "cluster_configuration",
-    "join_configuration",
-    "kubelet_command",
-    "stated_versions",
-]
+from nodeattest_sandbox.control_plane import version
 
 KUBELET_SETTINGS: Final[JsonMap] = {"failCgroupV1": False}
 """What a KubeletConfiguration needs on any machine: from 1.35 on the first hierarchy of cgroups is refused."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.apiserver.kinds import BUILT_IN
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
-from nodeattest_sandbox.apiserver.requestinfo import read_request
+from nodeattest_sandbox.apiserver.rbac import read_request
 from nodeattest_sandbox.apiserver.selectors import read_selectors
 from nodeattest_sandbox.apiserver.status_errors import ApiError
 from nodeattest_sandbox.apiserver.store import ChangeKind, Key, Store

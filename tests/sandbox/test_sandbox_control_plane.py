@@ -13,8 +13,9 @@ import pytest
 from polling import eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
+from nodeattest_sandbox.child_process import StartFailed
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, StartFailed, start_real, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_real, start_sandbox
 
 
 def alive(pid: int) -> bool:
@@ -99,7 +100,7 @@ def test_control_plane_dies_with_the_process_that_started_it(tmp_path: Path) -> 
 
 
 def test_a_command_that_ends_first_gives_its_exit_code(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(tmp_path / "pid"), "sh", "-c", "exit 3"]
+    command = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(tmp_path / "pid"), "sh", "-c", "exit 3"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as wrapper:
         assert wrapper.wait(60) == 3  # its standard input is still open
         assert wrapper.stderr is not None
@@ -108,7 +109,7 @@ def test_a_command_that_ends_first_gives_its_exit_code(tmp_path: Path) -> None:
 
 def test_a_command_that_ignores_sigterm_ends_with_its_parent(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    command = [sys.executable, "-m", "nodeattest_sandbox.die_with_parent", str(pid_file), "sleep", "60"]
+    command = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file), "sleep", "60"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as wrapper:
         eventually(lambda: pid_file.exists() and pid_file.read_text(encoding="ascii") != "")
         pid = int(pid_file.read_text(encoding="ascii"))

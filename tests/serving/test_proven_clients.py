@@ -12,10 +12,10 @@ from aiohttp import web
 from front_kit import LOOPBACK, Authority, ask, get
 from virtual import now, run_virtually
 
-from nodeattest_serving.handshakes import HandshakeBudget, ProvenClients
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
+from nodeattest_serving.connection_slots import HandshakeBudget, ProvenClients
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
-from nodeattest_serving.settings import BindAddress, ConnectionLimits
 from nodeattest_serving.tls import ServingCertificate
 
 

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from nodeattest_sandbox.pki import ClusterPki
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
-from nodeattest_serving.settings import BindAddress, ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
 LIMIT = 60.0

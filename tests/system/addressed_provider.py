@@ -16,10 +16,8 @@ from third_party import install_provider
 from world import World
 
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
-
-__all__ = ["Platform", "installed_platform", "places"]
 
 ADDRESSED: Final = ProviderName("addressed")
 SOURCE: Final = """

@@ -21,27 +21,7 @@ from nodeattest_controller.controllers.auto_approval.approval_block import POLIC
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.kubernetes_binaries import kubeadm
-
-__all__ = [
-    "BINDINGS",
-    "BOOTSTRAP",
-    "CLUSTERS",
-    "REVIEWED",
-    "ROTATION",
-    "asks_in_tree",
-    "binding_names",
-    "condition",
-    "file_in_tree",
-    "forget_bindings",
-    "forget_block",
-    "grant",
-    "kubeadm_init",
-    "make_bindings",
-    "make_cluster_info",
-    "nudge",
-    "register_node",
-]
+from nodeattest_sandbox.control_plane import kubeadm
 
 BINDINGS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 CLUSTERS: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}"

@@ -14,8 +14,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 
-__all__ = ["AzureFleet"]
-
 GROUP = "System-RG"
 TAGS = {"cluster": "c1"}
 

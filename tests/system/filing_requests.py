@@ -12,12 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from polling import eventually
 from world import CSRS, World
 
-from nodeattest_providers import csr, envelope
-from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
+from nodeattest_providers import envelope
+from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers.identifiers import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
-
-__all__ = ["Filed", "Wanted", "ends", "ends_at_last", "file_request"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,6 @@ from typing import Any, Final
 
 from runtime_stub import RuntimeStub
 
-__all__ = ["RUNTIME", "booted", "start"]
-
 JOIN_CONFIG: Final = {"cloud-config": "/run/kubeadm/kubeadm-join-config.yaml", "ignition": "/etc/kubeadm.yml"}
 SCRIPT: Final = {"cloud-config": "#!/bin/sh\n", "ignition": "#!/bin/bash\nset -e\n"}
 KEPT: Final = ("/etc/kubernetes", "/var/lib/kubelet", "/etc/systemd/system", "/var/lib/kubelet-authenticator")

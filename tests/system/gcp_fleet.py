@@ -17,8 +17,6 @@ from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["PROJECT", "GcpFleet", "pem_of"]
-
 PROJECT = "system-project"
 ZONE = "europe-west4-a"
 LABELS = {"capg-cluster-c1": "owned"}

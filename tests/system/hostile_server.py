@@ -17,8 +17,6 @@ from typing import Final
 
 from nodeattest_sandbox.pki import ClusterPki
 
-__all__ = ["Behaviour", "HostileServer", "hostile_server"]
-
 _BACKLOG: Final = 512
 _HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _PAUSE: Final = 0.05

@@ -25,9 +25,10 @@ from world import CSRS, World
 from fuzz.keys import TPM_KEY
 from fuzz.tpm import AK_PREFIX, public_area
 from nodeattest_controller.controllers.bootstrap_config import admission_review
-from nodeattest_providers import csr, envelope
+from nodeattest_providers import envelope
+from nodeattest_providers import pkcs10 as csr
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import CLIENT_SIGNER_PREFIX, ProviderName
+from nodeattest_providers.identifiers import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import VERSION, FirstEvidence
@@ -35,8 +36,6 @@ from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
-
-__all__ = ["PAUSE", "Repeated", "large_reviews", "looping_chains"]
 
 PAUSE: Final = 0.2
 """Seconds between two changes of a hostile object."""

@@ -12,8 +12,6 @@ from write_gate import Call
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 
-__all__ = ["Killer", "Moment"]
-
 Moment = Literal["before", "after"]
 
 

@@ -17,8 +17,6 @@ from world import CSRS, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
 
-__all__ = ["KUBELET_SERVING", "Kubelet", "kubelet_asks", "register_node"]
-
 KUBELET_SERVING = "kubernetes.io/kubelet-serving"
 
 

@@ -11,8 +11,6 @@ from world import OWN, Agent, World
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["SPENT", "ended", "joined", "serials", "status"]
-
 SPENT: Final = "gone00.0123456789abcdef"
 """A bootstrap token of the past: a node renews by its own certificate."""
 

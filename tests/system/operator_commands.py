@@ -12,8 +12,6 @@ from world import BIN, NAMESPACE, World
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 
-__all__ = ["collection_of", "made_anew", "moved", "nodeattest", "rejoin_token", "reset"]
-
 
 def nodeattest(world: World, *words: str) -> subprocess.CompletedProcess[str]:
     """Run one of the operator's commands against the management cluster."""

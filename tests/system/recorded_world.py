@@ -11,8 +11,6 @@ from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["RECORDS", "RecordedWorld"]
-
 RECORDS: Final = f"{OWN}/machinerecords"
 _GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
 _LABELS: Final[JsonMap] = {"cluster.x-k8s.io/cluster-name": CLUSTER}

@@ -9,12 +9,10 @@ from typing import Final, cast
 
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, strings, text
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import AuditEntry
-
-__all__ = ["MANAGEMENT", "WORKLOAD", "Right", "apply", "groups_of", "rights_of", "unused", "workload_folders"]
 
 MANAGEMENT: Final = "system:serviceaccount:nodeattest-system:node-attestation-controller"
 WORKLOAD: Final = "system:serviceaccount:kube-system:node-attestation-controller"

@@ -21,8 +21,6 @@ from typing import Final, TypedDict
 from needs import not_possible
 from world import BIN, LOOPBACK_FLAGS, Agent, World
 
-__all__ = ["Runbook"]
-
 DOCS: Final = Path(__file__).parents[2] / "docs"
 SERVER: Final = "https://10.0.0.1:6443"
 """The workload cluster's API server in the pages."""

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["RuntimeStub"]
-
 _DATA, _HEADERS, _SETTINGS, _PING = 0, 1, 4, 6
 _ACK = _END_STREAM = 1
 _END_HEADERS = 4

@@ -16,9 +16,10 @@ from filing_requests import Filed
 from polling import eventually
 from world import CSRS, NAMESPACE, World
 
-from nodeattest_providers import csr, envelope, registry
+from nodeattest_providers import envelope, registry
+from nodeattest_providers import pkcs10 as csr
 from nodeattest_providers.binding import Binding, cluster_pin
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ClusterPin,
     ProviderName,
@@ -30,8 +31,6 @@ from nodeattest_providers.names import (
 from nodeattest_providers.node_interface import Attestor, PublishedChallenge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
-
-__all__ = ["Asked", "Node", "certificate_of", "end_of", "enrol", "pin_of"]
 
 USAGES: Final = {Purpose.CLIENT: "client auth", Purpose.SERVING: "server auth"}
 

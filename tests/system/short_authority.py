@@ -10,8 +10,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from world import CLUSTER, NAMESPACE, World
 
-__all__ = ["shorten_certificates"]
-
 
 def shorten_certificates(world: World, seconds: int) -> None:
     """Let the cluster's CA end soon, hence every certificate that it signs from now on."""

@@ -27,8 +27,7 @@ from polling import eventually
 from world import BIN, CSRS, NAMESPACE, Agent, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
-from nodeattest_sandbox.control_plane import StartControlPlane
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import StartControlPlane, controller_manager
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm

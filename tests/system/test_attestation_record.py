@@ -12,9 +12,9 @@ from operator_commands import made_anew
 from polling import eventually
 from world import OWN, Controller, World
 
-from nodeattest_providers.names import ANNOTATION_REASON
+from nodeattest_providers.identifiers import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import controller_manager
 
 pytestmark = pytest.mark.usefixtures("controller")
 

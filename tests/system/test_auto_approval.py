@@ -27,8 +27,7 @@ from world import CSRS, NAMESPACE, World, built_world
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import StartControlPlane
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import StartControlPlane, controller_manager
 
 ALONE = ("--leader-elect", "false")
 FOREIGN = "kubespray:system:node-bootstrapper"

@@ -34,8 +34,7 @@ from write_gate import Call, Gate
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import StartControlPlane
-from nodeattest_sandbox.kubernetes_binaries import controller_manager
+from nodeattest_sandbox.control_plane import StartControlPlane, controller_manager
 
 ALONE: Final = ("--leader-elect", "false")
 SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"

@@ -11,7 +11,7 @@ from polling import eventually
 from serving_requests import Asked, certificate_of, end_of
 from world import World
 
-from nodeattest_providers.names import ANNOTATION_REASON
+from nodeattest_providers.identifiers import ANNOTATION_REASON
 from nodeattest_sandbox.apiserver.jsonvalue import JsonValue
 
 APPROVING: dict[str, JsonValue] = {"authorizedAttestors": ["addressed"], "serving": {"kubelet": "Approve"}}

@@ -24,13 +24,13 @@ from test_discovery_real_kubelet import QUIET
 from test_discovery_system import new_token, operate
 from world import BIN, World
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import IGNORED_PREFLIGHT
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.pins import pin_of
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.names import ProviderName
+from nodeattest_discovery.tls import pin_of
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 

@@ -12,7 +12,7 @@ from polling import eventually
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.by_front import by_front
-from nodeattest_discovery.node.result import Found
+from nodeattest_discovery.node.client import Found
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.client import ApiRefusal

@@ -12,7 +12,7 @@ from filing_requests import Filed
 from world import World
 
 from nodeattest_providers import envelope, registry
-from nodeattest_providers.names import ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import ProviderName, Purpose, signer_for
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 
 PACKAGES = ("old", "new")

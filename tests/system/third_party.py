@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["install_provider"]
-
 
 def install_provider(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str) -> None:
     """Install a provider whose ``source`` defines ``Signer``."""

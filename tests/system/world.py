@@ -29,8 +29,6 @@ from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
-__all__ = ["LOOPBACK_FLAGS", "Agent", "Controller", "World", "built_world", "node_of"]
-
 BIN: Final = Path(sys.prefix) / "bin"
 NAMESPACE: Final = "fleet"
 CLUSTER: Final = "c1"

@@ -27,8 +27,6 @@ from cryptography.x509.oid import NameOID
 
 from nodeattest_sandbox.control_plane import ControlPlane
 
-__all__ = ["Call", "Gate"]
-
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "te", "upgrade"}
 _READS = {"GET", "HEAD"}
 

@@ -24,10 +24,10 @@ from recorded import Json, Recorded
 
 from nodeattest_providers import envelope, registry
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import ChallengeRequired
-from nodeattest_providers.names import ClusterPin, ProviderName, Purpose, evidence_block, signer_for
+from nodeattest_providers.identifiers import ClusterPin, ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.platform import make_signer
 from nodeattest_providers.tpm.attestor import TpmAttestor
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION

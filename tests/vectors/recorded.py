@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_providers.names import ClusterPin, ProviderID
+from nodeattest_providers.identifiers import ClusterPin, ProviderID
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 

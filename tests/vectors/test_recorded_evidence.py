@@ -14,7 +14,7 @@ from recorded import FOLDER, Recorded
 from nodeattest_providers import registry
 from nodeattest_providers.canonical_json import b64decode
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.names import ClusterPin, ProviderName
+from nodeattest_providers.identifiers import ClusterPin, ProviderName
 from nodeattest_providers.node_interface import PublishedChallenge
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import make_attestor

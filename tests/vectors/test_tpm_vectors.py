@@ -13,15 +13,13 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ClusterPin, EvidenceBlock, NodeName, ProviderID, Purpose, SignerName
+from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, NodeName, ProviderID, Purpose, SignerName
 from nodeattest_providers.node_interface import Evidence, NodeCsr, SecretBytes
-from nodeattest_providers.tpm.attestation_key import check_attestation_key, qualified_name
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, check_attestation_key, qualified_name
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, proof, qualifying_data
-from nodeattest_providers.tpm.public_area import PublicArea, parse_public
-from nodeattest_providers.tpm.structures import Alg, PcrSelection
+from nodeattest_providers.tpm.structures import Alg, PcrSelection, PublicArea, parse_public
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
 FILE = Path(__file__).parent / "tpm.json"

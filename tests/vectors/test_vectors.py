@@ -15,10 +15,10 @@ from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
 from nodeattest_providers.challenge.verifier import SecretChallengeSigner
 from nodeattest_providers.challenge_response import LABEL_NONCE, challenge_context, derive
-from nodeattest_providers.csr import parse_csr
 from nodeattest_providers.errors import ChallengeRequired, Denied
-from nodeattest_providers.names import ClusterPin, EvidenceBlock, ProviderID, Purpose, SignerName
+from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, ProviderID, Purpose, SignerName
 from nodeattest_providers.node_interface import SecretBytes
+from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
 FOLDER = Path(__file__).parent

@@ -7,8 +7,6 @@ import io
 import tarfile
 from pathlib import Path
 
-__all__ = ["packed"]
-
 
 def packed(folder: Path, name: str, *, compress: bool = False) -> bytes:
     """Return a tar of a folder, which is called ``name`` in it, without times and owners."""

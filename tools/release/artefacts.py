@@ -19,8 +19,6 @@ from tools.release.chart import write_chart
 from tools.release.clusterctl import write_provider
 from tools.release.requirements import write_requirements
 
-__all__ = ["KINDS"]
-
 _WHEELS: Final = ("providers", "authenticator", "controller", "cli", "sandbox")
 
 

@@ -24,8 +24,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at,
 from tools.release.archive import packed
 from tools.release.kustomize import build, key
 
-__all__ = ["FILES", "NAME", "write_chart"]
-
 NAME: Final = "nodeattest"
 FILES: Final = Path(__file__).parent / "chart"
 """Chart.yaml, values.yaml and its schema, with ``@NAME@`` for what the kustomizations say."""

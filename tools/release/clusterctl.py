@@ -15,8 +15,6 @@ from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from tools.release.kustomize import build, key
 
-__all__ = ["COMPONENTS", "METADATA", "PROVIDER", "write_provider"]
-
 PROVIDER: Final = "addon-nodeattest"
 COMPONENTS: Final = "addon-components.yaml"
 METADATA: Final = "metadata.yaml"

@@ -14,8 +14,6 @@ import yaml
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, text_at
 from nodeattest_sandbox.apiserver.patch import json_patch
 
-__all__ = ["build", "key"]
-
 _FIELDS: Final = frozenset({"apiVersion", "kind", "resources", "patches", "images"})
 
 

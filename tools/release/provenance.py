@@ -19,8 +19,6 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-__all__ = ["ENVELOPE", "SIGNATURE", "STATEMENT", "SUMS", "VerificationError", "private_key", "seal", "verify"]
-
 SUMS: Final = "SHA256SUMS"
 SIGNATURE: Final = "SHA256SUMS.sig"
 STATEMENT: Final = "provenance.json"

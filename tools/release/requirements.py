@@ -16,8 +16,6 @@ from typing import Final
 
 from images.controller.requirements import PYTHON_LOCK, environment, locked_lines, metadata_of, needed
 
-__all__ = ["SETS", "write_requirements"]
-
 _CLOUDS: Final = frozenset({"aws", "azure", "gcp", "store"})
 SETS: Final[Mapping[str, tuple[str, frozenset[str]]]] = MappingProxyType(
     {

@@ -23,10 +23,8 @@ from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
     from nodeattest_discovery.node.by_file import FileFound
-    from nodeattest_discovery.node.environment import Environment
-    from nodeattest_discovery.node.result import Found
-
-__all__ = ["Discovered", "configured_cluster", "discover", "environment_of"]
+    from nodeattest_discovery.node.client import Found
+    from nodeattest_discovery.node.discovery_file import Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +88,7 @@ def configured_cluster(found: Found) -> Cluster:
 
 def environment_of(clock: Clock, log: Callable[[str], None], limit: float) -> Environment:
     """Give discovery our clock."""
-    from nodeattest_discovery.node.environment import Environment
+    from nodeattest_discovery.node.discovery_file import Environment
 
     return Environment(clock=clock, log=log, limit=limit)
 
@@ -122,7 +120,7 @@ def _token(found: FileFound) -> BootstrapToken | None:
     """Take the bootstrap token out of a discovery file; any other credential is of no use to a node that attests."""
     if found.credential is None:
         return None
-    from nodeattest_discovery.node.by_file import TokenCredential
+    from nodeattest_discovery.node.credential import TokenCredential
 
     try:
         if isinstance(found.credential, TokenCredential):

@@ -16,11 +16,9 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.transport.api_client import ApiServerClient, ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_parsing import strict_yaml
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers.node_interface import JsonObject
-
-__all__ = ["adjust", "fetch", "parse", "render"]
 
 _PATH: Final = "/api/v1/namespaces/kube-system/configmaps/kubelet-config"
 _KEY: Final = "kubelet"

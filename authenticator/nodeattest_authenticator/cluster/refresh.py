@@ -1,4 +1,6 @@
-"""Following a cluster over its life: its CAs are replaced, its servers move.
+"""How the last refresh went, for ``status``: a note that nothing depends on.
+
+Following a cluster over its life: its CAs are replaced, its servers move.
 
 Promises: only the answer of a server that is trusted now counts, and it is followed only if the cluster answers there
 and so; whatever is written appears whole, in an order in which a crash after any step leaves a node that works and a
@@ -10,11 +12,12 @@ only then. Source: docs/discovery.md; companion proposals 000 and 001, "client c
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
-from nodeattest_authenticator.cluster import last_refresh
 from nodeattest_authenticator.cluster.discover import configured_cluster, environment_of
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
 from nodeattest_authenticator.config.settings import Settings, settings_to_json
@@ -22,18 +25,63 @@ from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
 from nodeattest_authenticator.formats import exec_credential, kubeconfig
 from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state import credential_cache, kubelet_files
 from nodeattest_authenticator.state.credential_format import fingerprint_of_config
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.private_files import UnsafeFileError
+from nodeattest_authenticator.state.storage import Storage
 from nodeattest_authenticator.transport.probe import probe
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
-    from nodeattest_discovery.node.result import Found
+    from nodeattest_discovery.node.client import Found
 
-__all__ = ["run", "run_locked"]
+
+FILE: Final = "refresh"
+_LATEST: Final = 1 << 53
+"""Seconds since the epoch: what every reader of JSON can hold."""
+_MOST: Final = 2000
+"""Characters that are kept of what was said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRefresh:
+    """The last refresh."""
+
+    at: int
+    """Seconds since the epoch."""
+    outcome: str
+    """``changed``, ``unchanged`` or ``failed``."""
+    text: str
+
+
+def load(storage: Storage) -> LastRefresh | None:
+    """Read it; None when there was none, or what is there makes no sense."""
+    try:
+        data = storage.read(FILE)
+        return None if data is None else parse(data)
+    except (UnsafeFileError, FieldsError):
+        return None
+
+
+def parse(data: bytes) -> LastRefresh:
+    """Read what ``save`` wrote; raises ``FieldsError``."""
+    fields = ConfigFields(parse_config_object(data))
+    at, outcome, text = fields.number("at", low=0, high=_LATEST), fields.required("outcome"), fields.required("text")
+    fields.end()
+    if at is None:
+        raise FieldsError("at is missing")
+    return LastRefresh(at=at, outcome=outcome, text=text)
+
+
+def save(storage: Storage, last: LastRefresh) -> None:
+    """Write it down; a full disk costs nothing but the note. Hold the lock."""
+    document = {"at": last.at, "outcome": last.outcome, "text": last.text[:_MOST]}
+    with suppress(OSError):
+        storage.write(FILE, json.dumps(document).encode(), durable=False)
+
 
 _PROBE_LIMIT: Final = 5.0
 """Seconds for one look at the server that the cluster now names."""
@@ -50,15 +98,11 @@ def run_locked(context: AgentContext, *, limit: float) -> str:
     try:
         changes = _refresh(context, limit)
     except AgentError as failure:
-        last_refresh.save(
-            context.storage, last_refresh.LastRefresh(at=int(context.clock.now()), outcome="failed", text=str(failure))
-        )
+        save(context.storage, LastRefresh(at=int(context.clock.now()), outcome="failed", text=str(failure)))
         raise
     said = "; ".join(changes) if changes else "nothing changed"
     outcome = "changed" if changes else "unchanged"
-    last_refresh.save(
-        context.storage, last_refresh.LastRefresh(at=int(context.clock.now()), outcome=outcome, text=said)
-    )
+    save(context.storage, LastRefresh(at=int(context.clock.now()), outcome=outcome, text=said))
     return f"{said}; restart kubelet to use it" if changes else said
 
 

@@ -13,8 +13,6 @@ from nodeattest_authenticator import watchdog
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError
 
-__all__ = ["LIMIT", "refresh_in_subprocess"]
-
 LIMIT: Final = 10
 """Seconds; a certificate is renewed days before its end, but a person may watch."""
 

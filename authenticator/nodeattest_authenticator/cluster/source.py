@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from nodeattest_discovery.token import BootstrapToken
 
 if TYPE_CHECKING:
-    from nodeattest_discovery.pins import CaPin
+    from nodeattest_discovery.tls import CaPin
 
-__all__ = ["DEFAULT_LIMIT", "ByFile", "ByToken", "ClusterSource", "StaticCluster"]
 
 DEFAULT_LIMIT: Final = 300
 """Seconds for a discovery (kubeadm's DiscoveryTimeout)."""

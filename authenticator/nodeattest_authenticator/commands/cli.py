@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nodeattest_authenticator import console, watchdog
-from nodeattest_authenticator.commands import adopt_flags, join_flags
+from nodeattest_authenticator.commands import adopt as adopt_flags
+from nodeattest_authenticator.commands import join_flags
 from nodeattest_authenticator.commands.cli_args import (
     command_clock,
     describe_provider_settings,
@@ -28,7 +29,6 @@ from nodeattest_providers.node_interface import JsonObject
 if TYPE_CHECKING:
     from nodeattest_authenticator.context import AgentContext
 
-__all__ = ["main", "parser"]
 
 _JOIN = (
     "Joins a cluster, before kubelet starts: finds it, proves what the machine is, writes certificate and kubeconfig. "

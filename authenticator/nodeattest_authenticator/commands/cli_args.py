@@ -13,16 +13,6 @@ from nodeattest_discovery.node.clock import Clock
 from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = [
-    "absolute",
-    "command_clock",
-    "describe_provider_settings",
-    "program_path",
-    "provider_settings",
-    "read",
-    "wrong",
-]
-
 _MAX_DEPTH: Final = 16
 """Levels of a setting; providers' have two."""
 

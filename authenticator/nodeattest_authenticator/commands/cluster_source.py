@@ -20,9 +20,8 @@ from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied
 
 if TYPE_CHECKING:
-    from nodeattest_discovery.pins import CaPin
+    from nodeattest_discovery.tls import CaPin
 
-__all__ = ["ClusterOptions", "address", "describe", "limit_of", "parse", "pins_of", "typed"]
 
 _LONGEST_LIMIT: Final = 3600
 _GROUPS: Final = {
@@ -230,7 +229,7 @@ def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
 
 def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
     """Read CA pins; raises ``AgentError``."""
-    from nodeattest_discovery import pins
+    from nodeattest_discovery import tls as pins
 
     try:
         return frozenset(pins.parse(text) for text in texts)

@@ -10,8 +10,6 @@ from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.exec_plugin.handle import credential
 from nodeattest_discovery.node.clock import Clock, random_unit
 
-__all__ = ["run"]
-
 
 def run(cache_dir: str, config: str) -> None:
     """Write the ExecCredential to standard output; raises ``AgentError``."""

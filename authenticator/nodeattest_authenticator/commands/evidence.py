@@ -17,10 +17,8 @@ from nodeattest_authenticator.enrollment.issue import attestor_of
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.names import evidence_block
+from nodeattest_providers.identifiers import evidence_block
 from nodeattest_providers.node_interface import Attestor, JsonObject
-
-__all__ = ["HasEndorsementKey", "evidence", "fingerprint"]
 
 
 @runtime_checkable

@@ -26,17 +26,15 @@ from cryptography.x509.oid import NameOID
 
 from nodeattest_authenticator.certificate import ExpectedCertificate, validate
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.formats import endpoint as pem
 from nodeattest_authenticator.state.credential_cache import CachedCredential
-from nodeattest_discovery.kubeconfigs import decode_data
+from nodeattest_discovery.clusterinfo import decode_data
 from nodeattest_parsing import strict_yaml
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
-from nodeattest_providers.names import NODE_USER_PREFIX, NodeName
+from nodeattest_parsing.values import ParseError
+from nodeattest_providers.certificate_chain import X509_ERRORS
+from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = ["KubeletAccess", "read_access"]
 
 _PEM_KEYS: Final = (b"PRIVATE KEY", b"EC PRIVATE KEY", b"RSA PRIVATE KEY")
 _MAX_DEPTH: Final = 16

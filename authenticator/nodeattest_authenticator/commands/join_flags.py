@@ -23,7 +23,7 @@ from nodeattest_authenticator.commands.cli_args import (
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.strict_json import FieldsError
-from nodeattest_authenticator.transport.retry import FIRST_BOOT, retry_until
+from nodeattest_authenticator.transport.api_client import FIRST_BOOT, retry_until
 from nodeattest_discovery.node.clock import Deadline, random_unit
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from nodeattest_authenticator.commands.kubeadm_config import Joining
     from nodeattest_authenticator.state.credential_cache import CacheEntry
 
-__all__ = ["describe", "describe_proof", "provider_id_source", "run"]
 
 _DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
 _DEFAULT_CA_FILE: Final = "/etc/kubernetes/pki/ca.crt"

@@ -24,17 +24,16 @@ from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing import strict_yaml
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_yaml import Scalars
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers import identifiers, provider_id_template
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
-    from nodeattest_discovery.pins import CaPin
+    from nodeattest_discovery.tls import CaPin
 
-__all__ = ["Joining", "load", "parse"]
 
 _GROUP: Final = "kubeadm.k8s.io/"
 _VERSIONS: Final = ("v1beta3", "v1beta4")

@@ -6,28 +6,25 @@ import contextlib
 from dataclasses import replace
 
 from nodeattest_authenticator.certificate import ca_pins, subject
-from nodeattest_authenticator.cluster import last_refresh
+from nodeattest_authenticator.cluster import refresh as last_refresh
 from nodeattest_authenticator.config.serving import SubjectNames
 from nodeattest_authenticator.console import moment
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.kubelet_serving.names import wanted_names
 from nodeattest_authenticator.kubelet_serving.serve import (
     FAILURE_FILE,
     ServingEnrollment,
     file_of,
     identity_of,
     stored,
+    wanted_names,
 )
 from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.evidence_version_store import AgreedVersionFile
 from nodeattest_authenticator.state.failure_backoff import FailureRecord
-from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
-from nodeattest_providers.names import evidence_block
+from nodeattest_authenticator.state.stores import AgreedVersionFile, ProviderIdFile
+from nodeattest_providers.identifiers import evidence_block
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-
-__all__ = ["status", "to_lines"]
 
 
 def status(context: AgentContext) -> JsonObject:

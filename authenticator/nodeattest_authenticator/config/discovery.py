@@ -8,13 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.formats import endpoint as pem
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-
-__all__ = ["CLUSTER_INFO_FILE", "MAX_PREVIOUS_CLUSTERS", "MAX_SERVERS", "Discovery", "parse_discovery"]
 
 CLUSTER_INFO_FILE: Final = "cluster-info"
 """In the cache directory: the text that discovery last saw, by which a refresh knows whether anything is new."""

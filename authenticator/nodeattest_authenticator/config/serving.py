@@ -11,8 +11,6 @@ from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsErr
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["ServingSettings", "SubjectNames", "parse_serving"]
-
 _MOST_NAMES: Final = 32
 """docs/wire-format.md, "names in a serving request"."""
 _SUFFIX: Final = ".pem"

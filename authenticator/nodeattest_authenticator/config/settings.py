@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.formats import endpoint as pem
 from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied
+from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.identifiers import node_name as checked_node_name
-from nodeattest_providers.names import NodeName, ProviderName, Purpose, SignerName, signer_for
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_providers.provider_id_template import check_template
 
@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from nodeattest_authenticator.config.discovery import Discovery
     from nodeattest_authenticator.config.serving import ServingSettings
 
-__all__ = [
-    "API_VERSION",
-    "DEFAULT_TIMEOUT",
-    "KIND",
-    "TOKEN_FILE",
-    "ProviderIdSource",
-    "Settings",
-    "invalid",
-    "load",
-    "parse",
-    "settings_to_json",
-]
 
 API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
 KIND: Final = "KubeletAuthenticatorConfiguration"

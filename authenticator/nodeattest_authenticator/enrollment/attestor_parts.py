@@ -6,8 +6,6 @@ from typing import Protocol, runtime_checkable
 
 from nodeattest_providers.node_interface import Attestor
 
-__all__ = ["HasParts", "parts_of"]
-
 
 @runtime_checkable
 class HasParts(Protocol):

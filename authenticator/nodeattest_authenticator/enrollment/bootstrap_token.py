@@ -10,8 +10,6 @@ from nodeattest_discovery import token
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied
 
-__all__ = ["parse", "read"]
-
 
 def parse(data: bytes, *, source: str = "") -> BootstrapToken:
     """Accept one token with white space around it; ``source`` begins the message. Raises ``AgentError``."""

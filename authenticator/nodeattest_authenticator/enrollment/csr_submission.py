@@ -21,13 +21,10 @@ from nodeattest_authenticator.formats.csr_object import Csr, manifest
 from nodeattest_authenticator.state.pending_request import SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Backoff, Deadline
-from nodeattest_parsing.printable import one_line
+from nodeattest_parsing.values import one_line
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ProviderID, SignerName
+from nodeattest_providers.identifiers import ProviderID, SignerName, printable
 from nodeattest_providers.node_interface import JsonObject
-
-__all__ = ["RETRY", "CsrClient", "CsrSession", "RestartError", "csr_name_for"]
 
 NAME_PREFIX: Final = "nodeattest-"
 _NAME_DIGITS: Final = 32

@@ -71,16 +71,15 @@ from nodeattest_authenticator.state.pending_request import (
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import envelope, errors
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.csr import build_csr
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.key_types import PrivateKey
-from nodeattest_providers.names import ClusterPin, NodeName, ProviderID, SignerName, evidence_block
+from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, SignerName, evidence_block
+from nodeattest_providers.keys import PrivateKey
 from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
+from nodeattest_providers.pkcs10 import build_csr
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.serving import SubjectNames
 
-__all__ = ["USAGES", "CertificateSpec", "Enrolled", "enroll", "new_pending_request"]
 
 USAGES: Final = ("digital signature", "client auth")
 _SERVING_USAGES: Final = ("digital signature", "server auth")

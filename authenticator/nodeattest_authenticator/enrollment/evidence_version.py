@@ -15,23 +15,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from nodeattest_authenticator.errors import AgentError, AgentReason
-from nodeattest_authenticator.state.evidence_version_store import AgreedVersion
+from nodeattest_authenticator.state.stores import AgreedVersion
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ProviderName, evidence_block
+from nodeattest_providers.identifiers import ProviderName, evidence_block
 from nodeattest_providers.node_interface import Attestor, Evidence, VersionedAttestor
-
-__all__ = [
-    "AGREED_FOR",
-    "AgreedVersionStore",
-    "SupportedVersions",
-    "attestor_for_version",
-    "check_version",
-    "initial_version",
-    "next_version",
-    "supported_versions",
-    "version_to_remember",
-]
 
 AGREED_FOR: Final = 86400
 """Seconds for which an older version is taken at once; then the newest is tried again: one request more a day."""

@@ -25,23 +25,28 @@ from nodeattest_authenticator.enrollment.evidence_version import attestor_for_ve
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state import credential_cache, failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
-from nodeattest_authenticator.state.evidence_version_store import AGREED_VERSION_FILE, AgreedVersionFile
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.pending_request import PendingRequestFile, PendingRequestStore
-from nodeattest_authenticator.state.provider_id_store import ProviderIdFile
+from nodeattest_authenticator.state.stores import AGREED_VERSION_FILE, AgreedVersionFile, ProviderIdFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_authenticator.transport.probe import select_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import NODE_USER_PREFIX, ProviderID, ProviderName, Purpose, evidence_block, signer_for
+from nodeattest_providers.identifiers import (
+    NODE_USER_PREFIX,
+    ProviderID,
+    ProviderName,
+    Purpose,
+    evidence_block,
+    signer_for,
+)
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, VersionedAttestor
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.serving import SubjectNames
 
-__all__ = ["attestor_of", "by_certificate", "issue_and_store", "issue_serving"]
 
 _DEVICE_LOCK: Final = "device.lock"
 

@@ -15,11 +15,8 @@ from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import JsonValue
+from nodeattest_parsing.values import JsonValue, ParseError
 from nodeattest_providers.identifiers import printable
-
-__all__ = ["MachineSources"]
 
 _VALUE: Final = re.compile(r"[!#-&(-\[\]-z|~]{1,1024}")
 """Visible ASCII without quotes, backslash and braces."""

@@ -13,13 +13,10 @@ from nodeattest_authenticator.config.settings import ProviderIdSource
 from nodeattest_authenticator.enrollment.attestor_parts import parts_of
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import printable
+from nodeattest_providers.identifiers import ProviderID, printable
 from nodeattest_providers.identifiers import provider_id as checked
-from nodeattest_providers.names import ProviderID
 from nodeattest_providers.node_interface import Attestor
 from nodeattest_providers.provider_id_template import check_rendered, fill, has_sources
-
-__all__ = ["OTHER_MACHINE", "KnowsProviderId", "accept", "not_configured", "resolve"]
 
 OTHER_MACHINE: Final = frozenset(
     {Reason.PROVIDER_ID_MISMATCH, Reason.TOKEN_NOT_THIS_MACHINES, Reason.MACHINE_NOT_FOUND}

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["renewal_moment"]
-
 _EARLIEST: Final = 0.5
 """Share of the time that is left at issue."""
 _SPREAD: Final = 0.2

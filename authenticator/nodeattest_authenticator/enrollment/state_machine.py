@@ -20,26 +20,6 @@ from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.pending_request import PendingRequest, SubmittedCsr
 
-__all__ = [
-    "FINAL",
-    "TRANSITIONS",
-    "Certified",
-    "EnrollmentEvent",
-    "EnrollmentState",
-    "FirstRequestMade",
-    "IllegalTransitionError",
-    "Interrupted",
-    "KeyRefused",
-    "RequestDenied",
-    "RequestRefused",
-    "RequestRenamed",
-    "Restart",
-    "SecondRequestMade",
-    "TermsRefused",
-    "next_state",
-    "state_of",
-]
-
 
 class EnrollmentState(StrEnum):
     """Where an enrolment is."""

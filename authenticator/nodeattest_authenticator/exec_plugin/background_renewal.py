@@ -21,8 +21,6 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.lock import exclusive_if_free
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["LOG_FILE", "run", "spawn"]
-
 LOG_FILE: Final = "renewal.log"
 _LOG_LIMIT: Final = 64 << 10
 """Bytes after which the log starts afresh."""

@@ -20,8 +20,6 @@ from nodeattest_authenticator.state.credential_format import (
 )
 from nodeattest_authenticator.state.private_files import UnsafeFileError, open_directory, read_private
 
-__all__ = ["DEFAULT_CACHE_DIR", "DEFAULT_CONFIG", "credential_arguments", "lookup", "run"]
-
 DEFAULT_CACHE_DIR = "/var/lib/kubelet-authenticator"
 DEFAULT_CONFIG = "/etc/kubernetes/kubelet-authenticator.json"
 

@@ -13,8 +13,6 @@ from nodeattest_authenticator.formats import exec_credential
 from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["credential"]
-
 
 def credential(context: AgentContext, info: bytes | None) -> bytes:
     """Answer one call with an ExecCredential; raises ``AgentError``."""

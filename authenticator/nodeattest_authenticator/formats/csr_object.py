@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_PROVIDER_ID,
     ANNOTATION_REASON,
@@ -20,8 +20,6 @@ from nodeattest_providers.names import (
     SignerName,
 )
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-
-__all__ = ["Csr", "CsrCondition", "manifest", "parse"]
 
 _REFUSING = ("Denied", "Failed")
 

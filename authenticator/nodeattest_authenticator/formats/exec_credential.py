@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.formats import endpoint as pem
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
-
-__all__ = ["API_VERSION", "ExecInfo", "check_cluster", "parse", "render"]
 
 API_VERSION: Final = "client.authentication.k8s.io/v1"
 _REMEDY: Final = "let kubelet or kubectl run this"

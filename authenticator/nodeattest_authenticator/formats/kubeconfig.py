@@ -15,8 +15,6 @@ from nodeattest_authenticator.formats.exec_credential import API_VERSION
 from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["is_ours", "render", "with_cluster"]
-
 _NAME: Final = "kubelet-authenticator"
 
 

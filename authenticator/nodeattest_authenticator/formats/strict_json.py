@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-
-__all__ = ["ConfigFields", "FieldsError", "parse_config_object"]
 
 _MAX_DEPTH: Final = 64
 """Levels; API objects have some ten."""

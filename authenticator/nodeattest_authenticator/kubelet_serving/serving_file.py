@@ -19,8 +19,6 @@ from nodeattest_authenticator.state.credential_format import MAGIC
 from nodeattest_authenticator.state.private_files import UnsafeFileError, read_private
 from nodeattest_authenticator.state.storage import OpenDirectory, write_atomically
 
-__all__ = ["FILE_NAME", "ServingFile"]
-
 FILE_NAME: Final = "serving.pem"
 """In the cache directory, where nothing else is configured."""
 _OTHERS_WRITE: Final = 0o022

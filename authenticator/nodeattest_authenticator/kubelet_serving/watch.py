@@ -19,13 +19,10 @@ from typing import Final, NoReturn
 
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.kubelet_serving.names import wanted_names
-from nodeattest_authenticator.kubelet_serving.serve import FAILURE_FILE, file_of, identity_of
+from nodeattest_authenticator.kubelet_serving.serve import FAILURE_FILE, file_of, identity_of, wanted_names
 from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_discovery.node.clock import Backoff, Clock
-
-__all__ = ["WatchState", "run", "watch"]
 
 _LOOK: Final = 60.0
 """Seconds between checks of what may have changed: as often as kubelet itself reads its file again."""

@@ -14,8 +14,6 @@ from nodeattest_authenticator.formats import exec_credential
 from nodeattest_authenticator.state.credential_format import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
 from nodeattest_authenticator.state.storage import Storage
 
-__all__ = ["MAX_RESPONSES", "CacheEntry", "CachedCredential", "load", "parse", "render", "save"]
-
 MAX_RESPONSES: Final = 4
 """Different exec infos that are remembered: kubelet's, and a few of a person's."""
 _BEGIN_KEY: Final = b"-----BEGIN PRIVATE KEY-----"

@@ -7,17 +7,6 @@ Imports ``os`` only, for the fast path: ``from __future__ import annotations`` i
 
 import os
 
-__all__ = [
-    "CREDENTIAL_FILE",
-    "FAILURE_FILE",
-    "FAILURE_MAGIC",
-    "MAGIC",
-    "MAX_CLOCK_SKEW",
-    "fingerprint_of_config",
-    "is_time_valid",
-    "parse_header",
-]
-
 CREDENTIAL_FILE = "credential"
 FAILURE_FILE = "failure"
 MAGIC = b"kubelet-authenticator/1"

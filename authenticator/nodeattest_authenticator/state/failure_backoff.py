@@ -16,18 +16,7 @@ from nodeattest_authenticator.state.credential_format import FAILURE_FILE, FAILU
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Backoff
-from nodeattest_parsing.printable import one_line
-
-__all__ = [
-    "MAX_BACKOFF",
-    "WITHOUT_CREDENTIAL",
-    "WITH_CREDENTIAL",
-    "FailureBackoffPolicy",
-    "FailureRecord",
-    "forget",
-    "load",
-    "remember",
-]
+from nodeattest_parsing.values import one_line
 
 _MAX_TEXT: Final = 1000
 """Characters of a message that are kept."""

@@ -16,8 +16,6 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["LOCK_FILE", "exclusive", "exclusive_if_free"]
-
 LOCK_FILE: Final = "lock"
 _POLL: Final = 0.02
 """Seconds between attempts: flock itself has no timeout, and an alarm signal would be the caller's business."""

@@ -16,18 +16,8 @@ from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST
-from nodeattest_providers.identifiers import provider_id
-from nodeattest_providers.names import ProviderID
+from nodeattest_providers.identifiers import ProviderID, provider_id
 from nodeattest_providers.node_interface import JsonObject
-
-__all__ = [
-    "FIRST_VERSION",
-    "PENDING_REQUEST_FILE",
-    "PendingRequest",
-    "PendingRequestFile",
-    "PendingRequestStore",
-    "SubmittedCsr",
-]
 
 PENDING_REQUEST_FILE: Final = "draft"
 FIRST_VERSION: Final = 1

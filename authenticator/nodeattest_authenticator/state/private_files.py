@@ -6,8 +6,6 @@ Imports ``os`` only, for the fast path: ``from __future__ import annotations`` i
 
 import os
 
-__all__ = ["UnsafeFileError", "open_directory", "read_private"]
-
 _READ_LIMIT = 1 << 20  # bytes; a credential of a dozen kilobytes is a large one
 _TYPE_MASK, _DIRECTORY, _REGULAR = 0o170000, 0o040000, 0o100000  # <sys/stat.h>; the stat module is one more import
 

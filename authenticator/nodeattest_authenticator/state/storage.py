@@ -15,8 +15,6 @@ from typing import Self
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.state.private_files import UnsafeFileError, open_directory, read_private
 
-__all__ = ["OpenDirectory", "Storage", "write_atomically"]
-
 
 class OpenDirectory:
     """A directory by its descriptor, which is given back at the end."""

@@ -1,4 +1,6 @@
-"""Requests of a node to its API server: CertificateSigningRequests created, read and watched, other objects read.
+"""Trying again at a machine's first boot, when network, load balancer or the Machine's status may be minutes away.
+
+Requests of a node to its API server: CertificateSigningRequests created, read and watched, other objects read.
 
 Promises: the server is verified against the configured CA bundle only; no wait beyond the deadline; every answer
 becomes a value, a ``AgentError`` (no retry helps) or an ``UnreachableError`` (one may). One connection is kept alive
@@ -12,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import http
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlencode
 
-from nodeattest_authenticator.errors import AgentError, AgentReason
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.formats.csr_object import parse as parse_csr
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
@@ -30,7 +32,25 @@ from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.node_interface import JsonObject
 
-__all__ = ["ApiServerClient", "Credentials", "ForbiddenError", "UnreachableError"]
+FIRST_BOOT: Final = 1200
+"""Seconds: longer than clouds take, and near the end of a token that is not renewed (15 minutes)."""
+_PAUSE: Final = 10.0
+"""Seconds between two attempts, at least; as many again by random, so that a pool's machines do not ask together."""
+T = TypeVar("T")
+
+
+def retry_until(attempt: Callable[[], T], deadline: Deadline, *, random: Callable[[], float]) -> T:
+    """Try until it works, is refused for good, or there is no time for another attempt; raises ``AgentError``."""
+    while True:
+        try:
+            return attempt()
+        except AgentError as failure:
+            pause = _PAUSE * (1 + random())
+            if failure.kind is not FailureKind.TEMPORARY or deadline.left < pause:
+                raise
+            deadline.waits_for("another attempt", f"another attempt: {failure}")
+            deadline.sleep(pause)
+
 
 _PATH: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _BODY_LIMIT: Final = 4 << 20

@@ -12,8 +12,6 @@ from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_discovery.node.clock import Deadline
 
-__all__ = ["probe", "select_server"]
-
 _SECONDS: Final = 3.0
 """Seconds for one server; all together get half of the time that is left."""
 

@@ -24,22 +24,20 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     grant_of,
     nominal_permissions,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import RenderingRefused
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
 from nodeattest_controller.controllers.node_attested.conditions import Known, newest_certificate
 from nodeattest_controller.controllers.policy_status.decide import READY, PolicyReason
 from nodeattest_controller.model.attestation import IssuedCertificate, parse_attestation
-from nodeattest_controller.model.bootstrap_providers import provider_of_kind
+from nodeattest_controller.model.infrastructure_kinds import provider_of_kind
 from nodeattest_controller.model.machine_view import bootstrap_config_ref, cluster_of
 from nodeattest_controller.model.objects import condition, items, mapping, number, rfc3339, strings, text
 from nodeattest_controller.model.token_binding import DELETE_UNNAMED, LOST_TOKEN, named_tokens
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_controller.verification.policy_validation import installed
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
+from nodeattest_parsing.values import JsonObject, JsonValue, key_of
 from nodeattest_providers.errors import Unavailable
-from nodeattest_providers.names import ProviderName
-
-__all__ = ["check_approval", "check_bootstrap", "check_machines", "check_policies", "joiners"]
+from nodeattest_providers.identifiers import ProviderName
 
 _SEEN_BY_US: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT})
 """Reasons of the condition that other findings tell with more detail."""

@@ -32,21 +32,21 @@ from nodeattest_cli.doctor.facts import (
     shipped_rights,
     workload_folders,
 )
-from nodeattest_cli.doctor.webhook import MUTATING, VALIDATING, shipped_configuration
+from nodeattest_cli.doctor.webhook import VALIDATING
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.fleet import CLUSTER_API, OWN, cluster_api_version, list_objects, list_served, workload_client
 from nodeattest_controller import manifests
 from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL
 from nodeattest_controller.model.objects import flag, items, mapping, text
-from nodeattest_controller.model.webhook_label import needs_webhook
+from nodeattest_controller.model.webhook_configuration import MUTATING, needs_webhook, shipped_configuration
 from nodeattest_discovery.clusterinfo import PATH as CLUSTER_INFO
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.access_review import ReviewedUser, is_access_allowed
-from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, TooLarge, Unreachable
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of, version_of
-
-__all__ = ["HealthTarget", "cluster_uid", "gather", "read_source"]
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Forbidden, NotFound, TooLarge, Unreachable
+from nodeattest_kube.jsontypes import version_of
+from nodeattest_parsing.values import JsonObject, JsonValue, key_of
 
 T = TypeVar("T")
 

@@ -29,8 +29,6 @@ from nodeattest_cli.fleet import no_cluster
 from nodeattest_cli.options import Duration, cluster_option, connected, output_option, workload_option
 from nodeattest_cli.output import print_document, print_lines, to_json
 
-__all__ = ["doctor", "examine"]
-
 _CHECKS: Final = (
     *(check_move, check_versions, check_definitions, check_leadership, check_rights, check_webhook, check_policies),
     *(check_approval, check_bootstrap, check_machines, check_clocks),

@@ -21,29 +21,9 @@ from nodeattest_controller.model.objects import flag, items, mapping, moment, nu
 from nodeattest_controller.model.policy import TokenBinding, selects
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.access_review import ResourceAttributes
-from nodeattest_kube.jsontypes import JsonObject, key_of, version_of
-from nodeattest_serving.settings import SettingsError
-
-__all__ = [
-    "SECRET_LIMIT",
-    "SECRET_LIMIT_RESOURCES",
-    "TOLERATED",
-    "HealthFacts",
-    "ManagementFacts",
-    "MoveFacts",
-    "ShippedRight",
-    "TrialRefusal",
-    "Unread",
-    "WorkloadFacts",
-    "is_renewed",
-    "leader_leases",
-    "longest_wait",
-    "management_folders",
-    "readable",
-    "shipped_rights",
-    "workload_folders",
-    "writer_ahead",
-]
+from nodeattest_kube.jsontypes import version_of
+from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_serving.bounded_server import SettingsError
 
 _ACCOUNT: Final = "node-attestation-controller"
 _NAMESPACE: Final = "nodeattest-system"

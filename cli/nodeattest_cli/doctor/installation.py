@@ -28,23 +28,9 @@ from nodeattest_controller import manifests
 from nodeattest_controller.model.certificate_authority import BACKDATE
 from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_controller.model.objects import condition, flag, items, mapping, strings, text
-from nodeattest_controller.model.webhook_label import LABEL, is_decided, label_command
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_controller.model.webhook_configuration import LABEL, is_decided, label_command
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import __version__
-
-__all__ = [
-    "CONTRACTS",
-    "NEWEST_TESTED",
-    "OLDEST",
-    "OLDEST_MANAGEMENT",
-    "check_clocks",
-    "check_definitions",
-    "check_leadership",
-    "check_move",
-    "check_rights",
-    "check_versions",
-    "minor_version",
-]
 
 OLDEST: Final = (1, 31)
 OLDEST_MANAGEMENT: Final = (1, 33)

@@ -12,9 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_cli.errors import ExitCode
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = ["GROUPS", "HealthFinding", "HealthSeverity", "counts", "exit_code", "listed", "make_finding", "to_document"]
+from nodeattest_parsing.values import JsonObject
 
 _MAX_LISTED: Final = 8
 """Names that a finding lists."""

@@ -23,9 +23,9 @@ from nodeattest_controller.model.webhook_configuration import (
     narrowed_by,
     shipped_configuration,
 )
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_providers.x509_errors import X509_ERRORS
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.certificate_chain import X509_ERRORS
 
 __all__ = ["MUTATING", "VALIDATING", "check_webhook", "shipped_configuration"]
 

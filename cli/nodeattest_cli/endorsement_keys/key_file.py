@@ -17,15 +17,17 @@ from typing import Final, NamedTuple
 
 from nodeattest_cli.errors import UserError
 from nodeattest_controller.model.machine_record import MACHINE_RECORD
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.identifiers import is_dns_name, printable, provider_id
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
+from nodeattest_providers.identifiers import (
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+    ProviderID,
+    is_dns_name,
+    printable,
+    provider_id,
+)
 from nodeattest_providers.tpm.registered_key import read_registered_key
-
-__all__ = ["HOST_KINDS", "MAX_ROWS", "HostKind", "HostRef", "KeyRow", "parse_key_file"]
 
 MAX_ROWS: Final = 10_000
 """As many as ``spec.tpm.endorsementKeys`` of a policy takes."""

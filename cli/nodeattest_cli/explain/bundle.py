@@ -22,11 +22,9 @@ from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, PAUSED
 from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, strings, text, text_map
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG
 from nodeattest_discovery.token import is_token, is_token_id
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
-
-__all__ = ["BUNDLE", "make_bundle", "read_bundle"]
 
 BUNDLE: Final = "EvidenceBundle"
 """Kind of the bundle's first object: whose it is, when it was exported, what could not be read."""

@@ -29,23 +29,21 @@ from nodeattest_cli.fleet import (
     workload_endpoint,
 )
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
-from nodeattest_controller.model.csr_request import parse_request
+from nodeattest_controller.model.csr_request import parse_kubelet_request, parse_request
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
-from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.token_binding import is_kubeadm_config
-from nodeattest_controller.runtime.restmapper import path_of_reference
+from nodeattest_controller.runtime.platform_cache import path_of_reference
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
-
-__all__ = ["Collected", "Target", "TargetKind", "fetch", "newest", "parse_target"]
 
 _CSRS: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 _CSR: Final = "CertificateSigningRequest"

@@ -33,10 +33,8 @@ from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_controller.model.refusals import Requester, render_refusals
 from nodeattest_controller.platforms import check_platforms
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["explain", "explanation_lines", "export", "remedy_of"]
+from nodeattest_parsing.values import JsonObject
+from nodeattest_serving.bounded_server import SettingsError
 
 _KIND: Final = "CertificateSigningRequest"
 _MODE: Final = 0o600

@@ -44,10 +44,10 @@ from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster
 from nodeattest_controller.runtime.platform_cache import slim_object
 from nodeattest_controller.verification.facts import RequestFacts, Verification
 from nodeattest_controller.verification.infrastructure import read_infrastructure
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     PROVIDER_ID_OID,
     ClusterPin,
@@ -68,8 +68,6 @@ from nodeattest_providers.verifier_interface import (
     NodeRequest,
     UnusableSecret,
 )
-
-__all__ = ["NO_PLATFORMS", "DocumentFacts", "Inputs", "NotChecked", "Platforms", "pick"]
 
 Platforms = Mapping[str, Mapping[str, JsonValue]]
 NO_PLATFORMS: Final[Platforms] = MappingProxyType({})

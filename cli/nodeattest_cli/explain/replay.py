@@ -29,22 +29,19 @@ from nodeattest_controller.controllers.csr.issuer import is_reusable
 from nodeattest_controller.controllers.kubelet_serving.checks import CHECKS as KUBELET_CHECKS
 from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
-from nodeattest_controller.model.kubelet_csr import parse_kubelet_request
+from nodeattest_controller.model.csr_request import RequestState, parse_kubelet_request, parse_request, summarize
 from nodeattest_controller.model.node_names import node_names
 from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.resolver import platform_endorsement_keys
 from nodeattest_controller.verification.checks import RequestCheck, Stage
 from nodeattest_controller.verification.facts import RequestFacts
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Check, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
-
-__all__ = ["CheckOutcome", "CheckStep", "Explanation", "explain_request", "first_request_name"]
 
 F = TypeVar("F", bound=RequestFacts)
 

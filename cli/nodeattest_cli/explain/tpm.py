@@ -16,32 +16,19 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from nodeattest_cli.output import format_table
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.tpm.attestation_key import check_attestation_key
+from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.event_log import NO_PCR, Event, EventLog, hash_of, parse_event_log
 from nodeattest_providers.tpm.event_log_checks import Measured, measure
-from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
+from nodeattest_providers.tpm.key_templates import EK_TEMPLATES, check_attestation_key
 from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
-from nodeattest_providers.tpm.public_area import PublicArea, parse_public
-from nodeattest_providers.tpm.quote import parse_quote
-from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
-from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size
+from nodeattest_providers.tpm.quote import parse_quote, parse_signature, signature_is_valid
+from nodeattest_providers.tpm.structures import Alg, PcrSelection, PublicArea, digest_size, parse_public
 from nodeattest_providers.verifier_interface import NodeRequest
-
-__all__ = [
-    "ShownLog",
-    "describe",
-    "event_type_name",
-    "explain_endorsement_keys",
-    "explain_quote_signature",
-    "read_log",
-    "tpm_facts",
-]
 
 _NO_ACTION: Final = 0x00000003
 _SEPARATOR: Final = 0x00000004

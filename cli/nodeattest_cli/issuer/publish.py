@@ -39,9 +39,7 @@ from nodeattest_identity.publish.store import (
 )
 from nodeattest_identity.tokens.jwt import printable
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = ["publish", "read_keys"]
+from nodeattest_parsing.values import JsonObject
 
 _FILE: Final = click.Path(path_type=Path)
 _CA_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)

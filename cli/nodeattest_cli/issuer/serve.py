@@ -20,9 +20,7 @@ from nodeattest_identity.serve.settings import (
     ServeSettings,
 )
 from nodeattest_kube.addresses import POD_IPS, AddressRules, parse_network, parse_pod_ips
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["serve"]
+from nodeattest_serving.bounded_server import SettingsError
 
 
 @click.command()

@@ -24,10 +24,8 @@ from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.tokens.jwks_cache import StaticKeys, read_key_files
 from nodeattest_identity.tokens.jwt import MAX_SIZE, Claims, Expected, printable
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-
-__all__ = ["verify"]
 
 _STANDARD_INPUT: Final = "-"
 _FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)

@@ -36,23 +36,20 @@ from nodeattest_cli.machines.rejoin import TOKEN_LIFETIME, RejoinToken, issue_to
 from nodeattest_cli.machines.reset import ask_confirmation, check_reason, operator, record_event
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option
 from nodeattest_cli.output import print_document, print_lines, to_json
-from nodeattest_controller.controllers.auto_approval.node_coverage import is_attested
-from nodeattest_controller.model.attestation import parse_attestation
-from nodeattest_controller.model.attestation_reset import new_for_adoption, reset
+from nodeattest_controller.controllers.auto_approval.permissions import is_attested
+from nodeattest_controller.model.attestation import new_for_adoption, parse_attestation, reset
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import condition, items, key_of, text
+from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Conflict, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from nodeattest_parsing.values import JsonObject, key_of
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.identifiers import MAX_PROVIDER_ID, node_name, printable, provider_id
-from nodeattest_providers.names import NodeName, ProviderName
+from nodeattest_providers.identifiers import MAX_PROVIDER_ID, NodeName, ProviderName, node_name, printable, provider_id
 from nodeattest_providers.registry import INSECURE
-
-__all__ = ["adopt"]
 
 _MAX_LISTED: Final = 10
 _WORD: Final = re.compile(rf"[!-~]{{1,{MAX_PROVIDER_ID}}}")

@@ -19,8 +19,6 @@ from nodeattest_cli.output import format_table, print_document, print_lines, to_
 from nodeattest_controller.model.objects import rfc3339
 from nodeattest_kube.client import ApiClient
 
-__all__ = ["list_machines", "outage_budget"]
-
 _HEADINGS: Final = (
     *("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "STATE", "REFUSED", "RESETS"),
     *("PROVIDER ID", "ATTESTATION", "MESSAGE"),

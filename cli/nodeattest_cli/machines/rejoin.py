@@ -1,6 +1,6 @@
 """``nodeattest machines rejoin``: a short bootstrap token for one machine that outlived its certificate.
 
-The token is good for this machine alone (``nodeattest_controller.model.bound_tokens``), for authentication only, for a
+The token is good for this machine alone (``model.issuance_rules``), for authentication only, for a
 day at most; it is shown once and kept nowhere here. The controller lets the machine in, which has to prove itself as
 ever. The workload cluster is reached by a kubeconfig that is given, or as the controller does, by the Secret
 ``<cluster>-kubeconfig``.
@@ -29,20 +29,19 @@ from nodeattest_cli.options import (
 from nodeattest_cli.output import print_document, print_lines, to_json
 from nodeattest_cli.token import store
 from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
-from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import RESOURCES
 from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
 from nodeattest_discovery.token import generate
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import ProviderName
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Forbidden, NotFound
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.registry import BUILT_IN
-
-__all__ = ["TOKEN_LIFETIME", "RejoinToken", "issue_token", "rejoin"]
 
 TOKEN_LIFETIME: Final = Duration(timedelta(minutes=1), timedelta(hours=24))
 _KUBEADM_APPROVES: Final = "kubeadm:node-autoapprove-bootstrap"

@@ -2,7 +2,7 @@
 
 Nothing is written before it was shown and agreed to. One compare-and-swap on what was shown, tried again only while the
 pins are still those. Who, when and why are in the ledger and in an Event. What a reset means:
-``nodeattest_controller.model.attestation_reset``.
+``nodeattest_controller.model.attestation``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.fleet import attestation_path, find_attestation, title
 from nodeattest_cli.options import cluster_option, connected, namespace_option
 from nodeattest_cli.output import print_lines
-from nodeattest_controller.model.attestation import owner_of, parse_attestation
-from nodeattest_controller.model.attestation_reset import MAX_REASON, reset
+from nodeattest_controller.model.attestation import MAX_REASON, owner_of, parse_attestation, reset
 from nodeattest_controller.model.objects import rfc3339, text
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, Conflict
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Conflict
 from nodeattest_kube.events import ObjectRef, event_document
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = ["ask_confirmation", "check_reason", "cleared_by_reset", "operator", "record_event", "reset_machine"]
+from nodeattest_parsing.values import JsonObject
 
 _TRIES: Final = 5
 _REVIEW: Final = ("authentication.k8s.io", "v1", "selfsubjectreviews")

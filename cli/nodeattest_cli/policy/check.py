@@ -22,28 +22,23 @@ from nodeattest_cli.options import files_option, installed_option
 from nodeattest_cli.output import print_lines
 from nodeattest_cli.policy import machines
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     RenderingRefused,
     RenderOptions,
-)
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import (
-    is_rendered,
     is_rendered_kind,
-    render,
 )
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered, render
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION, annotated, shares_secret
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
-from nodeattest_controller.model.webhook_label import is_decided, label_command, needs_webhook
+from nodeattest_controller.model.webhook_configuration import is_decided, label_command, needs_webhook
 from nodeattest_controller.verification import policy_validation
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, key_of
 from nodeattest_parsing import structural_schema
+from nodeattest_parsing.values import JsonObject, JsonValue, key_of
 from nodeattest_providers import registry
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ProviderName
-
-__all__ = ["check", "notes", "problems"]
+from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ProviderName
 
 _API_VERSION: Final = "/".join(OWN)
 _SEVERAL: Final = (

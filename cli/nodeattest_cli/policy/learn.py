@@ -26,13 +26,11 @@ from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import cluster_key
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.tpm.config import TpmPolicy, parse_policy
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, digest_size
-
-__all__ = ["BootRecord", "Proposal", "learn", "propose", "registers_from_attestation"]
 
 _WARNING: Final = "Learning trusts what these machines booted. Compare with values that you know before you apply this."
 _UNUSED: Final = "PCR {pcr}: all zero: nothing was measured into it, so that value shows nothing of what booted."

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
-from nodeattest_controller.model.bootstrap_providers import provider_of_kind
 from nodeattest_controller.model.identity_rules import POOL_REMEDY
+from nodeattest_controller.model.infrastructure_kinds import provider_of_kind
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
     ContractReference,
@@ -23,12 +23,10 @@ from nodeattest_controller.model.machine_view import (
 )
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, selects
-from nodeattest_kube.jsontypes import JsonObject, key_of
+from nodeattest_parsing.values import JsonObject, key_of
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
-
-__all__ = ["beside", "cluster_with", "refused"]
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _MACHINES: Final = ("Machine", "MachineSet", "MachineDeployment", "MachinePool")

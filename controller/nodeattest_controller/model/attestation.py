@@ -1,4 +1,24 @@
-"""The ledger: MachineAttestation objects, what they pin, and the one transition that issues a certificate. Pure.
+"""What an attestation record keeps of verdicts and of what they led to: the last one, what was done to the node. Pure.
+
+The last verdict stands until a certificate is issued or an operator resets the record. What was done to a node is
+written down before it is done, so that a replica which dies in between leaves a record too much, never one too few.
+
+Keys that were certified and left a record's history of certificates, by an operator's reset or by newer ones.
+
+Promises: no key is forgotten, and so none gets another certificate, while a certificate for it is valid; of those that
+ended the newest 32 are remembered. With each key goes the first request that it answered, which no other key may
+answer. Pure.
+
+An operator's reset of an attestation record: what it forgets, what it keeps, and the trail that it leaves. Pure.
+
+Promises: the machine may bind itself anew by the policy's rules, as a new one; no key that was certified is certified
+again, and none answers a first request that another key answered; who reset it, when and why stays in
+``spec.resets``. Fields that are not named here are kept as they are.
+Leaves to others: writing the object with the resourceVersion that was read (a controller that evaluated the older one
+then loses its own compare-and-swap); certificates, which live until they end: nothing revokes them.
+Source: docs/wire-format.md §4.5 (TPM2_Clear zeroes resetCount); docs/decisions.md.
+
+The ledger: MachineAttestation objects, what they pin, and the one transition that issues a certificate. Pure.
 
 One object a machine, keyed by cluster and provider ID (``clusterctl move`` gives new UIDs and drops status, so the
 facts live in ``spec``). It is written by compare-and-swap on resourceVersion *before* the certificate reaches the CSR:
@@ -10,45 +30,215 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import SignedCertificate
-from nodeattest_controller.model.last_decision import (
-    APPROVED,
-    LastDecision,
-    Remediation,
-    parse_last_decision,
-    parse_remediation,
-)
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.model.refusals import RecordedRefusal, parse_refusals
-from nodeattest_controller.model.retired_keys import (
-    RetiredKey,
-    parse_purpose,
-    parse_retired,
-    render_retired,
-    retire,
-)
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
-from nodeattest_providers.pins import COMPOSITE, pins_for, split_pin
+from nodeattest_providers.config_fields import COMPOSITE, pins_for, split_pin
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
-__all__ = [
-    "Attestation",
-    "IssuedCertificate",
-    "attestation_name",
-    "first_uid_of",
-    "new_attestation",
-    "owner_of",
-    "parse_attestation",
-    "record_certificate",
-    "render_attestation",
-    "retired_key",
-]
+APPROVED: Final = "Approved"
+DENIED: Final = "Denied"
+"""A request that was authenticated as the machine's own node was refused."""
+RESET: Final = "Reset"
+_DONE: Final = frozenset(FailureAction) - {FailureAction.NONE}
+
+
+@dataclass(frozen=True, slots=True)
+class LastDecision:
+    """``spec.lastVerdict``."""
+
+    verdict: str
+    reason: str
+    time: datetime | None = None
+    """Of a refusal: when this reason came first."""
+
+    def render(self) -> JsonObject:
+        """Write it as it is in the ledger; needs a time."""
+        return {"verdict": self.verdict, "reason": self.reason, "time": rfc3339(self.time) if self.time else ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remediation:
+    """``spec.onFailure``: what was done, or was about to be done, to the machine's Node."""
+
+    action: FailureAction
+    node_name: str
+    node_uid: str
+    reason: str
+    """Of the refusal that led to it."""
+    time: datetime
+
+    def render(self) -> JsonObject:
+        """Write it as it is in the ledger."""
+        return {
+            "action": str(self.action),
+            "nodeName": self.node_name,
+            "nodeUID": self.node_uid,
+            "reason": self.reason,
+            "time": rfc3339(self.time),
+        }
+
+
+def parse_last_decision(spec: JsonObject) -> LastDecision | None:
+    """Read ``spec.lastVerdict``."""
+    found = mapping(spec, "lastVerdict")
+    if not text(found, "verdict"):
+        return None
+    return LastDecision(text(found, "verdict"), text(found, "reason"), moment(text(found, "time")))
+
+
+def parse_remediation(spec: JsonObject) -> Remediation | None:
+    """Read ``spec.onFailure``; one that cannot be read is none."""
+    found = mapping(spec, "onFailure")
+    time = moment(text(found, "time"))
+    if time is None or text(found, "action") not in _DONE:
+        return None
+    return Remediation(
+        action=FailureAction(text(found, "action")),
+        node_name=text(found, "nodeName"),
+        node_uid=text(found, "nodeUID"),
+        reason=text(found, "reason"),
+        time=time,
+    )
+
+
+KEEP_ENDED: Final = 32
+"""Keys remembered after their certificates ended: four times the history of certificates."""
+MAX_LIVE: Final = MappingProxyType({Purpose.CLIENT: 512, Purpose.SERVING: 256})
+"""Keys of one machine with certificates that live, beside its history, so that serving certificates never bar a client
+one; an attestation record stays below 256 KiB. A machine that loses its key at each boot and boots every ten minutes
+reaches it after three days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetiredKey:
+    """A key, and when its certificate ends."""
+
+    spki: str
+    """``sha256:<hex>``, as in the ledger's entries."""
+    serial: str
+    not_after: datetime
+    purpose: Purpose = Purpose.CLIENT
+    first_request_uid: str = ""
+    """Of the first request that it answered; empty for one-step providers, and in records of earlier versions."""
+
+
+def retire(known: Sequence[RetiredKey], more: Iterable[RetiredKey], now: datetime) -> tuple[RetiredKey, ...]:
+    """Add keys, oldest first, and forget the oldest of those whose certificates ended."""
+    every = [*known, *more]
+    ended = [key for key in every if key.not_after <= now]
+    forgotten = {id(key) for key in ended[: max(len(ended) - KEEP_ENDED, 0)]}
+    return tuple(key for key in every if id(key) not in forgotten)
+
+
+def live_keys(known: Sequence[RetiredKey], purpose: Purpose, now: datetime) -> int:
+    """Count the keys of a purpose whose certificates still live."""
+    return sum(key.not_after > now for key in known if key.purpose is purpose)
+
+
+def parse_purpose(item: JsonObject) -> Purpose:
+    """Read ``purpose``; entries of versions that knew one have none."""
+    return Purpose.SERVING if text(item, "purpose") == Purpose.SERVING else Purpose.CLIENT
+
+
+def parse_retired(spec: JsonObject) -> tuple[RetiredKey, ...]:
+    """Read ``spec.retiredKeys``."""
+    return tuple(key for item in items(spec, "retiredKeys") if (key := _parse(item)) is not None)
+
+
+def render_retired(known: Sequence[RetiredKey]) -> list[JsonObject]:
+    """Write ``spec.retiredKeys``."""
+    return [_render(key) for key in known]
+
+
+def _parse(item: JsonObject) -> RetiredKey | None:
+    spki, not_after = text(item, "spki"), moment(text(item, "notAfter"))
+    if not spki or not_after is None:
+        return None
+    return RetiredKey(
+        spki=spki,
+        serial=text(item, "serial"),
+        not_after=not_after,
+        purpose=parse_purpose(item),
+        first_request_uid=text(item, "firstRequestUID"),
+    )
+
+
+def _render(key: RetiredKey) -> JsonObject:
+    body: JsonObject = {"spki": key.spki, "notAfter": rfc3339(key.not_after)}
+    if key.serial:  # optional in the schema, which takes no empty one
+        body["serial"] = key.serial
+    if key.purpose is Purpose.SERVING:
+        body["purpose"] = key.purpose
+    if key.first_request_uid:
+        body["firstRequestUID"] = key.first_request_uid
+    return body
+
+
+KEEP_RESETS: Final = 16
+"""Resets kept, newest last; a machine that needs more has another problem."""
+MAX_REASON: Final = 512
+"""Characters, as the CRD's schema has it."""
+_MAX_NAME: Final = 256
+_FORGOTTEN: Final = frozenset({"fingerprints", "boot", "issued", "expires"})
+
+
+def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
+    """Return the attestation record without pins, boot state and certificates; its keys go to ``retiredKeys``.
+
+    ``by`` is the operator's user name.
+    """
+    known, spec = parse_attestation(attestation), mapping(attestation, "spec")
+    kept = {name: value for name, value in spec.items() if name not in _FORGOTTEN}
+    entry: JsonObject = {
+        "time": rfc3339(now),
+        "by": by[:_MAX_NAME],
+        "reason": reason[:MAX_REASON],
+        "fingerprints": dict[str, JsonValue](text_map(spec, "fingerprints")),
+    }
+    retired = retire(known.retired, map(retired_key, known.issued), now)
+    verdict: JsonObject = {"verdict": "Reset", "reason": "AttestationReset", "time": rfc3339(now)}
+    resets: list[JsonValue] = [*items(spec, "resets"), entry]
+    added: JsonObject = {"resets": resets[-KEEP_RESETS:], "lastVerdict": verdict}
+    if retired:
+        added["retiredKeys"] = [*render_retired(retired)]
+    return {**attestation, "spec": {**kept, **added}}
+
+
+def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reason: str, now: datetime) -> JsonObject:
+    """Make the attestation record of a machine whose node joined without attestation: as one that was reset.
+
+    It binds the node's name to the machine, so that nobody else takes it meanwhile.
+    """
+    owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
+    fresh: JsonObject = {
+        "apiVersion": GROUP_VERSION,
+        "kind": "MachineAttestation",
+        "metadata": {
+            "name": attestation_name(member.cluster_name, member.provider_id),
+            "namespace": member.namespace,
+            "labels": {CLUSTER_LABEL: member.cluster_name},
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "clusterName": member.cluster_name,
+            "machineName": member.name,
+            "providerID": member.provider_id,
+            "nodeName": node_name,
+        },
+    }
+    return reset(fresh, by=by, reason=reason, now=now)
+
 
 GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
 KEEP_ISSUED: Final = 8

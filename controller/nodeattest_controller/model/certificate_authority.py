@@ -23,20 +23,10 @@ from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.binding import cluster_pin
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.names import ClusterPin, NodeName, Purpose
-from nodeattest_providers.subject import kubelet_subject
-from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = [
-    "CertificateAuthority",
-    "SignedCertificate",
-    "SubjectAltNames",
-    "bundle_pins",
-    "load_authority",
-    "names_in",
-    "sign_certificate",
-]
+from nodeattest_providers.identifiers import ClusterPin, NodeName, Purpose
+from nodeattest_providers.pkcs10 import kubelet_subject
 
 BACKDATE: Final = timedelta(minutes=5)
 """kubernetes pkg/controller/certificates/signer: tolerate clocks that are a little behind."""

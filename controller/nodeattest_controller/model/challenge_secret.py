@@ -18,28 +18,12 @@ from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, is_kubeadm_config
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.challenge.config import parse_policy
 from nodeattest_providers.challenge.protocol import PROVIDER
+from nodeattest_providers.challenge.verifier import parse_policy
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import UnusableSecret
-
-__all__ = [
-    "SECRET_FILE",
-    "SECRET_KEY",
-    "SECRET_TYPE",
-    "challenge_secret_name",
-    "creates_secrets",
-    "has_own_config",
-    "new_secret",
-    "no_own_config",
-    "operators_secret_name",
-    "owner_uid",
-    "read_secret",
-    "refers_to_secret",
-    "secret_value",
-]
 
 SECRET_TYPE: Final = "attestation.cluster.x-k8s.io/challenge"
 SECRET_KEY: Final = "secret"

@@ -16,26 +16,8 @@ from nodeattest_controller.model.node_names import NameClaim, NameSources, NameS
 from nodeattest_controller.model.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import MachineName, ProviderID
+from nodeattest_providers.identifiers import MachineName, ProviderID, printable
 from nodeattest_providers.verifier_interface import NodeRequest
-
-__all__ = [
-    "POOL_REMEDY",
-    "NameContext",
-    "check_adoption",
-    "check_binding",
-    "check_claim",
-    "check_fingerprints",
-    "check_machine_name",
-    "check_machine_ready",
-    "check_no_hijack",
-    "check_node_name",
-    "check_pool_instance",
-    "check_takeover",
-    "find_machine",
-    "has_name",
-]
 
 POOL_REMEDY: Final = (
     "name each instance's providerID, endorsement key and nodeName in the policy's spec.tpm.endorsementKeys (provider "

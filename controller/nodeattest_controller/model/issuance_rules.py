@@ -2,31 +2,37 @@
 
 They are asked while key, node name and fingerprints are reserved, directly before signing; the record is then written
 by compare-and-swap. Source: docs/identity-rules.md, "Ledger".
+
+The rules of a challenge's two requests: one answer to one first request, and one key for one answer. Pure.
+
+Both hold across an operator's reset: what a retired key answered is not forgotten.
+
+Source: docs/identity-rules.md, "Two steps".
+
+Bootstrap tokens that are worth one machine: the group that names it, and the rule about its holder. Pure.
+
+A token's Secret may give its user further groups (``auth-extra-groups``). One of ours names a machine by a hash; the
+API server writes the groups of the requester into a request, so they can be believed. Every provider is held to
+this, ``insecure`` too: a stolen bound token opens one door.
+Source: k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern); docs/decisions.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.model.attestation import KEEP_ISSUED, Attestation
-from nodeattest_controller.model.csr_request import RequestState
+from nodeattest_controller.model.attestation import KEEP_ISSUED, MAX_LIVE, Attestation, first_uid_of, live_keys
+from nodeattest_controller.model.csr_request import CSRSummary, RequestState
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.retired_keys import MAX_LIVE, live_keys
+from nodeattest_providers.binding import length_prefix
+from nodeattest_providers.config_fields import pins_for, split_pin
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import Purpose
-from nodeattest_providers.pins import pins_for, split_pin
+from nodeattest_providers.identifiers import Purpose
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
-
-__all__ = [
-    "check_approval_known",
-    "check_key_is_new",
-    "check_key_of_one_machine",
-    "check_live_certificates",
-    "check_pinned_fingerprints",
-    "check_replacement_interval",
-]
 
 REPLACEMENT_INTERVAL: Final = timedelta(minutes=10)
 """A machine that proved itself but lost its key may replace a live one this often ("Ledger")."""
@@ -109,3 +115,69 @@ def check_pinned_fingerprints(attestation: Attestation, attested: AttestedNode) 
                 got="another",
                 remedy="if the hardware was replaced: nodeattest machines reset, or re-create the Machine",
             )
+
+
+_RESTARTS = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED)})
+"""What may have become of a first request whose agent may begin anew: an answer can wait too long for its turn."""
+
+
+def check_not_answered(request: NodeRequest, attestation: Attestation) -> None:
+    """Refuse a first request whose answer was certified."""
+    if attestation.answered_first(request.uid):
+        raise Denied(
+            Reason.SUPERSEDED,
+            expected="a first request that nobody answered yet",
+            got="one whose second request was certified",
+            remedy="nothing to do",
+        )
+
+
+def check_first_request_pending(request: NodeRequest, summary: CSRSummary, name: str, attestation: Attestation) -> None:
+    """Refuse an answer to a first request that was decided; ``name`` is the first request's.
+
+    A certificate for this key on record is asked before the first request's own state: a copy of the second request,
+    handled earlier, closes the first one, and must not get the honest second one denied.
+    """
+    known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
+    if summary.state is not RequestState.PENDING and known is None:
+        raise Denied(
+            _RESTARTS.get(summary.denial_reason, Reason.FIRST_REQUEST_MISMATCH),
+            expected="a first request that is still pending",
+            got=f"{name} is {summary.state}",
+            remedy="file a new first request",
+        )
+
+
+def check_challenge_answered_once(request: NodeRequest, attestation: Attestation, attested: AttestedNode) -> None:
+    """Refuse a second key for one answered challenge."""
+    if attestation.answered_otherwise(first_uid_of(attested), request.csr.spki_sha256):
+        raise Denied(
+            Reason.REPLAYED,
+            expected="one key for one answered challenge",
+            got="a second key",
+            remedy="file a new first request",
+        )
+
+
+BOUND_GROUP_PREFIX: Final = "system:bootstrappers:nodeattest:"
+_LABEL: Final = b"nodeattest/v1/token-machine"
+_DIGITS: Final = 32
+"""Hex digits of the hash: 128 bits, as many as an attestation record's name has."""
+
+
+def bound_group(cluster: str, provider_id: str) -> str:
+    """Name the group of the tokens that are good for one machine; ``cluster`` is ``namespace/name``."""
+    digest = hashlib.sha256(length_prefix(_LABEL, cluster.encode(), provider_id.encode())).hexdigest()
+    return BOUND_GROUP_PREFIX + digest[:_DIGITS]
+
+
+def check_bound_token(request: NodeRequest, cluster: str) -> None:
+    """Identity rule 4: who is bound to a machine asks for that machine, and is bound to no other besides."""
+    bound = {group for group in request.groups if group.startswith(BOUND_GROUP_PREFIX)}
+    if bound and bound != {bound_group(cluster, request.csr.provider_id)}:
+        raise Denied(
+            Reason.TOKEN_NOT_THIS_MACHINES,
+            expected="a requester that is bound to the requested machine, or to none",
+            got=f"{request.username}, bound to another machine",
+            remedy="use the bootstrap token that was made for this machine",
+        )

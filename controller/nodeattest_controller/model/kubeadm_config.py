@@ -19,8 +19,6 @@ from nodeattest_discovery.token import is_token
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 
-__all__ = ["KeptConfig", "kept_config", "machine_uid", "slim_config"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeptConfig:

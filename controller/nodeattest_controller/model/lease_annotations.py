@@ -13,8 +13,6 @@ from typing import Final
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import COMMIT
 
-__all__ = ["COMMIT_ANNOTATION", "HOLDER_ANNOTATION", "VERSION_ANNOTATION", "lease_annotations"]
-
 VERSION_ANNOTATION: Final = "nodeattest.x-k8s.io/version"
 COMMIT_ANNOTATION: Final = "nodeattest.x-k8s.io/commit"
 HOLDER_ANNOTATION: Final = "nodeattest.x-k8s.io/version-of"

@@ -11,8 +11,6 @@ from nodeattest_controller.model.machine_view import MachineView, pool_view, vie
 from nodeattest_controller.model.objects import text
 from nodeattest_parsing.values import JsonObject
 
-__all__ = ["CLUSTER_KINDS", "MACHINE_KINDS", "machine_view", "machine_views"]
-
 _READERS: Final[Mapping[str, Callable[[JsonObject], list[MachineView]]]] = MappingProxyType(
     {"Machine": lambda obj: [view_of_machine(obj)], "MachinePool": views_of_pool, MACHINE_RECORD: views_of_record}
 )

@@ -18,19 +18,9 @@ from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineV
 from nodeattest_controller.model.objects import flag, items, mapping, moment, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers
-from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderID
-
-__all__ = [
-    "CLUSTER_RECORD",
-    "MACHINE_RECORD",
-    "check_cluster_active",
-    "cluster_active",
-    "cluster_flaw",
-    "cluster_paused",
-    "views_of_record",
-]
+from nodeattest_providers.identifiers import NodeName, ProviderID
+from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 
 MACHINE_RECORD: Final = "MachineRecord"
 CLUSTER_RECORD: Final = "ClusterRecord"

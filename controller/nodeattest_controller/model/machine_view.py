@@ -14,28 +14,9 @@ from typing import Final, Literal
 
 from nodeattest_controller.model.objects import condition, flag, items, mapping, moment, strings, text, text_map
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_providers.node_interface import SecretBytes
 from nodeattest_providers.verifier_interface import MachineFacts, UnusableSecret
-
-__all__ = [
-    "CLUSTER_LABEL",
-    "MAX_ADDRESSES",
-    "MAX_INSTANCES",
-    "RESOURCES",
-    "ContractReference",
-    "MachineResource",
-    "MachineView",
-    "PoolView",
-    "bootstrap_config_ref",
-    "bounded",
-    "cluster_of",
-    "control_plane_ref",
-    "infrastructure_ref",
-    "pool_view",
-    "view_of_machine",
-    "views_of_pool",
-]
 
 CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
 CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"

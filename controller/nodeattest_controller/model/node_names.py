@@ -18,20 +18,7 @@ from typing import Final
 from nodeattest_controller.model.infrastructure_kinds import HostReference, known_kind
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import NodeName
-
-__all__ = [
-    "NameClaim",
-    "NameSources",
-    "NameStrength",
-    "claim_to",
-    "claimed_names",
-    "is_named",
-    "names_of_host",
-    "node_names",
-    "object_names",
-]
+from nodeattest_providers.identifiers import NodeName, is_dns_name
 
 _NAME_ADDRESSES: Final = frozenset({"Hostname", "InternalDNS"})
 

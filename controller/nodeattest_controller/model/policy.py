@@ -14,33 +14,13 @@ from typing import Final, TypeVar, cast
 
 from nodeattest_controller.model.infrastructure_kinds import HOST_KINDS, Expression, GroupKind, parse_expression
 from nodeattest_controller.model.objects import flag, items, mapping, strings, text
-from nodeattest_parsing.durations import parse_whole_seconds
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.times import parse_whole_seconds
+from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_parsing.values import JsonValue as RawValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.registry import BUILT_IN, INSECURE
-
-__all__ = [
-    "OWN_SECTIONS",
-    "REFUSED_CONFIGURATIONS",
-    "FailureAction",
-    "InfrastructurePolicy",
-    "OnFailure",
-    "Policy",
-    "ServingPolicy",
-    "TokenBinding",
-    "check_authorized",
-    "parse_attestation_policy",
-    "policy_for",
-    "ruling_policy",
-    "selecting",
-    "selector_holds",
-    "selects",
-]
 
 OWN_SECTIONS: Final = frozenset(BUILT_IN)
 """Names that a policy has as sections of its own; other providers' settings are in ``spec.providers``."""

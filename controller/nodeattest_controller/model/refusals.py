@@ -16,20 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.model.objects import items, moment, rfc3339, text
-from nodeattest_parsing.printable import one_line
-from nodeattest_parsing.values import JsonObject
-
-__all__ = [
-    "KEEP",
-    "MAX_MESSAGE",
-    "MAX_NAME",
-    "MAX_REASONS",
-    "RecordedRefusal",
-    "Requester",
-    "latest_refusals",
-    "parse_refusals",
-    "render_refusals",
-]
+from nodeattest_parsing.values import JsonObject, one_line
 
 MAX_REASONS: Final = 8
 """Entries of each kind of requester; the ones that came last stay."""

@@ -22,25 +22,8 @@ from nodeattest_controller.model.objects import mapping, text, text_map
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
+from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest
-
-__all__ = [
-    "UNCONFIRMED_LIFETIME",
-    "ExpectedProviderID",
-    "Infrastructure",
-    "check_provider_id",
-    "check_provider_id_free",
-    "check_record_owner",
-    "check_recorded_provider_id",
-    "check_renewable",
-    "expected_provider_id",
-    "host_names",
-    "identified",
-    "platform_endorsement_keys",
-    "record_of_other_id",
-    "select_machine",
-]
 
 _MAX_LISTED: Final = 8
 _DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)

@@ -23,25 +23,8 @@ from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import is_dns_name, printable
-from nodeattest_providers.names import NodeName, Purpose
+from nodeattest_providers.identifiers import NodeName, Purpose, is_dns_name, printable
 from nodeattest_providers.verifier_interface import Addresses, NodeRequest
-
-__all__ = [
-    "ClusterNetwork",
-    "ConflictingMachines",
-    "addresses_final",
-    "check_client_certificate",
-    "check_sans",
-    "check_sans_listed",
-    "check_sans_unclaimed",
-    "check_serving_allowed",
-    "for_machine",
-    "is_ip",
-    "network_of",
-    "normalize_host",
-    "san_candidates",
-]
 
 ConflictingMachines = Callable[[str], Sequence[MachineView]]
 """Other machines of the cluster that list or claim a name or address."""

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.model.bound_tokens import bound_group
+from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import TokenBinding
@@ -23,21 +23,6 @@ from nodeattest_discovery.token import USER_PREFIX, is_token
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import NodeRequest
-
-__all__ = [
-    "DELETE_UNNAMED",
-    "KUBEADM_CONFIG",
-    "LOST_TOKEN",
-    "NamedTokens",
-    "asking_token",
-    "check_token_binding",
-    "check_token_named",
-    "has_bootstrap_data",
-    "is_kubeadm_config",
-    "named_tokens",
-    "no_token",
-    "recorded_token",
-]
 
 KUBEADM_CONFIG: Final = ("bootstrap.cluster.x-k8s.io", "KubeadmConfig")
 """Group and kind of the one configuration that is read."""

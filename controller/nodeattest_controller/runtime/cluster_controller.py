@@ -3,16 +3,25 @@
 A ``ClusterController`` is one controller; for each connection it makes a ``ClusterRunner``, which runs as long as the
 connection exists and is notified when an object of the cluster changes in the management cluster.
 Leaves to others: connecting (``cluster_manager``), restarting after bugs (``supervisor``), every decision.
+
+The outcome of a request, for controllers that act on it: conditions of Machines, a policy's onFailure.
+
+Values only, and the interface of observers, which ``nodeattest_kube.periodic`` calls: a bug in one stays its own.
+Their methods must not block.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube.client import ApiClient, ApiError
-
-__all__ = ["ClusterController", "ClusterRunner"]
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_providers.errors import Reason
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 
 
 class ClusterRunner(Protocol):
@@ -50,4 +59,54 @@ class ClusterController(Protocol):
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> ClusterRunner | None:
         """Make the runner of one connection; ``client`` is the workload cluster's. None: nothing to do there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CSRIssued:
+    """A certificate was published."""
+
+    cluster: ClusterKey
+    member: MachineView
+    node_name: NodeName
+    provider: ProviderName
+    purpose: Purpose
+    serial: str
+    not_after: datetime
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CSRDenied:
+    """A request was denied for good."""
+
+    cluster: ClusterKey
+    provider_id: ProviderID
+    """As the request claims it: proven by nothing."""
+    node_name: NodeName
+    """As the request claims it; proven where ``by_node``."""
+    username: str
+    by_node: bool
+    """Whether the API server authenticated the requester as that very node (``system:node:<node_name>``)."""
+    provider: ProviderName
+    purpose: Purpose
+    reason: Reason
+    request_name: str
+    """Of the CertificateSigningRequest."""
+    message: str = field(repr=False)
+    """Expected, got and remedy: for the management cluster only."""
+    at: datetime
+    evaluated: bool = True
+    """Whether a check refused the request; False where its time ran out before it was evaluated."""
+
+
+class CSRObserver(Protocol):
+    """Observes outcomes; both methods return at once."""
+
+    def granted(self, verdict: CSRIssued) -> None:
+        """Take in a certificate."""
+        ...
+
+    def refused(self, verdict: CSRDenied) -> None:
+        """Take in a denial."""
         ...

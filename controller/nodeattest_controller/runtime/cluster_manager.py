@@ -28,15 +28,13 @@ from nodeattest_controller.runtime.guard import Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
-from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, KubeconfigError
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Conflict, KubeconfigError
+from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.input_scheduler import InputScheduler
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.lookups import Lookups
-from nodeattest_kube.periodic import call_every
-from nodeattest_kube.workqueue import WorkQueue
-
-__all__ = ["ClusterManager", "KubeconfigObserver", "Marks"]
+from nodeattest_kube.periodic import BackoffPolicy, call_every
+from nodeattest_kube.store import Lookups
+from nodeattest_parsing.values import JsonObject
 
 _LOG: Final = logging.getLogger(__name__)
 LOG_PERIOD: Final = 60.0

@@ -21,20 +21,9 @@ from typing import Final
 
 from nodeattest_controller.model.objects import condition as find
 from nodeattest_controller.model.objects import items, mapping, number, rfc3339, text
-from nodeattest_kube.client import ApiClient, Conflict, Invalid
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_parsing.printable import one_line
-
-__all__ = [
-    "Condition",
-    "ConditionStatus",
-    "Severity",
-    "remove_condition",
-    "set_condition",
-    "update_status",
-    "with_condition",
-    "without_condition",
-]
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Conflict, Invalid
+from nodeattest_parsing.values import JsonObject, JsonValue, one_line
 
 MAX_MESSAGE: Final = 10240
 """Characters; v1beta1's limit, the lower of the two (the CRDs' maxLength)."""

@@ -1,4 +1,8 @@
-"""The reflectors of one API server by name, and what keeps them from being complete.
+"""A bound on what is kept of a list that a cluster's API server sends.
+
+An endless list, or one with endless names, is an error and does not exhaust the controller's memory.
+
+The reflectors of one API server by name, and what keeps them from being complete.
 
 Promises: nothing cached has ``metadata.managedFields``, half of what a Machine weighs: nobody reads it here, and a
 write that does not have it leaves it as it is (apimachinery pkg/util/managedfields).
@@ -15,12 +19,34 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from nodeattest_controller.logs import fields
-from nodeattest_kube.client import WATCH_SECONDS, ApiClient, ApiError, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.client import WATCH_SECONDS, ApiClient
+from nodeattest_kube.errors import ApiError, NotFound, TooLarge
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.values import JsonObject
 
-__all__ = ["InformerSet", "StartWatch", "without_managed_fields"]
+MOST: Final = 20_000
+"""Things that are kept of one list: some times what a large cluster has."""
+_CHARACTERS: Final = 400
+"""Characters a thing, on the average: names have 253 at most."""
+
+
+class ListLimit:
+    """Counts what is kept in one look."""
+
+    def __init__(self, what: str, most: int = MOST) -> None:
+        self._what = what
+        self._most = most
+        self._things = 0
+        self._characters = 0
+
+    def take(self, *words: str) -> None:
+        """Count one thing that is kept, with the words that are kept of it; raises TooLarge."""
+        self._things += 1
+        self._characters += sum(map(len, words))
+        if self._things > self._most or self._characters > self._most * _CHARACTERS:
+            raise TooLarge(200, f"the list of {self._what} does not end: more than {self._most} are not kept")
+
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -19,13 +19,12 @@ from nodeattest_controller.model.machine_view import ContractReference, MachineV
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens
 from nodeattest_controller.runtime.informers import StartWatch
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
-
-__all__ = ["CURRENT", "KubeadmConfigs"]
 
 _RESOURCE: Final = "kubeadmconfigs"
 CURRENT: Final = 60.0

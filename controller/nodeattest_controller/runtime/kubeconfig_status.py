@@ -17,7 +17,7 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.runtime.cluster_events import PERIOD
+from nodeattest_controller.runtime.cluster_log import PERIOD
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -29,12 +29,10 @@ from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_path, cluster_ref
-from nodeattest_kube.client import ApiError, NotFound
+from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.workqueue import QueueMetrics, WorkQueue
-
-__all__ = ["ACCEPTED", "REFUSED", "KubeconfigStatus"]
+from nodeattest_kube.fair_queue import QueueMetrics, WorkQueue
+from nodeattest_parsing.values import JsonObject
 
 _LOG: Final = logging.getLogger(__name__)
 ACCEPTED: Final = "KubeconfigAccepted"

@@ -1,4 +1,10 @@
-"""The management cluster as the controller sees it: caches of the objects that verdicts depend on.
+"""How much memory the management cluster's caches may take: half of what the container has.
+
+The other half is for the program, what is parsed of the objects, a list that is read anew, reviews of the webhook, and
+workload clusters' requests.
+Source: Linux Documentation/admin-guide/cgroup-v2.rst (``memory.max``) and cgroup-v1/memory.rst.
+
+The management cluster as the controller sees it: caches of the objects that verdicts depend on.
 
 Clusters and machines come from ``sources``; beside them policies, ledgers and the clusters' Secrets are kept, and
 infrastructure objects (``platforms``). Reads are from memory; ``live_member`` and the ledger's compare-and-swap are the
@@ -10,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
@@ -19,36 +26,53 @@ from nodeattest_controller.model.machine_view import (
     MachineResource,
     MachineView,
 )
-from nodeattest_controller.model.objects import items, key_of, mapping, number, object_identity, text
+from nodeattest_controller.model.objects import items, mapping, number, object_identity, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
-from nodeattest_controller.runtime.attestation_order import AttestationOrder
-from nodeattest_controller.runtime.container_memory import cache_memory
-from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.runtime.indexes import AttestationOrder, ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet
-from nodeattest_controller.runtime.kept_objects import (
-    SECRET_SUFFIXES,
-    is_read,
-)
 from nodeattest_controller.runtime.platform_cache import PlatformCache
 from nodeattest_controller.runtime.sources import (
     OWN_GROUP,
     OWN_VERSION,
+    SECRET_SUFFIXES,
     Changed,
     InformerRef,
+    is_read,
     namespaces,
-    node_key,
     sources_of,
 )
-from nodeattest_kube import paths
-from nodeattest_kube.client import WATCH_SECONDS, ApiClient, ApiError, Conflict, NotFound
-from nodeattest_kube.jsontypes import JsonObject, version_of
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import WATCH_SECONDS, ApiClient
+from nodeattest_kube.errors import ApiError, Conflict, NotFound
+from nodeattest_kube.jsontypes import version_of
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.values import JsonObject, key_of
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import ClusterFacts
 
-__all__ = ["OWN_GROUP", "OWN_VERSION", "Changed", "MachineResource", "ManagementCache", "node_key"]
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_FILES: Final = ("memory.max", "memory/memory.limit_in_bytes")
+"""Of versions 2 and 1."""
+_MOST: Final = 1 << 30
+"""Bytes, and what is taken where there is no limit."""
+
+
+def cache_memory(cgroup: Path = _CGROUP) -> int:
+    """Return bytes."""
+    limits = [_limit(cgroup / name) for name in _FILES]
+    return min([_MOST, *(limit // 2 for limit in limits if limit is not None)])
+
+
+def _limit(file: Path) -> int | None:
+    """Read a limit; None where there is none."""
+    try:
+        written = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return int(written) if written.isdecimal() else None  # "max" is none
+
 
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
 _MORE_ROOM: Final = "raise the controller's memory limit, or delete what the namespace does not need"

@@ -11,11 +11,9 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.events import ObjectRef
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = ["claimed_ref", "cluster_path", "cluster_ref", "member_ref"]
+from nodeattest_parsing.values import JsonObject
 
 
 def member_ref(member: MachineView) -> ObjectRef:

@@ -1,4 +1,6 @@
-"""Sources of clusters and machines: Cluster API's objects, and records that operators write.
+"""Which cluster an object of the management cluster belongs to, and which Secrets are read. Pure.
+
+Sources of clusters and machines: Cluster API's objects, and records that operators write.
 
 Promises: no request is decided before every configured source has been read whole, because a machine that one of them
 does not know another may claim. Which sources there are is a setting, never guessed.
@@ -18,30 +20,30 @@ from typing import Final, Protocol
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_kinds import machine_views
-from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded
+from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded, cluster_of
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.objects import text
-from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
-from nodeattest_controller.runtime.kept_objects import cluster_of_object
-from nodeattest_kube import paths
-from nodeattest_kube.backoff import RECONNECT
-from nodeattest_kube.client import ApiError, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_kube.errors import ApiError, NotFound
+from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.values import JsonObject
 
-__all__ = [
-    "CLUSTER_GROUP",
-    "OWN_GROUP",
-    "OWN_VERSION",
-    "Changed",
-    "InformerRef",
-    "Source",
-    "machine_key",
-    "namespaces",
-    "node_key",
-    "sources_of",
-]
+SECRET_SUFFIXES: Final = ("-kubeconfig", "-ca")
+"""Of the Secrets that are read, after the cluster's name."""
+
+
+def cluster_of_object(obj: JsonObject) -> ClusterKey:
+    """Name the cluster of a Machine, pool, record or MachineAttestation."""
+    return cluster_key(text(obj, "metadata", "namespace"), cluster_of(obj))
+
+
+def is_read(secret: JsonObject) -> bool:
+    """Return whether a Secret has a kubeconfig or a CA, by its name."""
+    return text(secret, "metadata", "name").endswith(SECRET_SUFFIXES)
+
 
 Changed = Callable[[ClusterKey, frozenset[str] | None], None]
 """Told what changed: a cluster, and the provider IDs and names (``node_key``) of the machines concerned; None where

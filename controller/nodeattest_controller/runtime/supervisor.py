@@ -2,6 +2,11 @@
 
 Promises: a bug is logged with its traceback; the controller starts anew after seconds, at most every five minutes
 while the bug lasts; no other controller, cluster or connection is touched. Cancelling ends the controller for good.
+
+The change bus: passes changes of the management cluster to the controllers that subscribed.
+
+Promises: subscribers register after construction, so no part refers to one that does not exist yet; a bug in one
+subscriber is logged and keeps no other from being notified. Subscribers must not block.
 """
 
 from __future__ import annotations
@@ -16,11 +21,8 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_controller.runtime.cluster_controller import ClusterController, ClusterRunner
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube.backoff import BackoffPolicy
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.notify import notify
-
-__all__ = ["RESTART", "SupervisedRunner", "supervise"]
+from nodeattest_kube.periodic import BackoffPolicy, notify
 
 _LOG: Final = logging.getLogger(__name__)
 RESTART: Final = BackoffPolicy(initial=5.0, cap=300.0, jitter=0.25)
@@ -117,3 +119,34 @@ class SupervisedRunner:
                 await self._runner.run()
         finally:
             self._runner = None
+
+
+ClusterChanged = Callable[[ClusterKey, frozenset[str] | None], None]
+"""Gets a cluster, and the provider IDs and names (``sources.node_key``) of the machines that changed; None: any may
+have changed, or the Cluster, its policy, its kubeconfig or its CA."""
+
+
+class ChangeBus:
+    """Subscribers of each kind of change."""
+
+    def __init__(self) -> None:
+        self._clusters: list[ClusterChanged] = []
+        self._policies: list[Callable[[str], None]] = []
+
+    def subscribe_clusters(self, subscriber: ClusterChanged) -> None:
+        """Have a subscriber notified of changed clusters."""
+        self._clusters.append(subscriber)
+
+    def subscribe_policies(self, subscriber: Callable[[str], None]) -> None:
+        """Have a subscriber notified of a namespace whose policies changed."""
+        self._policies.append(subscriber)
+
+    def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
+        """Notify of a changed cluster."""
+        for subscriber in self._clusters:
+            notify(subscriber, cluster, keys)
+
+    def policies_changed(self, namespace: str) -> None:
+        """Notify of changed policies."""
+        for subscriber in self._policies:
+            notify(subscriber, namespace)

@@ -20,13 +20,13 @@ from nodeattest_controller.model.csr_request import MAX_BASE64, CSRSummary, Requ
 from nodeattest_controller.model.objects import items, mapping, metadata, rfc3339, text, text_map
 from nodeattest_controller.runtime.conditions import MAX_MESSAGE
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiClient, NotFound
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import AlreadyExists, NotFound
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.printable import one_line
-from nodeattest_providers.names import (
+from nodeattest_parsing.values import JsonObject, JsonValue, one_line
+from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_PROVIDER_ID,
     ANNOTATION_REASON,
@@ -34,8 +34,6 @@ from nodeattest_providers.names import (
     NodeName,
     ProviderName,
 )
-
-__all__ = ["WorkloadClient"]
 
 _LOG: Final = logging.getLogger(__name__)
 _CSR: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")

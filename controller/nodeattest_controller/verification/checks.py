@@ -13,9 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Final, Generic, Protocol, TypeVar
 
-from nodeattest_providers.names import Purpose
-
-__all__ = ["BOTH_ROUNDS", "EVERY_PURPOSE", "Needs", "Pipeline", "RequestCheck", "Round", "Stage"]
+from nodeattest_providers.identifiers import Purpose
 
 
 class Needs(StrEnum):

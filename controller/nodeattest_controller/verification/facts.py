@@ -3,13 +3,15 @@
 ``FactSource`` is where facts come from: ``ControllerFacts`` here (caches and live reads), stored documents in
 ``nodeattest explain``. ``RequestFacts`` is what checks see: it holds a fact, or the exception that came instead of it.
 Leaves to others: every rule.
+
+The node names that a policy's sections give to machines, whichever provider attests. Pure.
 """
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -44,11 +46,13 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Round
 from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure
 from nodeattest_controller.verification.runner import VerificationRunner
-from nodeattest_kube.batches import in_batches
+from nodeattest_kube.store import in_batches
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Unavailable
-from nodeattest_providers.names import NodeName, ProviderName, Purpose
-from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
+from nodeattest_providers.config_fields import COMPOSITE
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
+from nodeattest_providers.platform import provable_names
 from nodeattest_providers.verifier_interface import (
     Addresses,
     AttestedNode,
@@ -59,8 +63,6 @@ from nodeattest_providers.verifier_interface import (
     NodeRequest,
     UnusableSecret,
 )
-
-__all__ = ["ControllerFacts", "FactSource", "RequestFacts", "Verification", "fact"]
 
 _EMPTY: Final = LedgerFacts()
 _MAX_READ: Final = 8
@@ -541,3 +543,18 @@ class ControllerFacts:
             machine.bootstrap, machine.namespace, lambda kept: (kept.uid, kept.machine_uid) == (owner, machine.uid)
         )
         return read_secret(secret, config, machine.uid)
+
+
+def registered_names(
+    sections: Mapping[ProviderName, Mapping[str, JsonValue]], find: Callable[[ProviderName], ClusterAPISigner]
+) -> Iterator[tuple[ProviderID, NodeName]]:
+    """Yield each machine to which a section gives a name; ``find`` raises Denied for a provider that is not here.
+
+    ``composite`` has no names of its own: those of its parts are in the parts' sections.
+    """
+    for provider in sections.keys() - {COMPOSITE}:
+        try:
+            verifier = find(provider)
+        except Denied:
+            continue
+        yield from (provable_names(verifier, sections) or {}).items()

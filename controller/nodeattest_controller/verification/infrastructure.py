@@ -18,9 +18,7 @@ from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.model.resolver import Infrastructure
 from nodeattest_controller.runtime.platform_cache import no_platform
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY
-
-__all__ = ["ObjectReader", "kind_of", "may_derive_same", "read_infrastructure"]
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 
 
 class ObjectReader(Protocol):

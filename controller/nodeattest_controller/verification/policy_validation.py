@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from nodeattest_controller.model.policy import OWN_SECTIONS, Policy, parse_attestation_policy
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import ClusterAPISigner
-
-__all__ = ["first_flaw", "flaw_of", "installed", "section_flaws"]
 
 
 def installed(provider: ProviderName) -> ClusterAPISigner | None:

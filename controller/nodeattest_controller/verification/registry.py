@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from nodeattest_controller.metrics import Metrics
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.registry import SIGNERS, installed
 from nodeattest_providers.verifier_interface import ClusterAPISigner
-
-__all__ = ["VerifierRegistry"]
 
 
 class VerifierRegistry:

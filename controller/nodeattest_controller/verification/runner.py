@@ -15,8 +15,6 @@ from typing import Final, TypeVar
 
 from nodeattest_providers.errors import Reason, Unavailable
 
-__all__ = ["VerificationRunner"]
-
 _T = TypeVar("_T")
 
 _MAX_WAIT: Final = 1.0

@@ -24,9 +24,7 @@ from nodeattest_controller.model.serving_names import (
 )
 from nodeattest_controller.verification.checks import Needs, RequestCheck
 from nodeattest_controller.verification.facts import RequestFacts
-from nodeattest_providers.names import Purpose
-
-__all__ = ["LIVE_CHECKS", "MEMORY_CHECKS"]
+from nodeattest_providers.identifiers import Purpose
 
 _SERVING: Final = frozenset({Purpose.SERVING})
 _SOURCE: Final = "serving certificates"

@@ -12,8 +12,6 @@ from nodeattest_controller.model.identity_rules import check_no_hijack
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
 from nodeattest_controller.verification.facts import RequestFacts
 
-__all__ = ["ACTIVE_CLUSTER", "MACHINE_NOW", "NO_OTHER_NODE"]
-
 
 async def _active_cluster(facts: RequestFacts) -> None:
     await facts.cluster()

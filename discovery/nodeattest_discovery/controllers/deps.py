@@ -15,22 +15,12 @@ from typing import Final, Protocol
 
 from nodeattest_discovery import informers
 from nodeattest_discovery.informers import ChangeFunction
-from nodeattest_kube.backoff import BackoffPolicy
-from nodeattest_kube.client import ApiClient, ApiError
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_kube.fair_queue import Timer, WorkQueue, loop_timer
+from nodeattest_kube.periodic import BackoffPolicy
 from nodeattest_kube.reflector import Reflector
-from nodeattest_kube.workqueue import Timer, WorkQueue, loop_timer
-
-__all__ = [
-    "RECHECK",
-    "ControllerDeps",
-    "Observer",
-    "TokenController",
-    "seconds_until",
-    "slim_token",
-    "token_informer",
-    "watch_cluster_info",
-]
+from nodeattest_parsing.values import JsonObject
 
 RECHECK: Final = 60.0
 """Maximum seconds until an expiry is checked again, as the clock may jump."""

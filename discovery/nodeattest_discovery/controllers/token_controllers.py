@@ -10,15 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from nodeattest_discovery.controllers.bootstrap_signer.reconciler import BootstrapSigner
+from nodeattest_discovery.controllers.bootstrap_signer import BootstrapSigner
 from nodeattest_discovery.controllers.deps import ControllerDeps, Observer, TokenController, token_informer
-from nodeattest_discovery.controllers.token_cleaner.reconciler import TokenCleaner
-from nodeattest_kube.client import ApiClient, ApiError
-from nodeattest_kube.jsontypes import JsonObject, key_of
-from nodeattest_kube.notify import notify
+from nodeattest_discovery.controllers.token_cleaner import TokenCleaner
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_kube.periodic import notify
 from nodeattest_kube.reflector import Reflector
-
-__all__ = ["Supervise", "TokenControllers"]
+from nodeattest_parsing.values import JsonObject, key_of
 
 Supervise = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]
 """Runs the controller of a name, and starts it anew after a bug."""

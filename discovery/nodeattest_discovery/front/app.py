@@ -14,17 +14,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from nodeattest_discovery.front.cluster_cache import ClusterCache
-from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.service import DiscoveryService
-from nodeattest_discovery.front.settings import FrontSettings
-from nodeattest_discovery.front.webhook import TokenReviewService
+from nodeattest_discovery.front.service import DiscoveryService, FrontSettings, Metrics
+from nodeattest_discovery.front.tokenreview import TokenReviewService
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.tls import ServingCertificate
-
-__all__ = ["Ports", "run"]
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from nodeattest_discovery import clusterinfo, informers, secret
-from nodeattest_kube.client import ApiClient, JsonObject
-
-__all__ = ["ClusterCache", "ClusterReader"]
+from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.values import JsonObject
 
 _MAX_TOKENS: Final = 20_000
 _MAX_BYTES: Final = 64 << 20

@@ -1,4 +1,15 @@
-"""The one resource of the discovery front: cluster-info for clients that know a token, signed with that token.
+"""Settings of a discovery front: one frozen value that the command builds.
+
+Metrics of a discovery front.
+
+Authenticates a JWT by the bootstrap token that signed it. Pure.
+
+Promises: a bad JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path
+here, with one MAC each, and end in one ``Denied``. Leaves to others: what an authenticated client gets, which is never
+more than cluster-info.
+Source: companion proposal 000, "JWT authentication"; RFC 6750 §2.1 (Bearer).
+
+The one resource of the discovery front: cluster-info for clients that know a token, signed with that token.
 
 Promises: a request causes no read of the API server. An unauthenticated client learns nothing, not even which tokens
 exist. No JWT is logged. The signed response is the final entity, without further encoding, because
@@ -11,24 +22,164 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from nodeattest_discovery import clusterinfo, jws, jwt
-from nodeattest_discovery.front.authenticate import authenticate, bearer_token
+from nodeattest_discovery import clusterinfo, jwt, secret
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.front.cluster_cache import ClusterReader
-from nodeattest_discovery.front.metrics import Metrics
-from nodeattest_discovery.front.settings import FrontLimits
+from nodeattest_discovery.jwt import Mac, UnverifiedJWT
+from nodeattest_discovery.secret import TokenSecret
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.jsontypes import JsonObject, dig, dig_text
-from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_providers.errors import Denied
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.values import JsonObject, dig, dig_text
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
+from nodeattest_serving.health import CounterFunc, export_build_info
 from nodeattest_serving.replies import Reply, refusal
 
-__all__ = ["DiscoveryService", "has_body"]
+_MIN_STALE: Final = 120.0
+"""Seconds; a quiet API server is heard of once a minute (watch bookmarks)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontLimits(ConnectionLimits):
+    """Limits of a client, of a token and of all together."""
+
+    client_burst: int = 100
+    client_rate: float = 10.0
+    """Requests a second of one client address (of an IPv6 /64); many nodes may stand behind one."""
+    token_burst: int = 500
+    token_rate: float = 50.0
+    """Answers a second for one token: a pool of machines shares one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """The TokenReview webhook."""
+
+    address: BindAddress
+    client_ca: Path | None = None
+    """Whose certificates a kube-apiserver may show; without it the address must be a loopback one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontSettings:
+    """All settings."""
+
+    address: BindAddress
+    certificate: Path
+    """The serving certificate and its chain; read again when the file changes."""
+    key: Path
+    audience: str | None = None
+    """The cluster's identifier, where it has one: a JWT that names another is refused."""
+    max_stale: float = 300.0
+    """Seconds that what was read last is answered with while the API server is away."""
+    health: BindAddress | None = None
+    webhook: WebhookSettings | None = None
+    limits: FrontLimits = field(default_factory=FrontLimits)
+
+    def __post_init__(self) -> None:
+        if self.max_stale < _MIN_STALE:
+            raise SettingsError(f"max-stale: expected at least {_MIN_STALE:.0f} s, got {self.max_stale:g}")
+        if self.webhook is not None and self.webhook.client_ca is None and not self.webhook.address.is_loopback:
+            raise SettingsError(
+                f"the webhook: expected a client CA, or an address that only this machine reaches, got "
+                f"{self.webhook.address} without one: say --webhook-client-ca-file"
+            )
+
+
+class Metrics:
+    """Counters of one front, in a registry of its own; no label's value comes from a request."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        export_build_info(self._registry)
+        self._answers = Counter(
+            "nodeattest_discovery_requests",
+            "Responses by service and status.",
+            ("service", "code"),
+            registry=self._registry,
+        )
+        self._turned_away = CounterFunc(
+            "nodeattest_discovery_connections_turned_away", "Connections over a limit.", registry=self._registry
+        )
+
+    def answered(self, service: str, status: HTTPStatus) -> None:
+        """Count a response."""
+        self._answers.labels(service, str(status.value)).inc()
+
+    def watch_turned_away(self, read: Callable[[], int]) -> None:
+        """Export the number of connections over a limit."""
+        self._turned_away.set_function(read)
+
+    def render(self) -> bytes:
+        """Return the exposition."""
+        return generate_latest(self._registry)
+
+
+TokenLookup = Callable[[str], Mapping[str, object] | None]
+"""Returns the Secret of a token id."""
+
+_DUMMY_TOKEN: Final = BootstrapToken("000000", "0" * 16)
+_DUMMY_SECRET: Final[Mapping[str, object]] = {
+    "metadata": {"name": secret.secret_name(_DUMMY_TOKEN.id)},
+    "type": secret.SECRET_TYPE,
+    "data": secret.encode(TokenSecret(token=_DUMMY_TOKEN, expires=datetime(9999, 1, 1, tzinfo=UTC))),
+}
+"""What is read where there is no Secret, so that this takes as long: all that a usual token has, expiration and group
+too. ``jwt.verify`` takes no token of this for good, because 000000 is asked for under its own Secret or none."""
+_REMEDY: Final = "check the token: nodeattest token list"
+
+
+def bearer_token(header: str) -> bytes:
+    """Read what follows ``Bearer`` in an Authorization header; raises ``Denied``."""
+    scheme, _, rest = header.partition(" ")
+    if scheme.lower() != "bearer" or not rest:
+        raise Denied(
+            Reason.DISCOVERY_REQUEST_REFUSED,
+            expected="Authorization: Bearer <JWT>",
+            got="another scheme" if header else "none",
+            remedy="ask with a JWT, made with a bootstrap token",
+        )
+    return rest.encode("utf-8", "surrogateescape")
+
+
+def authenticate(
+    unverified: UnverifiedJWT, lookup: TokenLookup, *, now: float, audience: str | None = None, mac: Mac = jwt.hs256
+) -> BootstrapToken:
+    """Return the token that a JWT was made with; raises ``Denied``.
+
+    1. Check its Secret, or a dummy in its place: it signs, authenticates, is not being deleted.
+    2. The JWT is the token's, and valid now (``jwt.verify``).
+    3. Only now apply the result of 1.
+    """
+    # 1
+    found = lookup(unverified.token_id)
+    read = _DUMMY_SECRET if found is None else found
+    moment = datetime.fromtimestamp(now, UTC)
+    stored = secret.stored_token(read)
+    signs = secret.signing_token(read, moment) is not None
+    authenticates = secret.authenticating_groups(read, moment) is not None
+    # 2
+    jwt.verify(unverified, None if found is None else stored, now=now, audience=audience, mac=mac)
+    # 3
+    if stored is None or not (signs and authenticates):
+        raise Denied(
+            Reason.DISCOVERY_REQUEST_REFUSED,
+            expected="a token that has not expired, with the usages signing and authentication",
+            got="another",
+            remedy=_REMEDY,
+        )
+    return stored
+
 
 _log = logging.getLogger(__name__)
 

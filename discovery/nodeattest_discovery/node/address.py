@@ -17,8 +17,6 @@ from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import printable
 
-__all__ = ["cluster_info_path", "parse_endpoint", "parse_server"]
-
 _HTTPS: Final = "https://"
 _HTTPS_PORT: Final = 443
 _PORT: Final = re.compile(r":[0-9]+\Z", re.ASCII)

@@ -20,20 +20,18 @@ from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node import client, discovery_file, https
 from nodeattest_discovery.node.address import parse_server
+from nodeattest_discovery.node.client import Found, first_valid
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.credential import (
     BasicCredential,
-    ClientCertificate,
     FileCredential,
+    PublishedClusterInfo,
     TokenCredential,
     authorization,
     of_user,
 )
-from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReference, malformed, not_allowed
-from nodeattest_discovery.node.environment import Environment
-from nodeattest_discovery.node.result import Found
-from nodeattest_discovery.node.retry import first_valid
+from nodeattest_discovery.node.discovery_file import DiscoveryFile, Environment, FileReference, malformed, not_allowed
+from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable

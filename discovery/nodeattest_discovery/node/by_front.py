@@ -17,20 +17,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_discovery import clusterinfo, jws, jwt
-from nodeattest_discovery.node import client, configmap, https
+from nodeattest_discovery import clusterinfo, jwt
+from nodeattest_discovery import jwt as jws
+from nodeattest_discovery.node import client, https
+from nodeattest_discovery.node import credential as configmap
 from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
+from nodeattest_discovery.node.client import Found
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.environment import Environment
+from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.node.https import Response
-from nodeattest_discovery.node.result import Found
-from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
+from nodeattest_discovery.tls import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
-
-__all__ = ["by_front"]
 
 _SECTION: Final = "companion proposal 000, JWS content signing"
 _SIGNATURE: Final = "x-kubernetes-jws"

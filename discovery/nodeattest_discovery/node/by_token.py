@@ -12,22 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import parse_endpoint, parse_server
+from nodeattest_discovery.node.client import Found, first_valid
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.configmap import PublishedClusterInfo
-from nodeattest_discovery.node.environment import Environment
-from nodeattest_discovery.node.result import Found
-from nodeattest_discovery.node.retry import first_valid
-from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
+from nodeattest_discovery.node.credential import PublishedClusterInfo
+from nodeattest_discovery.node.discovery_file import Environment
+from nodeattest_discovery.tls import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-
-__all__ = ["by_token"]
 
 _SECTION = "companion proposal 001, join"
 

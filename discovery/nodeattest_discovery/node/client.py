@@ -1,4 +1,13 @@
-"""The requests of discovery: one file or object of one server.
+"""What discovery finds.
+
+Asks several servers in turn, again and again, until one gives a valid answer or the time is over.
+
+Promises: a server that was refused is not asked again, and does not keep the others from being asked; a server that is
+away or not ready is asked again every five seconds, as kubeadm asks its only one.
+Leaves to others: what is asked, and which answers are final.
+Source: kubeadm discovery/token (PollUntilContextTimeout: at once, then every five seconds, at most five minutes).
+
+The requests of discovery: one file or object of one server.
 
 Promises: a response, ``Unavailable`` for everything that another attempt may mend: no connection, no permission yet, an
 answer that is no cluster-info. kubeadm asks again for all of these, too.
@@ -7,22 +16,73 @@ answer that is no cluster-info. kubeadm asks again for all of these, too.
 from __future__ import annotations
 
 import http
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from nodeattest_discovery.node import configmap, https
+from nodeattest_discovery.clusterinfo import ClusterInfo
+from nodeattest_discovery.node import credential as configmap
+from nodeattest_discovery.node import https
 from nodeattest_discovery.node.address import cluster_info_path
 from nodeattest_discovery.node.clock import Clock, Deadline
-from nodeattest_discovery.node.configmap import PublishedClusterInfo
+from nodeattest_discovery.node.credential import PublishedClusterInfo
+from nodeattest_discovery.node.discovery_file import RETRY
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, KubeletServerError, Response, UntrustedServerError
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["RefusedError", "anchors", "fetch_cluster_info", "get"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A cluster, and why it may be believed to be the right one."""
+
+    kubeconfig: str = field(repr=False)
+    """The exact text of cluster-info, or of the file."""
+    info: ClusterInfo
+    """The same, read: where the API server is."""
+    ca_pem: bytes = field(repr=False)
+    """The CAs that may be trusted from now on."""
+    asked: str
+    """URL of the server that answered: ``https://host:port``."""
+    notes: tuple[str, ...] = ()
+    """What a person must read: what was not checked, what is not as asked."""
+
+
+T = TypeVar("T")
+
+
+def first_valid(
+    servers: Sequence[Endpoint], ask: Callable[[Endpoint], T], deadline: Deadline, log: Callable[[str], None]
+) -> T:
+    """Return the first valid answer.
+
+    ``ask`` raises ``Denied`` for an answer that no waiting mends, ``Unavailable`` for one that it may. Raises the first
+    refusal when every server was refused, else the last ``Unavailable`` when the time is over.
+    """
+    left = list(dict.fromkeys(servers))
+    refused: list[Denied] = []
+    deadline.waits_for("answer", f"an answer of {', '.join(server.url for server in left)}")
+    while True:
+        waiting: Unavailable | None = None
+        for server in tuple(left):
+            try:
+                return ask(server)
+            except Denied as denied:
+                refused.append(denied)
+                left.remove(server)
+                log(f"{server.url} is refused: {denied}")
+            except Unavailable as unavailable:
+                waiting = unavailable
+        if waiting is None:
+            raise refused[0] if refused else Unavailable(Reason.API_UNAVAILABLE, "no server", remedy="name one")
+        deadline.waits_for("another answer", f"another answer: {waiting.detail}")
+        if not deadline.pause(RETRY):
+            raise waiting
+
 
 _UNTRUSTED: Final = (
     "if this machine's clock is right, this is not the cluster's server, or its certificate names it otherwise"

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Backoff", "Clock", "Deadline", "random_unit"]
-
 _MAX_EXPONENT: Final = 20
 
 

@@ -1,4 +1,6 @@
-"""A discovery file taken apart: a kubeconfig of which one cluster, and perhaps one user, is meant.
+"""What discovery takes from its caller: a clock, somebody to report to, and how long it may take.
+
+A discovery file taken apart: a kubeconfig of which one cluster, and perhaps one user, is meant.
 
 Promises: text gives one cluster or ``Denied``; nothing in it skips verification, goes through a proxy, speaks plain
 http or runs a command; credentials only if the caller allows them; other files are named only by a local file. Two
@@ -9,17 +11,44 @@ Source: client-go tools/clientcmd/api/v1 and validation.go; kubeadm app/util/kub
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from nodeattest_discovery import kubeconfigs
+from nodeattest_discovery import clusterinfo as kubeconfigs
 from nodeattest_discovery.clusterinfo import check_server
+from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-__all__ = ["AUTHENTICATOR", "DiscoveryFile", "FileReference", "Stored", "User", "malformed", "not_allowed", "parse"]
+LIMIT: Final = 300.0
+"""Seconds for a whole discovery (kubeadm constants.DiscoveryTimeout, its timeouts.discovery)."""
+RETRY: Final = 5.0
+"""Seconds between two attempts (kubeadm constants.DiscoveryRetryInterval)."""
+
+
+def _tell_nobody(line: str) -> None:
+    del line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Arguments of every way of discovery."""
+
+    clock: Clock = field(default_factory=Clock)
+    log: Callable[[str], None] = _tell_nobody
+    """Takes one line for the person who waits; never a secret."""
+    limit: float = LIMIT
+    """Seconds for the whole of one discovery."""
+    public_roots: bytes | None = None
+    """CAs in PEM for servers of public names (a discovery file by URL); None: those of this machine."""
+
+    def deadline(self) -> Deadline:
+        """Start the clock of one discovery."""
+        return Deadline.after(self.clock, self.limit)
+
 
 AUTHENTICATOR: Final = "kubelet-authenticator"
 """The one command that a discovery file may name; nobody runs it because of that."""

@@ -30,19 +30,6 @@ from nodeattest_discovery.tls import ClientCertificate
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-__all__ = [
-    "LIMIT",
-    "SECONDS",
-    "UNVERIFIED",
-    "HttpsClient",
-    "HttpsError",
-    "KubeletServerError",
-    "Response",
-    "Server",
-    "Stream",
-    "UntrustedServerError",
-    "Verified",
-]
 
 SECONDS: Final = 10.0
 """For one exchange, from connecting to the last byte."""

@@ -21,15 +21,13 @@ from cryptography import x509
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.address import parse_server
+from nodeattest_discovery.node.client import Found
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.environment import Environment
-from nodeattest_discovery.node.result import Found
-from nodeattest_discovery.pins import pin_of
+from nodeattest_discovery.node.discovery_file import Environment
+from nodeattest_discovery.tls import pin_of
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-
-__all__ = ["refresh"]
 
 _SECTION = "companion proposal 001, client caching and update"
 _NOT_FOR_US: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND})

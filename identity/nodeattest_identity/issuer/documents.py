@@ -19,15 +19,10 @@ from urllib.parse import SplitResult, urlsplit
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate
-from nodeattest_kube.jsontypes import JsonValue, parse_json
+from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.endpoint import port_of
 from nodeattest_parsing.strict_base64 import encode_base64url
-
-__all__ = [
-    "CONFIGURATION_PATH", "CONFIGURATION_TYPE", "JWKS_PATH", "JWKS_TYPE", "MAX_AGE", "DocumentError",
-    "Documents", "UrlError", "configuration_url", "default_jwks_uri", "documents", "issuer_url", "jwks_url",
-    "parse_configuration",
-]  # fmt: skip
+from nodeattest_parsing.values import JsonValue
 
 CONFIGURATION_PATH: Final = "/.well-known/openid-configuration"
 """Where the configuration stands below an issuer's own path."""

@@ -26,22 +26,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_public_key,
 )
 
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
-from nodeattest_parsing.errors import ParseError
+from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.strict_base64 import decode_base64url, encode_base64url
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.x509_errors import X509_ERRORS
-
-__all__ = [
-    "MAX_SIZE",
-    "KeysError",
-    "VerifyingKey",
-    "deduplicate",
-    "read_jwks",
-    "read_pem",
-    "verifying_key",
-]
-
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
+from nodeattest_providers.certificate_chain import X509_ERRORS
+from nodeattest_providers.keys import PublicKey
 
 MAX_SIZE: Final = 1 << 20
 """Bytes of a file or a key set; a hundred keys take 60 KiB."""

@@ -1,4 +1,10 @@
-"""Forwards one request to one upstream and streams the response back, until a deadline.
+"""Streams a request's body to the upstream.
+
+Promises: a body is read at the upstream's pace and never stored. A body that is too long, too slow or broken ends the
+request, and ``refused`` has the error. ``100 Continue`` is sent once the upstream reads.
+Source: RFC 9110 §10.1.1, RFC 9112 §7.
+
+Forwards one request to one upstream and streams the response back, until a deadline.
 
 Promises: the request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure. No
 redirect is followed, no cookie kept, no environment variable used, no connection reused after a response to an upgrade.
@@ -13,7 +19,7 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
@@ -32,21 +38,82 @@ from aiohttp import (
     hdrs,
     web,
 )
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
 from nodeattest_identity.proxy import upgrade
-from nodeattest_identity.proxy.headers import Sender, request_headers, response_headers
+from nodeattest_identity.proxy.headers import RequestTarget, Sender, request_headers, response_headers
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits
-from nodeattest_identity.proxy.paths import RequestTarget
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
-from nodeattest_identity.proxy.request_body import RequestBody
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_kube.transport import AskedResponse
 from nodeattest_serving.bounded_server import RECEIVE_BUFFER
 from nodeattest_serving.http_server import READ_AHEAD
 
-__all__ = ["ForwardOptions", "Forwarder", "Upstream", "sender_of"]
+_NO_BODY: Final = (web.RequestPayloadError, HttpProcessingError, OSError)
+"""What aiohttp gives a reader of a body that is broken or breaks off (aiohttp http_parser.py, web_protocol.py)."""
+
+
+class RequestBody:
+    """A request's body on its way to the upstream."""
+
+    def __init__(self, request: web.BaseRequest, limits: ProxyLimits) -> None:
+        """Raise ``RefusalError`` if the announced length is too long."""
+        self.length = request.content_length
+        """Bytes; None: chunked."""
+        self.refused: RefusalError | None = None
+        """Why it ended too early; None: it did not."""
+        self.answered = False
+        self._request = request
+        self._limits = limits
+        self._timer: tuple[asyncio.Timeout, float] | None = None
+        expected = request.headers.get(hdrs.EXPECT)
+        if expected is not None and expected.lower() != "100-continue":
+            raise RefusalError(
+                Refusal.EXPECTATION_NOT_ALLOWED, "expected 100-continue, got another expectation", close=True
+            )
+        self._continue = expected is not None
+        if limits.max_body is not None and self.length is not None and self.length > limits.max_body:
+            raise self._too_large()
+
+    def answer_within(self, timer: asyncio.Timeout, deadline: float) -> None:
+        """Start the time limit of the response when the body ends."""
+        self._timer = timer, deadline
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Read the body at the upstream's pace."""
+        if self._continue:
+            await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        content, count = self._request.content, 0
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.body_idle_seconds):
+                    chunk = await content.readany()
+            except TimeoutError:
+                raise self._end(Refusal.REQUEST_TOO_SLOW, "expected more of the body, got nothing") from None
+            except _NO_BODY:
+                raise self._end(Refusal.REQUEST_MALFORMED, "expected a whole body, got a part") from None
+            if not chunk:
+                break
+            count += len(chunk)
+            if self._limits.max_body is not None and count > self._limits.max_body:
+                self.refused = self._too_large()
+                raise self.refused
+            yield chunk
+        if self._timer is not None and not self.answered:
+            timer, deadline = self._timer
+            timer.reschedule(min(deadline, asyncio.get_running_loop().time() + self._limits.answer_seconds))
+
+    def _end(self, refusal: Refusal, detail: str) -> RefusalError:
+        self.refused = RefusalError(refusal, detail, close=True)
+        return self.refused
+
+    def _too_large(self) -> RefusalError:
+        return RefusalError(
+            Refusal.BODY_TOO_LARGE, f"expected at most {self._limits.max_body} bytes, got more", close=True
+        )
+
 
 _IDLE_UPSTREAM: Final = 10.0
 """Seconds that an idle upstream connection is kept: less than known servers keep it."""

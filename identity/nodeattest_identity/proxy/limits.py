@@ -8,11 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "CONNECTION_BYTES", "MAX_FIELD", "MAX_FIELDS", "MAX_HEAD", "MAX_LINE", "STALLED_BYTES", "LogSampler",
-    "ProxyLimits", "UserBusyError", "UserRequests",
-]  # fmt: skip
-
 CONNECTION_BYTES: Final = 300 * 1024
 """Memory of one TLS connection, nearly all of it TLS buffers."""
 STALLED_BYTES: Final = 2200 * 1024

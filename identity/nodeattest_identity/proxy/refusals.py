@@ -16,8 +16,6 @@ from aiohttp import web
 
 from nodeattest_serving.replies import Reply, failure_status, response
 
-__all__ = ["STATUS", "Refusal", "RefusalError", "answer", "reply"]
-
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 

@@ -22,8 +22,6 @@ from aiohttp.http_writer import StreamWriter
 from nodeattest_identity.proxy.headers import response_headers
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
-__all__ = ["HEADERS", "accepted", "requested", "tunnel"]
-
 HEADERS: Final = {hdrs.CONNECTION: "Upgrade", hdrs.UPGRADE: "websocket"}
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """RFC 6455 §1.3."""

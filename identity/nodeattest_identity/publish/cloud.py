@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from obstore import UpdateVersion
     from obstore.store import AzureConfig, ClientConfig, GCSConfig, RetryConfig, S3Config
 
-__all__ = ["CloudStore"]
 
 _Store = S3Store | AzureStore | GCSStore
 _RETRY: Final[RetryConfig] = {

@@ -38,8 +38,6 @@ from nodeattest_identity.publish.state import LATEST, Desired, IssuerState, Issu
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 from nodeattest_identity.tokens.jwt import printable
 
-__all__ = ["CONFIGURATION", "STATE", "Current", "Plan", "Write", "jwks_path", "plan"]
-
 CONFIGURATION: Final = CONFIGURATION_PATH.removeprefix("/")
 STATE: Final = ".nodeattest/issuer-state.json"
 """The state object: public keys and times, no secret."""

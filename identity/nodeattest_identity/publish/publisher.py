@@ -42,8 +42,6 @@ from nodeattest_identity.tokens.jwt import printable
 from nodeattest_identity.tokens.relying_party import FetchedDocument, HttpsFetcher
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["PublicCheck", "PublicStatus", "PublishResult", "check_public", "dry_run", "open_store", "publish"]
-
 _ATTEMPTS: Final = 16
 """Two without conflicts: write, see that nothing is left. A conflict takes one."""
 _MAX_PAUSE: Final = 2.0
@@ -232,7 +230,7 @@ def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
     A store's library is imported only when that store is used.
     """
     if location.kind == "dir":
-        from nodeattest_identity.publish.directory import DirectoryStore
+        from nodeattest_identity.publish.store import DirectoryStore
 
         return DirectoryStore(Path(location.root), location.prefix)
     try:

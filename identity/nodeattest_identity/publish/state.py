@@ -14,9 +14,8 @@ from typing import Final
 
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, default_jwks_uri, documents
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
-from nodeattest_kube.jsontypes import JsonValue, parse_json
-
-__all__ = ["LATEST", "RETIRE_AFTER", "Desired", "IssuerState", "IssuerStateError", "KeyRecord", "encode", "parse"]
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.values import JsonValue
 
 RETIRE_AFTER: Final = 8761 * 3600
 """Seconds that an absent key stays published: the longest lifetime of a service account token, a year and an hour."""

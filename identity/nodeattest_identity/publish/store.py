@@ -4,20 +4,33 @@ Promises: a write replaces one object as a whole or not at all, and only if the 
 read: of two writers that read the same version, one gets ``WriteConflictError``. An error says what was expected, what
 was found and what to do, without any key or credential. ``StoreUnavailableError`` and ``WriteConflictError`` are
 temporary; the others need an operator.
+
+A directory that some web server serves: each object a file.
+
+Promises: a file is replaced by one rename after its bytes are on the disk; readable for everybody (0644, directories
+0755), because another user's web server reads it. Writers exclude each other by a file lock, so of two that read the
+same version one gets ``WriteConflictError``. Symbolic links below the directory are not followed, even if a path
+becomes one meanwhile: a writer there cannot direct a publisher elsewhere.
+Out of scope: content types and Cache-Control, which the web server sets.
 """
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import hashlib
+import os
 import re
+import secrets
+import stat
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, Protocol
 
-from nodeattest_kube.paths import is_segment
-
-__all__ = [
-    "FORMS", "MAX_OBJECT", "ForeignIssuerError", "ObjectStore", "PublishError", "StoreAccess", "StoreLocation",
-    "StoreRefusedError", "StoreUnavailableError", "StoredObject", "WriteConflictError", "parse_location",
-]  # fmt: skip
+from nodeattest_kube.client import is_segment
 
 MAX_OBJECT: Final = 1 << 20
 """Bytes of an object; the limit of a key set."""
@@ -124,3 +137,157 @@ def parse_location(text: str) -> StoreLocation:
         ):
             return StoreLocation(kind=kind, root=root, container="".join(container), prefix="/".join(parts))
     raise StoreRefusedError(f"--to: expected {FORMS}, got {text[:80]!a}")
+
+
+_FILE_MODE: Final = 0o644
+_DIRECTORY_MODE: Final = 0o755
+_LOCK: Final = ".nodeattest/lock"
+_LOCK_SECONDS: Final = 30.0
+_LOCK_INTERVAL: Final = 0.05
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_UNFINISHED: Final = ".nodeattest-"
+"""How the names of files begin that are being written."""
+
+
+class DirectoryStore:
+    """A prefix of a directory, which must exist; implements ``ObjectStore``."""
+
+    def __init__(self, root: Path, prefix: str = "", *, lock_seconds: float = _LOCK_SECONDS) -> None:
+        """``lock_seconds``: how long to wait for another writer."""
+        self._root = root
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._lock_seconds = lock_seconds
+        self.name: Final = f"dir:{root / prefix}"
+
+    async def read(self, path: str) -> StoredObject | None:
+        """Read a file."""
+        return await asyncio.to_thread(self._read, self._prefix + path)
+
+    async def write(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        content_type: str,
+        cache_control: str,
+        replaces: StoredObject | None,
+    ) -> None:
+        """Replace a file."""
+        del content_type, cache_control  # the web server sets the headers
+        await asyncio.to_thread(self._write, self._prefix + path, body, replaces)
+
+    def _read(self, path: str) -> StoredObject | None:
+        try:
+            if not self._root.is_dir():
+                raise StoreRefusedError(f"{self.name}: expected a directory, got none; make it, or mount it first")
+            with self._opened(path) as (folder, name):
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._refused(path, error) from None
+        try:
+            with os.fdopen(file, "rb") as opened:
+                body = opened.read(MAX_OBJECT + 1)
+        except OSError as error:
+            raise self._refused(path, error) from None
+        if len(body) > MAX_OBJECT:
+            raise StoreRefusedError(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
+        return StoredObject(body=body, e_tag=hashlib.sha256(body).hexdigest())
+
+    def _write(self, path: str, body: bytes, replaces: StoredObject | None) -> None:
+        try:
+            with self._locked(), self._opened(path, make=True) as (folder, name):
+                found = self._read(path)
+                if (found and found.e_tag) != (replaces and replaces.e_tag):
+                    raise WriteConflictError(f"{self.name}: {path} was written by another program meanwhile")
+                for left in os.listdir(folder):  # noqa: PTH208 - a path could lead elsewhere by now
+                    if left.startswith(_UNFINISHED):  # of a killed run: the lock is ours
+                        os.unlink(left, dir_fd=folder)
+                _replace(folder, name, body)
+        except OSError as error:
+            raise self._refused(path, error) from None
+
+    @contextmanager
+    def _opened(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
+        """Open the directory of a file, segment by segment and never by a link; gives it, and the file's name in it."""
+        *segments, name = path.split("/")
+        folder = os.open(self._root, _FOLDER)
+        try:
+            for segment in segments:
+                inner = self._inner(folder, segment, make=make)
+                os.close(folder)
+                folder = inner
+            yield folder, name
+        finally:
+            os.close(folder)
+
+    def _inner(self, folder: int, segment: str, *, make: bool) -> int:
+        """Open a directory in a directory."""
+        made = False
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(segment, mode=_DIRECTORY_MODE, dir_fd=folder)
+                made = True
+        try:
+            inner = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError:
+            if stat.S_ISLNK(os.stat(segment, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise StoreRefusedError(
+                    f"{self.name}: expected no symbolic link at {segment}, got one; remove it"
+                ) from None
+            raise
+        if made:
+            os.fchmod(inner, _DIRECTORY_MODE)
+        return inner
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """Hold the lock of the prefix; raises ``StoreUnavailableError`` if another writer keeps it."""
+        with self._opened(self._prefix + _LOCK, make=True) as (folder, name):
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            self._wait_for(lock)
+            yield
+        finally:
+            os.close(lock)
+
+    def _wait_for(self, lock: int) -> None:
+        until = time.monotonic() + self._lock_seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise StoreUnavailableError(
+                        f"{self.name}: expected the lock {_LOCK} within {self._lock_seconds:.0f} s, got none; end the "
+                        "publisher that holds it"
+                    ) from None
+                time.sleep(_LOCK_INTERVAL)
+            else:
+                return
+
+    def _refused(self, path: str, error: OSError) -> StoreRefusedError:
+        got = os.strerror(error.errno) if error.errno else "an error without a number"
+        return StoreRefusedError(
+            f"{self.name}: {path}: expected to read and write there, got {got!r}; check owner, mode, kind and free "
+            "space, and that it is mounted writable"
+        )
+
+
+def _replace(folder: int, name: str, body: bytes) -> None:
+    """Write another file, then rename it: a reader sees the old bytes or the new ones."""
+    unfinished = f"{_UNFINISHED}{secrets.token_hex(8)}"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fchmod(file.fileno(), _FILE_MODE)
+            os.fsync(file.fileno())
+        os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:  # also on a signal, no unfinished file stays
+        with suppress(FileNotFoundError):
+            os.unlink(unfinished, dir_fd=folder)
+        raise
+    os.fsync(folder)

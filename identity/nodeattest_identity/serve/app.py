@@ -19,12 +19,10 @@ from nodeattest_identity.serve.service import IssuerPaths, IssuerService, RouteC
 from nodeattest_identity.serve.settings import ApiServerSource, FileSource, KubeconfigSecretsSource, ServeSettings
 from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, read_api_server
 from nodeattest_kube.client import ApiClient
+from nodeattest_serving.bounded_server import SettingsError
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.settings import SettingsError
 from nodeattest_serving.tls import ServingCertificate
-
-__all__ = ["Ports", "run"]
 
 _FILE_PERIOD: Final = 2.0
 """Seconds between two checks of key files, at most: a check costs microseconds."""

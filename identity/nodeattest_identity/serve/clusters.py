@@ -22,16 +22,15 @@ from nodeattest_identity.serve.metrics import Metrics
 from nodeattest_identity.serve.service import IssuerPaths, RouteTable, issuer_paths
 from nodeattest_identity.serve.settings import KubeconfigSecretsSource
 from nodeattest_identity.serve.sources import PollConfig, Poller, read_api_server
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, JsonObject, KubeconfigError
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import KubeconfigError
+from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.input_scheduler import InputScheduler
-from nodeattest_kube.jsontypes import dig, dig_text
-from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.reflector import Reflector
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.store import Lookups
 from nodeattest_parsing.strict_base64 import decode_base64
-
-__all__ = ["Clusters"]
+from nodeattest_parsing.values import JsonObject, dig, dig_text
 
 _SELECTOR: Final = {"labelSelector": "cluster.x-k8s.io/cluster-name"}
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)

@@ -8,9 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from nodeattest_serving.metrics import CounterFunc, export_build_info
-
-__all__ = ["Metrics"]
+from nodeattest_serving.health import CounterFunc, export_build_info
 
 _STATUSES: Final = (
     HTTPStatus.OK,

@@ -32,8 +32,6 @@ from nodeattest_identity.issuer.documents import (
 from nodeattest_identity.serve.metrics import Metrics
 from nodeattest_serving.replies import Reply, refusal
 
-__all__ = ["IssuerPaths", "IssuerService", "RouteConflictError", "RouteTable", "issuer_paths", "matches"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerPaths:

@@ -9,9 +9,7 @@ from typing import Final
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.serve.service import IssuerPaths
 from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules
-from nodeattest_serving.settings import BindAddress, ConnectionLimits, SettingsError
-
-__all__ = ["ApiServerSource", "CertificateFiles", "FileSource", "KubeconfigSecretsSource", "ServeSettings"]
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 
 _MAX_AGE: Final = 7 * 24 * 3600
 _MIN_STALE: Final = 60.0

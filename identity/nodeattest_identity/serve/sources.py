@@ -34,12 +34,11 @@ from nodeattest_identity.issuer.documents import (
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, deduplicate, read_jwks, read_pem
 from nodeattest_identity.serve.metrics import Metrics
 from nodeattest_identity.serve.service import IssuerPaths, RouteTable
-from nodeattest_kube.client import ApiClient, ApiError, Forbidden, NotFound, Unreachable
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
 from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_serving.tls import stamp
-
-__all__ = ["KeyFileReader", "PollConfig", "Poller", "SourceError", "read_api_server"]
 
 _MAX_CONFIGURATION: Final = 64 * 1024
 _State = tuple[tuple[int, int, int] | None, ...]

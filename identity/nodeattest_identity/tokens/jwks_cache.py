@@ -19,17 +19,6 @@ from typing import Final, Protocol
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_jwks, read_pem
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = [
-    "CacheTimes",
-    "FetchKeys",
-    "FetchedKeys",
-    "JWKSCache",
-    "KeySource",
-    "StaticKeys",
-    "key_file_cache",
-    "read_key_files",
-]
-
 _REMEDY: Final = "see that the issuer's documents can be reached from here"
 
 

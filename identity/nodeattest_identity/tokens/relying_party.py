@@ -38,8 +38,6 @@ from nodeattest_identity.tokens.jwks_cache import FetchedKeys, JWKSCache, KeySou
 from nodeattest_identity.tokens.jwt import Claims, Expected, parse, printable, verify
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["FetchedDocument", "HttpsFetcher", "RelyingParty", "discover", "max_age"]
-
 TIME_LIMIT: Final = 10.0
 """Seconds for one document, from connecting to the last byte."""
 _OK: Final = 200

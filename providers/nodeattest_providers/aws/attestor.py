@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from time import sleep
 from typing import Final
 
-from nodeattest_providers.aws.node.imds import ADDRESS, NAME, Session
-from nodeattest_providers.aws.node.imds_answers import parse_imds_document, parse_imds_signature
+from nodeattest_providers.aws.node.imds import ADDRESS, NAME, Session, parse_imds_document, parse_imds_signature
 from nodeattest_providers.aws.node.sigv4 import sign
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
 from nodeattest_providers.binding import Binding

@@ -24,15 +24,23 @@ from cryptography import x509
 from nodeattest_providers import cms
 from nodeattest_providers.aws.api.instances import Ec2Instance
 from nodeattest_providers.aws.api.sts import CallerIdentity, parse_role_session
-from nodeattest_providers.aws.authorization_header import Authorization, parse_authorization
 from nodeattest_providers.aws.config import AwsPolicy
-from nodeattest_providers.aws.identity_document import IdentityDocument, parse_identity_document
-from nodeattest_providers.aws.protocol import MAX_PKCS7, PROVIDER, VERSION, AwsEvidence, parse_evidence
-from nodeattest_providers.aws.provider_id import InstanceRef, Partition, parse_provider_id, partition_of
-from nodeattest_providers.aws.trust_bundle import TrustBundle
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.aws.identity_document import IdentityDocument, TrustBundle, parse_identity_document
+from nodeattest_providers.aws.protocol import (
+    MAX_PKCS7,
+    PROVIDER,
+    VERSION,
+    Authorization,
+    AwsEvidence,
+    InstanceRef,
+    Partition,
+    parse_authorization,
+    parse_evidence,
+    parse_provider_id,
+    partition_of,
+)
+from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.evidence_checks import check_block, check_parsed
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
 FRESHNESS: Final = timedelta(minutes=5)

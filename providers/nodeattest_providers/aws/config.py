@@ -17,11 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_providers.aws.provider_id import PARTITION_NAME, partition_of
+from nodeattest_providers.aws.protocol import PARTITION_NAME, partition_of
 from nodeattest_providers.config_fields import check_keys, invalid, items, mapping, string_set, text
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform_fields import absolute_path, origin
+from nodeattest_providers.platform import absolute_path, origin
 
 _REQUIRED: Final = ("accounts", "regions", "roles")
 _SETTINGS: Final = (*_REQUIRED, "tags", "vpcs")

@@ -3,20 +3,37 @@
 Promises: any bytes give a value or ``Denied``; no key occurs twice, and the fields that are read have their type
 and spelling. AWS adds fields over the years: those are let through unread, since the whole document is signed.
 Source: AWS, "Instance identity documents".
+
+Which certificates sign the identity documents of a region: a bundle that an operator gives and may change.
+
+Promises: certificates are looked up by region and by nothing else that a document says; a file that changed is read
+again at the next verification, at most every few seconds; one that cannot be used leaves the last good in force, and
+that is logged. Regions of no known partition are skipped and logged, unless the bundle has no other. Keys are RSA of
+2048 bits or more, so AWS's older DSA and RSA-1024 certificates are refused by name.
+Source: AWS, "AWS public certificates for instance identity document signatures" (RSA-2048).
 """
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.aws.protocol import MAX_DOCUMENT
+from nodeattest_parsing.values import JsonObject, ParseError
+from nodeattest_providers.aws.protocol import MAX_DOCUMENT, partition_of
+from nodeattest_providers.certificate_chain import X509_ERRORS
+from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
 
 _SPELLINGS: Final = {
     "accountId": re.compile(r"[0-9]{12}"),
@@ -84,3 +101,98 @@ def _malformed(got: str) -> Denied:
         got=got,
         remedy="send what the metadata service gives as dynamic/instance-identity/document, unchanged",
     )
+
+
+log = logging.getLogger(__name__)
+
+RegionCertificates = Mapping[str, tuple[x509.Certificate, ...]]
+
+_WHERE: Final = "platforms.aws.trustBundle"
+_EXPECTED: Final = "a directory of <region>.pem, or a JSON object from regions to PEM certificates"
+_SUFFIX: Final = ".pem"
+_REGION: Final = re.compile(r"[a-z]{2,8}(?:-[a-z]{1,16}){1,3}-[0-9]{1,2}")
+"""What a region of a partition that is yet to come may be called."""
+_LIMIT: Final = 1024 * 1024
+"""Bytes of a bundle; a ConfigMap has at most as many, all of AWS's regions 60 KiB."""
+_MAX_CERTIFICATES: Final = 16
+"""Of one region; it has one, two while it changes."""
+_MIN_BITS: Final = 2048
+
+
+def parse_bundle(texts: Mapping[str, str]) -> RegionCertificates:
+    """Read PEM certificates by region; unknown regions are skipped unless there are no others; else ``Denied``."""
+    bundle: dict[str, tuple[x509.Certificate, ...]] = {}
+    for region, text in texts.items():
+        try:
+            partition_of(region)
+        except Denied as denied:
+            if not _REGION.fullmatch(region):
+                raise invalid(_WHERE, _EXPECTED, f"the region {denied.got}") from None
+            log.warning(
+                "skipped an unknown region of the trust bundle: region=%s expected=%s", denied.got, denied.expected
+            )
+            continue
+        bundle[region] = _certificates(region, text)
+    if texts and not bundle:
+        raise invalid(_WHERE, f"{_EXPECTED}, one of them known", f"unknown regions only ({len(texts)})")
+    return MappingProxyType(bundle)
+
+
+def parse_bundle_text(text: str) -> RegionCertificates:
+    """Read a bundle in one JSON object; what cannot be used is ``Denied``."""
+    return parse_bundle(_by_region(text))
+
+
+def _certificates(region: str, text: str) -> tuple[x509.Certificate, ...]:
+    where = f"{_WHERE}, {region}"
+    try:
+        certificates = tuple(x509.load_pem_x509_certificates(text.encode()))
+        keys = [certificate.public_key() for certificate in certificates]
+    except X509_ERRORS:
+        raise invalid(where, "PEM certificates", "text that is none") from None
+    if len(keys) > _MAX_CERTIFICATES:
+        raise invalid(where, f"at most {_MAX_CERTIFICATES} certificates", str(len(keys)))
+    if not all(isinstance(key, rsa.RSAPublicKey) and key.key_size >= _MIN_BITS for key in keys):
+        raise invalid(where, "certificates with RSA keys of 2048 bits or more (AWS's RSA-2048 ones)", "another key")
+    return certificates
+
+
+class TrustBundle:
+    """The bundle in force."""
+
+    def __init__(self, path: Path | None, monotonic: Callable[[], float]) -> None:
+        """Read it; ``Denied`` when it cannot be used. ``monotonic``: seconds."""
+        pattern = f"*{_SUFFIX}"
+        self._file = (
+            None
+            if path is None
+            else ReloadedFile(path, _read, what="trust bundle", pattern=pattern, monotonic=monotonic)
+        )
+
+    def of(self, region: str) -> tuple[x509.Certificate, ...]:
+        """Return the certificates of a region; none where the bundle has none."""
+        return () if self._file is None else self._file.current().get(region, ())
+
+
+def _read(path: Path) -> RegionCertificates:
+    too_large = invalid(_WHERE, f"at most {_LIMIT} bytes", "more")
+    try:
+        files = sorted(path.glob(f"*{_SUFFIX}")) if path.is_dir() else [path]
+        contents = {one: read_bounded(one, _LIMIT, too_large).decode() for one in files}
+    except (OSError, UnicodeDecodeError) as error:
+        got = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise invalid(_WHERE, _EXPECTED, f"{path}: {got}") from None
+    if path.is_dir():
+        return parse_bundle({one.name.removesuffix(_SUFFIX): text for one, text in contents.items()})
+    return parse_bundle_text(contents[path])
+
+
+def _by_region(text: str) -> Mapping[str, str]:
+    try:
+        entries = strict_json.parse_object(text, max_size=None)
+    except ParseError as error:
+        raise invalid(_WHERE, _EXPECTED, error.found) from None
+    texts = {region: entry for region, entry in entries.items() if isinstance(entry, str)}
+    if len(texts) != len(entries):
+        raise invalid(_WHERE, _EXPECTED, "other JSON")
+    return texts

@@ -8,17 +8,33 @@ header's value ever travels. What travels is of no use to AWS for anything else:
 request for a login are kept off by the header's name, where they can be (``BINDING_HEADER``).
 Source: docs/wire-format.md, "aws/v1"; AWS, "AWS Signature Version 4 for API requests", "GetCallerIdentity"; Vault,
 ``builtin/credential/aws/path_config_client.go`` (``validateAllowedSTSHeaderValues``).
+
+Where an EC2 instance is: provider ID, zone, region, partition, each in its one spelling.
+
+Promises: a provider ID ``aws:///<zone>/<instance id>`` reads to a value or ``Denied``; a region belongs to exactly one
+partition, which decides the DNS suffix and how its ARNs begin; nothing here is looked up.
+Source: kubernetes/cloud-provider-aws, ``pkg/providers/v1/instances.go`` (provider IDs); botocore, ``partitions.json``
+(regions and DNS suffixes); AWS, "Regions and Zones" (local and wavelength zones).
+
+The header set that SigV4 made, read in its one spelling: whose key, for which day, region and headers.
+
+Promises: any text gives a value or ``Denied``; a value says exactly what the controller's own request will be: signed
+with ``AWS4-HMAC-SHA256`` for STS in the region, on the day of ``x-amz-date``, over exactly the headers of the protocol.
+Nothing of it can end a header or begin another.
+Source: AWS, "Create a signed AWS API request", "Authorization header".
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_providers.aws.provider_id import partition_of
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import Fields, b64encode
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import JsonObject
 
 PROVIDER: Final = ProviderName("aws")
@@ -42,7 +58,7 @@ MAX_AUTHORIZATION: Final = 512
 """Characters; 260 with the longest region."""
 MAX_TOKEN: Final = 8192
 """Characters; AWS names no limit, an instance's has about 1000."""
-_DATE: Final = len("20260301T120000Z")
+_DATE_LENGTH: Final = len("20260301T120000Z")
 _MIN_REGION, _MAX_REGION = len("us-east-1"), 24
 
 
@@ -93,7 +109,7 @@ def parse_evidence(data: JsonObject) -> AwsEvidence:
         region=fields.text("region", _MIN_REGION, _MAX_REGION),
         sts=SignedHeaders(
             authorization=sts.text("authorization", 1, MAX_AUTHORIZATION),
-            date=sts.text("x-amz-date", _DATE, _DATE),
+            date=sts.text("x-amz-date", _DATE_LENGTH, _DATE_LENGTH),
             security_token=sts.text("x-amz-security-token", 1, MAX_TOKEN),
         ),
     )
@@ -126,3 +142,139 @@ class StsRequest:
 def sts_request(region: str, binding: Binding) -> StsRequest:
     """Build the request for a region and a binding; ``Denied`` for an unknown region."""
     return StsRequest(region=region, host=partition_of(region).sts_host(region), binding=binding.digest.hex())
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A part of AWS with accounts, endpoints and credentials of its own."""
+
+    name: str
+    """As in ARNs."""
+    dns_suffix: str
+    region_prefix: str
+    """Regular expression of what its regions' names begin with, followed by ``-<place>-<number>``."""
+
+    def sts_host(self, region: str) -> str:
+        """Name the regional endpoint of STS."""
+        return f"sts.{region}.{self.dns_suffix}"
+
+
+PARTITIONS: Final = (
+    Partition("aws", "amazonaws.com", "(?!cn)[a-z]{2}"),
+    Partition("aws-cn", "amazonaws.com.cn", "cn"),
+    Partition("aws-eusc", "amazonaws.eu", "eusc-[a-z]{2}"),
+    Partition("aws-iso", "c2s.ic.gov", "us-iso"),
+    Partition("aws-iso-b", "sc2s.sgov.gov", "us-isob"),
+    Partition("aws-iso-e", "cloud.adc-e.uk", "eu-isoe"),
+    Partition("aws-iso-f", "csp.hci.ic.gov", "us-isof"),
+    Partition("aws-us-gov", "amazonaws.com", "us-gov"),
+)
+PARTITION_NAME: Final = "|".join(partition.name for partition in PARTITIONS)
+"""Regular expression of a partition's name in an ARN."""
+_REGIONS: Final = tuple(
+    (partition, re.compile(rf"{partition.region_prefix}-[a-z]{{4,12}}-[1-9][0-9]?")) for partition in PARTITIONS
+)
+_KNOWN: Final = f"a region of the partitions {', '.join(partition.name for partition in PARTITIONS)}"
+
+_PROVIDER_ID: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]{1,64})/(?P<instance>i-(?:[0-9a-f]{17}|[0-9a-f]{8}))")
+_ZONE: Final = re.compile(
+    rf"(?P<region>{'|'.join(pattern.pattern for _, pattern in _REGIONS)})(?:[a-z]|(?:-[a-z0-9]{{1,8}}){{2,4}})"
+)
+"""A region and a letter (``us-east-1a``), or the name of a local or wavelength zone (``us-west-2-lax-1a``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRef:
+    """What a provider ID of AWS says."""
+
+    zone: str
+    region: str
+    instance_id: str
+
+    def __str__(self) -> str:
+        return f"aws:///{self.zone}/{self.instance_id}"
+
+
+def parse_provider_id(text: str) -> InstanceRef:
+    """Read a provider ID; any other spelling is ``Denied``."""
+    match = _PROVIDER_ID.fullmatch(text)
+    if match is None:
+        raise Denied(
+            Reason.PROVIDER_ID_INVALID,
+            expected="aws:///<zone>/<instance id>, such as aws:///us-east-1a/i-0123456789abcdef0",
+            got=repr(text[:80]),
+            remedy="send the provider ID that the AWS infrastructure provider gives the Machine",
+        )
+    zone = _ZONE.fullmatch(match["zone"])
+    if zone is None:
+        raise Denied(
+            Reason.PROVIDER_ID_INVALID,
+            expected=f"a zone in {_KNOWN}",
+            got=repr(match["zone"]),
+            remedy="use a version of nodeattest that knows the zone's partition, if this is a zone of AWS",
+        )
+    return InstanceRef(zone=match["zone"], region=zone["region"], instance_id=match["instance"])
+
+
+def partition_of(region: str) -> Partition:
+    """Find a region's partition; ``Denied`` for what is no region of a known one."""
+    for partition, pattern in _REGIONS:
+        if pattern.fullmatch(region):
+            return partition
+    raise Denied(
+        Reason.PLATFORM_REGION_NOT_ALLOWED,
+        expected=_KNOWN,
+        got=repr(region[:40]),
+        remedy="correct the region, or use a version of nodeattest that knows its partition",
+    )
+
+
+_AUTHORIZATION: Final = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=(?P<key>[A-Z0-9]{16,128})/(?P<day>[0-9]{8})/(?P<region>[a-z0-9-]{1,24})/"
+    r"(?P<service>[a-z0-9]{1,32})/aws4_request, SignedHeaders=(?P<headers>[a-z0-9;-]{1,200}), "
+    r"Signature=(?P<signature>[0-9a-f]{64})"
+)
+_DATE: Final = re.compile(r"20[0-9]{6}T[0-9]{6}Z")
+_TIME: Final = "%Y%m%dT%H%M%SZ"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{16,8192}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authorization:
+    """What was signed, as claimed."""
+
+    signed_at: datetime
+    region: str
+    service: str
+    headers: tuple[str, ...]
+
+
+def parse_authorization(sts: SignedHeaders) -> Authorization:
+    """Read the header set; anything else is ``Denied``."""
+    match = _AUTHORIZATION.fullmatch(sts.authorization)
+    if match is None:
+        raise _malformed("authorization: AWS4-HMAC-SHA256 with Credential, SignedHeaders and Signature", "another form")
+    if not _DATE.fullmatch(sts.date):
+        raise _malformed("x-amz-date: such as 20260301T120000Z", "another form")
+    if not _TOKEN.fullmatch(sts.security_token):
+        raise _malformed("x-amz-security-token: base64", "other characters")
+    try:
+        signed_at = datetime.strptime(sts.date, _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        raise _malformed("x-amz-date: a time", "none that exists") from None
+    if match["day"] != sts.date[:8]:
+        raise _malformed("a credential scope of the day of x-amz-date", "another day")
+    if match["service"] != "sts":
+        raise _malformed("a credential scope of sts", f"one of {match['service']}")
+    if match["headers"] != ";".join(SIGNED_HEADERS):
+        raise _malformed(f"exactly the signed headers {', '.join(SIGNED_HEADERS)}", "others")
+    return Authorization(signed_at=signed_at, region=match["region"], service=match["service"], headers=SIGNED_HEADERS)
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    return Denied(
+        Reason.PLATFORM_PROOF_MALFORMED,
+        expected=expected,
+        got=got,
+        remedy="sign with kubelet-authenticator and the instance's own role",
+    )

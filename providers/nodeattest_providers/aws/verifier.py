@@ -26,14 +26,12 @@ from nodeattest_providers.aws.checks import (
     check_role_session,
 )
 from nodeattest_providers.aws.config import parse_platform, parse_policy
-from nodeattest_providers.aws.protocol import PROVIDER, VERSION, sts_request
-from nodeattest_providers.aws.provider_id import parse_provider_id
-from nodeattest_providers.aws.trust_bundle import TrustBundle
+from nodeattest_providers.aws.identity_document import TrustBundle
+from nodeattest_providers.aws.protocol import PROVIDER, VERSION, parse_provider_id, sts_request
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
+from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import (

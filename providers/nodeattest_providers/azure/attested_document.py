@@ -1,4 +1,10 @@
-"""The attested document: what Azure says of a virtual machine, read from the content that it signed.
+"""What attestor and verifier of the ``azure`` provider exchange: one attested document, and its nonce's formula.
+
+Promises: a closed schema read to a value or ``Denied``; the nonce depends on cluster, signer and request.
+Source: docs/wire-format.md, "azure/v1"; Azure, "Instance Metadata Service", attested data: the nonce is a string of up
+to 32 alphanumeric characters.
+
+The attested document: what Azure says of a virtual machine, read from the content that it signed.
 
 Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; no key twice, each field of its type
 and spelling. Fields that are not used here may be there: Azure adds some from time to time.
@@ -8,14 +14,46 @@ Source: Azure, "Instance Metadata Service", attested data.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.values import IntegerJsonObject, JsonObject, JsonValue, ParseError
+from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import ProviderName
+
+PROVIDER: Final = ProviderName("azure")
+VERSION: Final = 1
+MAX_SIGNATURE: Final = 16 * 1024
+"""Bytes of the signed document; Azure's have about 3 KiB."""
+NONCE: Final = 32
+"""Characters: as many as Azure takes, 128 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class AzureEvidence:
+    """The attested document as the metadata service signed it."""
+
+    signature: bytes = field(repr=False)
+    """DER of CMS SignedData."""
+
+    def to_json(self) -> IntegerJsonObject:
+        """Write the evidence block's object."""
+        return {"signature": b64encode(self.signature)}
+
+
+def parse_evidence(data: IntegerJsonObject) -> AzureEvidence:
+    """Read the evidence block's object; anything outside the schema is ``Denied``."""
+    fields = Fields.of(data, "azure/v1", ("signature",))
+    return AzureEvidence(fields.octets("signature", 1, MAX_SIGNATURE))
+
+
+def nonce_for(binding: bytes) -> str:
+    """Spell the nonce that binds a document to a request: the first half of the binding digest, in hex."""
+    return binding.hex()[:NONCE]
+
 
 _MAX_SIZE: Final = 8 * 1024
 """Bytes; Azure's have about 300."""

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, AzureEvidence, nonce_for
+from nodeattest_parsing.values import JsonObject, ParseError
+from nodeattest_providers.azure.attested_document import MAX_SIGNATURE, PROVIDER, VERSION, AzureEvidence, nonce_for
 from nodeattest_providers.azure.provider_id import provider_id_of
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, text

@@ -10,13 +10,11 @@ from datetime import timedelta
 from typing import Final
 
 from nodeattest_providers.azure.api.machines import Machine
-from nodeattest_providers.azure.attested_document import AttestedDocument
+from nodeattest_providers.azure.attested_document import AttestedDocument, nonce_for
 from nodeattest_providers.azure.config import AzurePolicy, parse_policy
-from nodeattest_providers.azure.protocol import nonce_for
 from nodeattest_providers.azure.provider_id import InstanceRef, parse_provider_id
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, check_parsed
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.evidence_checks import check_parsed
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 

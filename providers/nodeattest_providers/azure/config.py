@@ -20,7 +20,7 @@ from typing import Final
 
 from nodeattest_providers.config_fields import check_keys, invalid, mapping, string_set, text
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform_fields import absolute_path, origin
+from nodeattest_providers.platform import absolute_path, origin
 
 _REQUIRED: Final = ("subscriptions", "resourceGroups")
 _SETTINGS: Final = (*_REQUIRED, "scaleSets", "tags")

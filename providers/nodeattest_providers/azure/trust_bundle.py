@@ -21,11 +21,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from nodeattest_providers.certificate_chain import describe
+from nodeattest_providers.certificate_chain import X509_ERRORS, describe
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
-from nodeattest_providers.x509_errors import X509_ERRORS
 
 _WHERE: Final = "platforms.azure.trustBundle"
 _LIMIT: Final = 1024 * 1024

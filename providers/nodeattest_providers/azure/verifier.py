@@ -17,7 +17,14 @@ from nodeattest_providers import cms
 from nodeattest_providers.azure.api.machines import Machine, Machines
 from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.api.tokens import Tokens
-from nodeattest_providers.azure.attested_document import AttestedDocument, parse_attested_document
+from nodeattest_providers.azure.attested_document import (
+    MAX_SIGNATURE,
+    PROVIDER,
+    VERSION,
+    AttestedDocument,
+    parse_attested_document,
+    parse_evidence,
+)
 from nodeattest_providers.azure.checks import (
     FINGERPRINT,
     SECTION,
@@ -32,14 +39,11 @@ from nodeattest_providers.azure.checks import (
     check_time,
 )
 from nodeattest_providers.azure.config import AzurePlatform, parse_platform, parse_policy
-from nodeattest_providers.azure.protocol import MAX_SIGNATURE, PROVIDER, VERSION, parse_evidence
 from nodeattest_providers.azure.provider_id import InstanceRef as AzureName
 from nodeattest_providers.azure.trust_bundle import Authorities, TrustBundle, chain_problem, foreign_name
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.identifiers import NodeName, is_dns_name
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import (

@@ -1,4 +1,9 @@
-"""The ``challenge`` provider's verifier: bare metal without TPM, by a secret from the bootstrap data.
+"""The ``challenge`` section of a NodeAttestationPolicy: who gives each Machine its secret.
+
+Promises: a value, or ``Denied`` with ``PolicyInvalid``. Out of scope: making the secrets (the controller).
+Docs: docs/providers/challenge.md.
+
+The ``challenge`` provider's verifier: bare metal without TPM, by a secret from the bootstrap data.
 
 Promises: an ``AttestedNode`` only when somebody who knows this very Machine's secret answered, after the first request
 was filed, for this very CSR, cluster and signer. No state is kept between the rounds.
@@ -9,9 +14,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_providers.challenge.config import parse_policy
 from nodeattest_providers.challenge.protocol import (
     MAX_SECRET,
     MIN_SECRET,
@@ -32,10 +37,10 @@ from nodeattest_providers.challenge_response import (
     derive,
     master_keys,
 )
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, check_block, check_parsed
+from nodeattest_providers.config_fields import boolean, check_keys
 from nodeattest_providers.errors import ChallengeRequired, Reason
-from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
@@ -45,6 +50,23 @@ from nodeattest_providers.verifier_interface import (
     NodeRequest,
     UnusableSecret,
 )
+
+_WHERE: Final = "spec.challenge"
+
+
+@dataclass(frozen=True, slots=True)
+class ChallengePolicy:
+    """What a cluster's operator decided."""
+
+    create_secrets: bool = False
+    """Whether the controller creates the secret of each Machine; else operators write ``<machine>-attestation``."""
+
+
+def parse_policy(settings: Mapping[str, JsonValue]) -> ChallengePolicy:
+    """Read the section."""
+    check_keys(settings, _WHERE, ("createSecrets",))
+    return ChallengePolicy(boolean(settings.get("createSecrets", False), f"{_WHERE}.createSecrets"))
+
 
 _SECTION: Final = "wire format, challenge/v1"
 _RESET: Final = "an operator gives the Machine a new secret and resets its record (nodeattest machines reset)"

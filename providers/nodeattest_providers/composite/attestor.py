@@ -24,7 +24,7 @@ from nodeattest_providers.composite.protocol import (
 )
 from nodeattest_providers.config_fields import invalid, mapping
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ProviderName, evidence_block
+from nodeattest_providers.identifiers import ProviderName, evidence_block
 from nodeattest_providers.node_interface import (
     Attestor,
     Evidence,

@@ -15,8 +15,7 @@ from typing import Final
 
 from nodeattest_providers.composite.protocol import MAX_PARTS, MIN_PARTS, NEVER_PARTS, is_part
 from nodeattest_providers.config_fields import check_keys, invalid, items, mapping, text
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 
 _WHERE: Final = "spec.composite"

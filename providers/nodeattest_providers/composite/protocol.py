@@ -14,9 +14,9 @@ from typing import Final
 
 from nodeattest_providers import canonical_json
 from nodeattest_providers.canonical_json import Fields
+from nodeattest_providers.challenge_response import parse_first_request_ref
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.first_request_ref import parse_first_request_ref
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
 from nodeattest_providers.registry import INSECURE
 

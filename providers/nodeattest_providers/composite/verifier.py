@@ -1,4 +1,6 @@
-"""The ``composite`` provider's verifier: several proofs of one machine, all over the same request.
+"""Several attested nodes made one: pins by part, one boot state, no contradiction. Pure.
+
+The ``composite`` provider's verifier: several proofs of one machine, all over the same request.
 
 Promises: an ``AttestedNode`` only when exactly the parts of one of the policy's alternatives are there, and every one
 is proved, at the end, by its own provider's signer, over the same request, for the composite's own signer. So a proof
@@ -14,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nodeattest_providers.challenge_response import check_first_request
-from nodeattest_providers.checks import Checks
-from nodeattest_providers.composite.checks import merge_results
+from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.composite.config import CompositePolicy, parse_policy
 from nodeattest_providers.composite.protocol import (
     PART_VERSION,
@@ -25,19 +26,18 @@ from nodeattest_providers.composite.protocol import (
     CompositeEvidence,
     parse_evidence,
 )
-from nodeattest_providers.config_fields import invalid
+from nodeattest_providers.config_fields import invalid, pins_for, split_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import (
+from nodeattest_providers.identifiers import (
     ANNOTATION_SUPPORTED_VERSIONS,
     MachineName,
     NodeName,
     ProviderID,
     ProviderName,
     Purpose,
+    printable,
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
-from nodeattest_providers.pins import pins_for, split_pin
 from nodeattest_providers.platform import Platform, make_signer, provable_names
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.verifier_interface import (
@@ -50,6 +50,71 @@ from nodeattest_providers.verifier_interface import (
 )
 
 _SECTION: Final = "wire format, composite/v1"
+_TPM: Final = ProviderName("tpm")
+
+
+def merge_results(
+    checks: Checks,
+    request: NodeRequest,
+    attested: Mapping[ProviderName, AttestedNode],
+    first: FirstRequestRef,
+    machines: Mapping[ProviderName, MachineName],
+) -> AttestedNode:
+    """Make one of the parts' results.
+
+    1. Each is of its own provider, and of the machine that the request names. 2. Those that prove a node name prove the
+    same. 3. So do those that prove a Machine, which ``machines`` names by part.
+    """
+    for name, node in attested.items():  # 1
+        checks.require(
+            node.provider == name and node.provider_id == request.csr.provider_id,
+            f"{name}: of this machine",
+            section=_SECTION,
+            reason=Reason.PLATFORM_INSTANCE_MISMATCH,
+            expected=f"a proof by {name} of {request.csr.provider_id}",
+            got=f"one by {node.provider} of {node.provider_id}",
+            remedy="attest the same machine by every part",
+        )
+    names = sorted({node.proven_node_name for node in attested.values() if node.proven_node_name is not None})
+    checks.require(  # 2
+        len(names) <= 1,
+        "one node name",
+        section=_SECTION,
+        reason=Reason.NODE_NAME_MISMATCH,
+        expected="parts that prove one node name, or none",
+        got=" and ".join(names) or "none",
+        remedy="attest the same machine by every part",
+    )
+    machine_names = sorted(set(machines.values()))
+    checks.require(  # 3
+        len(machine_names) <= 1,
+        "one Machine",
+        section=_SECTION,
+        reason=Reason.EVIDENCE_FOR_OTHER_MACHINE,
+        expected="parts that prove one Machine, or none",
+        got=" and ".join(map(printable, machine_names)) or "none",
+        remedy="attest the same machine by every part",
+    )
+    return AttestedNode(
+        provider=PROVIDER,
+        provider_id=request.csr.provider_id,
+        proven_node_name=names[0] if names else None,
+        proven_machine_name=machine_names[0] if machine_names else None,
+        fingerprints={
+            f"{name}.{kind}": value for name, node in attested.items() for kind, value in node.fingerprints.items()
+        },
+        boot=_boot(attested),
+        first_request=first,
+        checks=checks.record(),
+    )
+
+
+def _boot(attested: Mapping[ProviderName, AttestedNode]) -> BootState | None:
+    if _TPM in attested:
+        return attested[_TPM].boot
+    return next((node.boot for _, node in sorted(attested.items()) if node.boot is not None), None)
+
+
 _GIVE_PARTS: Final = "give the node's composite provider exactly the parts of the policy's spec.composite"
 _CLOCK_OF: Final = ProviderName("tpm")
 """The part whose clock the ledger keeps, where it is one."""

@@ -12,7 +12,7 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.config import GcpPolicy
 from nodeattest_providers.gcp.provider_id import InstanceRef
-from nodeattest_providers.tpm.public_area import PublicArea
+from nodeattest_providers.tpm.structures import PublicArea
 from nodeattest_providers.verifier_interface import LedgerFacts
 
 PIN: Final = "instance"

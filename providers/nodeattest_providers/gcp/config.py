@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import IntegerJsonObject
+from nodeattest_parsing.values import IntegerJsonObject, ParseError
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
 from nodeattest_providers.gcp.provider_id import PROJECT, REGION, ZONE
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform_fields import origin
+from nodeattest_providers.platform import origin
 from nodeattest_providers.reloaded_file import read_bounded
 from nodeattest_providers.tpm.config import PROTOCOL_SETTINGS, ProtocolPolicy, parse_protocol_policy
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ProviderID, ProviderName
+from nodeattest_providers.identifiers import ProviderID, ProviderName, printable
 
 PROVIDER: Final = ProviderName("gcp")
 

@@ -14,22 +14,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, check_parsed
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.evidence_checks import check_parsed
 from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
 from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef, parse_provider_id
-from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import NodeName
+from nodeattest_providers.identifiers import NodeName, is_dns_name
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.tpm.boot_checks import check_recorded_boot
+from nodeattest_providers.tpm.event_log_checks import check_recorded_boot
 from nodeattest_providers.tpm.protocol import VERSION, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
-from nodeattest_providers.tpm.public_area import PublicArea
+from nodeattest_providers.tpm.structures import PublicArea
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
 _SECTION: Final = "Google Cloud, What is checked"

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_providers.canonical_json import Fields
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
 
 _SECTION: Final = "proposal, Insecure providers"

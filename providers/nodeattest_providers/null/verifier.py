@@ -6,9 +6,8 @@ Source: the proposal, "kubelet-authenticator-null".
 
 from __future__ import annotations
 
-from nodeattest_providers.checks import Checks
-from nodeattest_providers.evidence_checks import check_block
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.checks import Checks, check_block
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 

@@ -16,13 +16,22 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.metadata_service import MetadataService, endpoint
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
-from nodeattest_providers.oci.identity_certificate import PREFIX, IdentityCertificate, parse_identity_certificate
-from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, VERSION, OciEvidence, message
-from nodeattest_providers.x509_errors import X509_ERRORS
+from nodeattest_providers.oci.protocol import (
+    HASH,
+    PADDING,
+    PREFIX,
+    PROVIDER,
+    VERSION,
+    IdentityCertificate,
+    OciEvidence,
+    message,
+    parse_identity_certificate,
+)
 
 _ENDPOINT: Final = "http://169.254.169.254"
 _HEADERS: Final = {"Authorization": "Bearer Oracle"}

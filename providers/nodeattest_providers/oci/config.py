@@ -15,12 +15,11 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_providers.certificate_chain import check_readable, extension
+from nodeattest_providers.certificate_chain import X509_ERRORS, check_readable, extension
 from nodeattest_providers.config_fields import check_keys, invalid, string_set
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform_fields import absolute_path
+from nodeattest_providers.platform import absolute_path
 from nodeattest_providers.reloaded_file import read_bounded
-from nodeattest_providers.x509_errors import X509_ERRORS
 
 Roots = tuple[x509.Certificate, ...]
 

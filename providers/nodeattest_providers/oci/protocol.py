@@ -3,19 +3,30 @@
 The signature is RSASSA-PSS with SHA-256. Oracle's API takes PKCS#1 v1.5 signatures by the same key, so neither serves
 as the other.
 Source: docs/wire-format.md, "oci/v1"; RFC 8017 §8.1.
+
+What names an Oracle Cloud instance: its provider ID, and the subject of its identity certificate.
+
+Source: Oracle, "Resource Identifiers": ``ocid1.<type>.<realm>.[region][.future use].<unique ID>``; Oracle's SDKs, which
+read the tenancy from the subject (``extractTenancyIDFromCertificate`` of oci-go-sdk,
+``get_tenancy_id_from_certificate`` of oci-python-sdk); Teleport's RFD 231, which shows a whole subject.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import NameOID
 
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.certificate_chain import X509_ERRORS
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import JsonObject
 
 PROVIDER: Final = ProviderName("oci")
@@ -60,3 +71,79 @@ class OciEvidence:
             intermediates=fields.octets_list("intermediates", MAX_INTERMEDIATES, 1, MAX_CERTIFICATE),
             signature=fields.octets("signature", _SIGNATURE.start, _SIGNATURE.stop - 1),
         )
+
+
+PREFIX: Final = "oci://"
+_INSTANCE: Final = re.compile(r"ocid1\.instance\.oc[0-9]{1,4}\.[-a-z0-9]{1,30}\.[a-z0-9.]{1,160}")
+
+
+def is_instance(ocid: str) -> bool:
+    """Whether this is the OCID of an instance."""
+    return _INSTANCE.fullmatch(ocid) is not None
+
+
+def parse_provider_id(text: str) -> str:
+    """Return the OCID of the instance that a provider ID names."""
+    ocid = text.removeprefix(PREFIX)
+    if not text.startswith(PREFIX) or not is_instance(ocid):
+        raise Denied(
+            Reason.PROVIDER_ID_INVALID,
+            expected="oci://ocid1.instance.<realm>.<region>.<unique ID>",
+            got=printable(text),
+            remedy="compare the Machine's spec.providerID with the instance's OCID",
+        )
+    return ocid
+
+
+_NAMES: Final = ("opc-certtype", "opc-instance", "opc-compartment", "opc-tenant")
+_RSA_BITS: Final = range(2048, 4097)
+_EXPONENT: Final = 65537
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityCertificate:
+    """The certificate of one instance; nobody's until its chain is verified."""
+
+    certificate: x509.Certificate
+    key: rsa.RSAPublicKey
+    instance: str
+    """OCIDs."""
+    compartment: str
+    tenancy: str
+
+
+def parse_identity_certificate(der: bytes) -> IdentityCertificate:
+    """Read a certificate of type ``instance`` with an RSA key; anything else is ``Denied``."""
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        key, extensions = certificate.public_key(), certificate.extensions
+        units = [
+            str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+        ]
+    except X509_ERRORS as error:
+        raise _malformed(f"{len(der)} bytes that cannot be read ({type(error).__name__})") from None
+    del extensions  # read here, so that reading them later cannot fail
+    named = [unit.partition(":") for unit in units]
+    values = {name: value for name, _, value in named if name in _NAMES}
+    if sorted(name for name, _, _ in named if name in _NAMES) != sorted(_NAMES):
+        raise _malformed("a subject without one of them, or with two")
+    if values["opc-certtype"] != "instance" or not is_instance(values["opc-instance"]):
+        raise _malformed("a certificate of something else")
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size not in _RSA_BITS or key.public_numbers().e != _EXPONENT:
+        raise _malformed("another key than RSA of 2048 to 4096 bits with exponent 65537")
+    return IdentityCertificate(
+        certificate=certificate,
+        key=key,
+        instance=values["opc-instance"],
+        compartment=values["opc-compartment"],
+        tenancy=values["opc-tenant"],
+    )
+
+
+def _malformed(got: str) -> Denied:
+    return Denied(
+        Reason.PLATFORM_DOCUMENT_MALFORMED,
+        expected=f"an instance's identity certificate, whose subject has each of {', '.join(_NAMES)}",
+        got=got,
+        remedy="send /opc/v2/identity/cert.pem of the metadata service as it is",
+    )

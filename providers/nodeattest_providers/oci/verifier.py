@@ -18,19 +18,22 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nodeattest_providers.certificate_chain import ChainError, ChainVerifier, extension
-from nodeattest_providers.checks import Checks, one_of
+from nodeattest_providers.checks import Checks, check_block, check_parsed, one_of
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.config import OciPolicy, Roots, parse_platform, parse_policy, read_roots
-from nodeattest_providers.oci.identity_certificate import (
+from nodeattest_providers.oci.protocol import (
+    HASH,
+    PADDING,
+    PROVIDER,
+    VERSION,
     IdentityCertificate,
+    OciEvidence,
+    message,
     parse_identity_certificate,
     parse_provider_id,
 )
-from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, VERSION, OciEvidence, message
 from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.reloaded_file import ReloadedFile
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest

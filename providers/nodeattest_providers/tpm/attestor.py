@@ -16,12 +16,13 @@ from typing import Final, Self
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
-from nodeattest_providers.tpm.node.device import Device, LoadedKey
-from nodeattest_providers.tpm.node.nv_certificates import (
+from nodeattest_providers.tpm.node.device import (
     AUTO,
+    Device,
+    LoadedKey,
     choose_template,
     load_endorsement_key,
     read_certificate,
@@ -96,7 +97,7 @@ class TpmAttestor:
 
     def endorsement_fingerprint(self) -> str:
         """Return ``sha256:<hex>`` of the endorsement key in use: what an operator registers for this machine."""
-        from nodeattest_providers.tpm.public_area import parse_public
+        from nodeattest_providers.tpm.structures import parse_public
 
         return parse_public(
             self._open().ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED

@@ -17,14 +17,12 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_providers.certificate_chain import check_readable, extension
+from nodeattest_providers.certificate_chain import X509_ERRORS, check_readable, extension
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, string_set, text
-from nodeattest_providers.endorsement_fingerprint import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
-from nodeattest_providers.identifiers import is_dns_name
-from nodeattest_providers.names import NodeName, ProviderID
+from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
+from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, Alg, PcrSelection, digest_size
-from nodeattest_providers.x509_errors import X509_ERRORS
 
 PROTOCOL_SETTINGS: Final = ("pcrs", "eventLog")
 """What every provider that speaks the TPM protocol has in its section."""

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.kdf.concatkdf import ConcatKDFHash
 from cryptography.hazmat.primitives.kdf.kbkdf import KBKDFHMAC, CounterLocation, Mode
 
-from nodeattest_providers.tpm.public_area import PublicArea
-from nodeattest_providers.tpm.structures import Alg, digest_size, sized
+from nodeattest_providers.tpm.structures import Alg, PublicArea, digest_size, sized
 
 _IDENTITY: Final = b"IDENTITY\x00"
 _STORAGE: Final = b"STORAGE"

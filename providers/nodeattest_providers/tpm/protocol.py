@@ -15,9 +15,9 @@ from typing import Final
 from nodeattest_providers import canonical_json
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
+from nodeattest_providers.challenge_response import MAX_UID, parse_first_request_ref
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.first_request_ref import MAX_UID, parse_first_request_ref
-from nodeattest_providers.names import ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSelection
 

@@ -22,16 +22,14 @@ from nodeattest_providers.challenge_response import (
     derive,
     master_keys,
 )
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.evidence_checks import check_block, check_parsed
-from nodeattest_providers.names import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
-from nodeattest_providers.tpm.attestation_key import check_attestation_key, qualified_name
-from nodeattest_providers.tpm.boot_checks import check_boot_state, check_clock
 from nodeattest_providers.tpm.config import ProtocolPolicy
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
-from nodeattest_providers.tpm.event_log_checks import check_event_log
+from nodeattest_providers.tpm.event_log_checks import check_boot_state, check_clock, check_event_log
+from nodeattest_providers.tpm.key_templates import check_attestation_key, qualified_name
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     VERSION,
@@ -42,9 +40,8 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.public_area import PublicArea, parse_public
-from nodeattest_providers.tpm.quote import Quote, parse_quote
-from nodeattest_providers.tpm.signature import parse_signature, signature_is_valid
+from nodeattest_providers.tpm.quote import Quote, parse_quote, parse_signature, signature_is_valid
+from nodeattest_providers.tpm.structures import PublicArea, parse_public
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 
 _START_OVER: Final = "file a new first request and answer its own challenge"

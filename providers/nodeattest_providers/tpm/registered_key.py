@@ -13,17 +13,17 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from nodeattest_parsing.errors import ParseError
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_providers.endorsement_fingerprint import (
+from nodeattest_parsing.values import ParseError
+from nodeattest_providers.certificate_chain import X509_ERRORS
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.keys import (
     ENDORSEMENT_FINGERPRINT,
     FINGERPRINT_FORM,
     check_key_type,
     endorsement_fingerprint,
 )
-from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
-from nodeattest_providers.x509_errors import X509_ERRORS
 
 MAX_KEY_TEXT: Final = 16 << 10
 """Characters; a certificate in PEM has 2000."""

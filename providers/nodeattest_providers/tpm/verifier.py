@@ -20,17 +20,16 @@ from typing import Final
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
+from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.tpm.boot_checks import check_recorded_boot
 from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust, parse_endorsement_key
+from nodeattest_providers.tpm.event_log_checks import check_recorded_boot
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
-from nodeattest_providers.tpm.public_area import PublicArea
+from nodeattest_providers.tpm.structures import PublicArea
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     BootState,

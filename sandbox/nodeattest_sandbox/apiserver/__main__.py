@@ -18,13 +18,10 @@ from typing import Final
 
 from aiohttp import web
 
-from nodeattest_sandbox.apiserver.app import ApiServer
-from nodeattest_sandbox.apiserver.audit import AuditLog
+from nodeattest_sandbox.apiserver.app import ApiServer, AuditLog
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import dump, load
 from nodeattest_sandbox.apiserver.store import HISTORY_LIMIT, Store
-
-__all__ = ["main"]
 
 _LOOPBACK: Final = "127.0.0.1"
 _BOOKMARK_INTERVAL: Final = 5.0  # seconds; kube-apiserver sends one a minute

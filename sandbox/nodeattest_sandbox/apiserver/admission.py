@@ -16,13 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, maps_at, text_at, texts_at
-from nodeattest_sandbox.apiserver.rbac import Attributes, Authorizer, Rule, rules_allow
-from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
+from nodeattest_sandbox.apiserver.rbac import Attributes, Authorizer, RequestInfo, Rule, rules_allow
 from nodeattest_sandbox.apiserver.status_errors import Cause, forbidden, invalid_field
 from nodeattest_sandbox.apiserver.store import Store
 from nodeattest_sandbox.apiserver.users import User
-
-__all__ = ["NODE_RULES", "POLICIES", "NodeAuthorizer", "admit", "refuse_by_policy", "validate_policy"]
 
 _GROUP: Final = "admissionregistration.k8s.io"
 POLICIES: Final = f"{_GROUP}/validatingadmissionpolicies"

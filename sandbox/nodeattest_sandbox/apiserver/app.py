@@ -1,4 +1,10 @@
-"""HTTP on top of the cluster: who asks, may they, and what is the answer.
+"""The audit log: one line a finished request, in the form of kube-apiserver's at level Metadata.
+
+Promises: no body, no token, no certificate is written. Source: k8s.io/apiserver/pkg/apis/audit/v1/types.go.
+
+The paths that are no resources: health, version, discovery, and the test hook; all else is a 404.
+
+HTTP on top of the cluster: who asks, may they, and what is the answer.
 
 Promises: authentication, then authorization, then the request; every refusal is a Status; every request is audited.
 Leaves TLS and signals to __main__.py. Source: the handler chain of k8s.io/apiserver/pkg/server/config.go.
@@ -7,22 +13,20 @@ Leaves TLS and signals to __main__.py. Source: the handler chain of k8s.io/apise
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TextIO, cast
 
 from aiohttp import web
 
-from nodeattest_sandbox.apiserver import discovery, reviews, writes
-from nodeattest_sandbox.apiserver.audit import AuditLog
+from nodeattest_sandbox.apiserver import reviews, writes
 from nodeattest_sandbox.apiserver.cluster import Cluster
-from nodeattest_sandbox.apiserver.discovery import REVIEWS
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, map_at, text_at
-from nodeattest_sandbox.apiserver.kinds import Kind
+from nodeattest_sandbox.apiserver.kinds import Kind, Kinds
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
-from nodeattest_sandbox.apiserver.rbac import Attributes
-from nodeattest_sandbox.apiserver.reads import Pager, list_body, object_body, read_version
-from nodeattest_sandbox.apiserver.requestinfo import RequestInfo, read_request
+from nodeattest_sandbox.apiserver.rbac import Attributes, RequestInfo, read_request
+from nodeattest_sandbox.apiserver.reads import Pager, WatchRequest, list_body, object_body, read_version, watch_lines
 from nodeattest_sandbox.apiserver.selectors import Match, read_selectors
 from nodeattest_sandbox.apiserver.status_errors import (
     ApiError,
@@ -34,10 +38,113 @@ from nodeattest_sandbox.apiserver.status_errors import (
 )
 from nodeattest_sandbox.apiserver.store import Stored, key_of
 from nodeattest_sandbox.apiserver.users import User
-from nodeattest_sandbox.apiserver.watch import WatchRequest, watch_lines
 from nodeattest_sandbox.apiserver.writes import Write
 
-__all__ = ["BODY_LIMIT", "ApiServer"]
+
+class AuditLog:
+    """Appends to the file, line by line; no file, no log."""
+
+    def __init__(self, path: Path | None, timestamp: Callable[[], str]) -> None:
+        self._timestamp = timestamp
+        self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1) if path else None
+
+    def record(self, user: User | None, info: RequestInfo, uri: str, code: int) -> None:
+        """Write one line."""
+        if self._file is None:
+            return
+        line: JsonMap = {
+            "kind": "Event",
+            "apiVersion": "audit.k8s.io/v1",
+            "level": "Metadata",
+            "stage": "ResponseComplete",
+            "requestURI": uri,
+            "verb": info.verb,
+            "user": {"username": user.name, "groups": list(user.groups)} if user else {},
+            "responseStatus": {"metadata": {}, "code": code},
+            "stageTimestamp": self._timestamp(),
+        }
+        if info.resource:
+            line["objectRef"] = {
+                "resource": info.resource,
+                "namespace": info.namespace,
+                "name": info.name,
+                "apiGroup": info.group,
+                "apiVersion": info.version,
+                "subresource": info.subresource,
+            }
+        self._file.write(dump(line).decode() + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+COMPACT: Final = "/sandbox/compact"  # POST makes the server forget its watch history; RBAC guards it like any path.
+# Virtual resources: (group, plural) to kind. They answer and store nothing.
+REVIEWS: Final = {
+    ("authentication.k8s.io", "tokenreviews"): "TokenReview",
+    ("authentication.k8s.io", "selfsubjectreviews"): "SelfSubjectReview",
+    ("authorization.k8s.io", "subjectaccessreviews"): "SubjectAccessReview",
+    ("authorization.k8s.io", "selfsubjectaccessreviews"): "SelfSubjectAccessReview",
+}
+_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_HEALTH: Final = frozenset({"/healthz", "/livez", "/readyz", COMPACT})
+_VERSION: Final[JsonMap] = {"major": "1", "minor": "37", "gitVersion": "v1.37.0+nodeattest.sandbox"}
+
+
+def answer(kinds: Kinds, path: str) -> tuple[bytes, str]:
+    """Return the answer and its content type; raises 404."""
+    if path in _HEALTH:
+        return b"ok", "text/plain"
+    found = _document(kinds, path.strip("/").split("/"))
+    if found is None:
+        raise unknown_path()
+    return dump(found), "application/json"
+
+
+def _document(kinds: Kinds, parts: list[str]) -> JsonMap | None:  # noqa: PLR0911 - one a path
+    match parts:
+        case ["version"]:
+            return _VERSION
+        case ["api"]:
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        case ["apis"]:
+            names = dict.fromkeys([*(kind.group for kind in kinds if kind.group), *(group for group, _ in REVIEWS)])
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(kinds, name) for name in names]}
+        case ["apis", name] if _versions(kinds, name):
+            return {"kind": "APIGroup", "apiVersion": "v1", **_group(kinds, name)}
+        case ["api", version]:
+            return _resources(kinds, "", version)
+        case ["apis", name, version] if version in _versions(kinds, name):
+            return _resources(kinds, name, version)
+        case _:
+            return None
+
+
+def _resources(kinds: Kinds, group: str, version: str) -> JsonMap:
+    found: list[JsonValue] = []
+    for kind in (kind for kind in kinds if (kind.group, kind.version) == (group, version)):
+        for name in (kind.plural, *(f"{kind.plural}/{part}" for part in sorted(kind.subresources))):
+            verbs: list[JsonValue] = ["get", "patch", "update"] if "/" in name else [*_VERBS]
+            found.append({"name": name, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": verbs})
+    name = f"{group}/{version}" if group else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": found}
+
+
+def _versions(kinds: Kinds, name: str) -> list[str]:
+    """Return a group's versions, the stored one first."""
+    served = sorted((kind for kind in kinds if kind.group == name), key=lambda kind: not kind.storage)
+    reviews = ["v1" for group, _ in REVIEWS if group == name]
+    return list(dict.fromkeys([*(kind.version for kind in served), *reviews]))
+
+
+def _group(kinds: Kinds, name: str) -> JsonMap:
+    versions: list[JsonValue] = [
+        {"groupVersion": f"{name}/{version}", "version": version} for version in _versions(kinds, name)
+    ]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
+
 
 BODY_LIMIT: Final = 3 * 1024 * 1024  # bytes, MaxRequestBodyBytes of k8s.io/apiserver
 _WATCH_TIMEOUT: Final = 1800  # seconds, --min-request-timeout of kube-apiserver
@@ -129,10 +236,10 @@ class ApiServer:
         return await self._resource(Asked(request, info, user, kind))
 
     def _non_resource(self, request: web.Request, info: RequestInfo) -> web.Response:
-        if info.path == discovery.COMPACT and request.method == "POST":
+        if info.path == COMPACT and request.method == "POST":
             self._cluster.store.compact()
             self._pager.forget()
-        body, content_type = discovery.answer(self._cluster.kinds, info.path)
+        body, content_type = answer(self._cluster.kinds, info.path)
         return web.Response(body=body, content_type=content_type)
 
     async def _review(self, request: web.Request, info: RequestInfo, user: User) -> web.Response:

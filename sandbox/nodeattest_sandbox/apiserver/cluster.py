@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from nodeattest_sandbox.apiserver import crd
+from nodeattest_sandbox.apiserver import kinds as crd
 from nodeattest_sandbox.apiserver.admission import NodeAuthorizer
-from nodeattest_sandbox.apiserver.defaults import default_objects
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.apiserver.kinds import Kinds
 from nodeattest_sandbox.apiserver.rbac import Authorizer, Rbac
 from nodeattest_sandbox.apiserver.store import Store
+from nodeattest_sandbox.apiserver.strategies import default_objects
 from nodeattest_sandbox.apiserver.users import Authenticator
-
-__all__ = ["Cluster"]
 
 
 @dataclass(frozen=True, slots=True)

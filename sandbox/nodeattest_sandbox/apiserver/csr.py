@@ -13,8 +13,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, child, ma
 from nodeattest_sandbox.apiserver.status_errors import Cause, forbidden_field
 from nodeattest_sandbox.apiserver.users import User
 
-__all__ = ["prepare_create", "prepare_update"]
-
 _DECISIONS: Final = frozenset({"Approved", "Denied"})
 
 

@@ -9,20 +9,6 @@ import json
 from collections.abc import Iterator
 from typing import TypeAlias, cast
 
-__all__ = [
-    "JsonMap",
-    "JsonValue",
-    "child",
-    "dump",
-    "items_at",
-    "load",
-    "map_at",
-    "maps_at",
-    "text_at",
-    "texts_at",
-    "value_at",
-]
-
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 JsonMap: TypeAlias = dict[str, JsonValue]
 

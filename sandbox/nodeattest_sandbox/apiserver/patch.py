@@ -10,8 +10,6 @@ from jsonpointer import JsonPointerException
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at
 from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request
 
-__all__ = ["json_patch", "merge_patch"]
-
 
 def merge_patch(value: JsonValue, patch: JsonValue) -> JsonValue:
     """Apply an RFC 7396 merge patch."""

@@ -14,8 +14,6 @@ from nodeattest_sandbox.apiserver.rbac import Attributes
 from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request, unauthorized
 from nodeattest_sandbox.apiserver.users import User
 
-__all__ = ["AUDIENCE", "review"]
-
 AUDIENCE: Final = "https://kubernetes.default.svc.cluster.local"
 """Whom tokens are for where nobody says otherwise (``--api-audiences`` of kube-apiserver)."""
 

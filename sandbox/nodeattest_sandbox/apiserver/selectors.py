@@ -15,8 +15,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
 from nodeattest_sandbox.apiserver.status_errors import bad_request
 
-__all__ = ["Match", "read_selectors"]
-
 Match: TypeAlias = Callable[[JsonMap], bool]
 
 _METADATA: Final = ("metadata.name", "metadata.namespace")

@@ -11,24 +11,6 @@ from dataclasses import dataclass
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 
-__all__ = [
-    "ApiError",
-    "Cause",
-    "already_exists",
-    "bad_request",
-    "conflict",
-    "expired",
-    "forbidden",
-    "forbidden_field",
-    "invalid",
-    "invalid_field",
-    "method_not_allowed",
-    "not_found",
-    "unauthorized",
-    "unknown_path",
-    "unsupported_media_type",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:

@@ -16,8 +16,6 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, map_at, maps_at, text_at
 
-__all__ = ["HISTORY_LIMIT", "Change", "ChangeKind", "Key", "Store", "Stored", "Subscription", "key_of"]
-
 HISTORY_LIMIT: Final = 20_000  # Changes kept for watches that resume; etcd keeps five minutes' worth.
 
 

@@ -4,24 +4,34 @@ Promises: the users and groups that kube-apiserver derives from the same credent
 ``tokens``, and the chain of a client certificate to TLS, which refuses a foreign one in the handshake; kube-apiserver
 answers 401.
 Source: k8s.io/apiserver/pkg/authentication/request/{x509,bearertoken}.
+
+Bootstrap tokens, as kube-apiserver authenticates their holders.
+
+Promises: user and groups for exactly the tokens and Secrets that the real server takes, or None; a token's secret is
+compared in constant time, and before anything else is looked at. Times are read by Go's rules, which differ from those
+of Python's ``fromisoformat`` nearly everywhere.
+Source: plugin/pkg/auth/authenticator/token/bootstrap; k8s.io/cluster-bootstrap util/secrets; go/src/time/format.go.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import calendar
+import hmac
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Final
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at, value_at
 from nodeattest_sandbox.apiserver.status_errors import unauthorized
-from nodeattest_sandbox.apiserver.store import Store
-from nodeattest_sandbox.apiserver.tokens import bootstrap_user
-
-__all__ = ["ANONYMOUS", "Authenticator", "User"]
+from nodeattest_sandbox.apiserver.store import Key, Store
 
 _AUTHENTICATED: Final = "system:authenticated"
 
@@ -85,3 +95,78 @@ def _read_certificate(der: bytes) -> tuple[User, datetime]:
         raise unauthorized()
     # Go keeps the last of several common names (crypto/x509).
     return User(names[-1], (*groups, _AUTHENTICATED)), certificate.not_valid_after_utc.astimezone(UTC)
+
+
+_TOKEN: Final = re.compile(r"([a-z0-9]{6})\.([a-z0-9]{16})")
+_EXTRA_GROUP: Final = re.compile(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]")
+_TYPE: Final = "bootstrap.kubernetes.io/token"
+_TIME: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]+))?"
+    r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+)
+_LAST: Final = (23, 59, 59)
+_LAST_OFFSET: Final = (24, 60)
+"""Hours and minutes, each for itself: Go lets 24 hours and 60 minutes pass in an offset."""
+_LEAP_YEAR: Final = 4
+
+
+def bootstrap_user(store: Store, token: str, now: datetime) -> tuple[str, tuple[str, ...]] | None:
+    """Return the name and the groups of the token's holder, or None."""
+    found = _TOKEN.fullmatch(token)
+    stored = store.get("/secrets", Key("kube-system", f"bootstrap-token-{found[1]}")) if found else None
+    groups = groups_of(stored.value, token, now) if stored else None
+    return None if groups is None else (f"system:bootstrap:{token[:6]}", groups)
+
+
+def groups_of(secret: JsonMap, token: str, now: datetime) -> tuple[str, ...] | None:
+    """Return the groups of the holder of a token that is well-formed and names this Secret; None: he is nobody."""
+    token_id, _, token_secret = token.partition(".")
+    if not _holds(secret, token_id, token_secret.encode(), now):
+        return None
+    return _groups(_data(secret, "auth-extra-groups").decode("utf-8", "replace"))
+
+
+def _holds(secret: JsonMap, token_id: str, token_secret: bytes, now: datetime) -> bool:
+    return (
+        value_at(secret, "metadata", "deletionTimestamp") is None
+        and text_at(secret, "type") == _TYPE
+        and hmac.compare_digest(_data(secret, "token-secret"), token_secret)
+        and _data(secret, "token-id") == token_id.encode()
+        and not _expired(_data(secret, "expiration").decode("utf-8", "replace"), now)
+        and _data(secret, "usage-bootstrap-authentication") == b"true"
+    )
+
+
+def _groups(extra: str) -> tuple[str, ...] | None:
+    """Return the groups, sorted; one that is not well-formed costs them all."""
+    names = extra.split(",") if extra else []
+    if not all(_EXTRA_GROUP.fullmatch(name) for name in names):
+        return None
+    return tuple(sorted({"system:bootstrappers", *names}))
+
+
+def _data(secret: JsonMap, key: str) -> bytes:
+    try:
+        return base64.b64decode(text_at(secret, "data", key), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _expired(text: str, now: datetime) -> bool:
+    """Return whether the time is over, which a text that is no time always is; no text is no end."""
+    if not text:
+        return False
+    found = _TIME.fullmatch(text)
+    if not found:
+        return True
+    year, month, day, *clock = (int(part) for part in found.group(1, 2, 3, 4, 5, 6))
+    offset = (int(found[9] or 0), int(found[10] or 0))
+    try:
+        date(year or _LEAP_YEAR, month, day)
+    except ValueError:
+        return True
+    if year == 0 or any(map(int.__gt__, (*clock, *offset), (*_LAST, *_LAST_OFFSET))):
+        return True
+    ahead = (offset[0] * 60 + offset[1]) * (-60 if found[8] == "-" else 60)
+    seconds = calendar.timegm((year, month, day, *clock)) - ahead
+    return seconds + float(f"0.{found[7] or 0}") <= now.timestamp()

@@ -11,12 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_sandbox.apiserver import crd, schema, strategies
+from nodeattest_sandbox.apiserver import kinds as crd
+from nodeattest_sandbox.apiserver import kinds as schema
+from nodeattest_sandbox.apiserver import strategies
 from nodeattest_sandbox.apiserver.admission import admit, refuse_by_policy
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, child, dump, items_at, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.requestinfo import RequestInfo
+from nodeattest_sandbox.apiserver.rbac import RequestInfo
 from nodeattest_sandbox.apiserver.status_errors import (
     ApiError,
     Cause,
@@ -29,8 +31,6 @@ from nodeattest_sandbox.apiserver.status_errors import (
 )
 from nodeattest_sandbox.apiserver.store import Key, Stored, key_of
 from nodeattest_sandbox.apiserver.users import User
-
-__all__ = ["Write", "create", "delete", "find", "update"]
 
 _GENERATED: Final = "bcdfghjklmnpqrstvwxz2456789"  # No vowels, as in apimachinery's rand.String.
 _SERVER_OWNED: Final = (

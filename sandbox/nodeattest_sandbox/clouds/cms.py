@@ -20,26 +20,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-__all__ = [
-    "CONTENT_TYPE",
-    "DATA",
-    "ECDSA_SHA256",
-    "MESSAGE_DIGEST",
-    "NULL",
-    "RSA",
-    "RSA_SHA256",
-    "SHA256",
-    "SIGNED_DATA",
-    "SIGNING_TIME",
-    "Document",
-    "algorithm",
-    "attribute",
-    "aws_form",
-    "azure_form",
-    "named",
-    "tlv",
-]
-
 DATA: Final = bytes.fromhex("06092a864886f70d010701")
 SIGNED_DATA: Final = bytes.fromhex("06092a864886f70d010702")
 CONTENT_TYPE: Final = bytes.fromhex("06092a864886f70d010903")

@@ -18,8 +18,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from nodeattest_sandbox.child_process import LOOPBACK
 
-__all__ = ["Reply", "Request", "Serving", "as_json"]
-
 _LIMIT: Final = 64 * 1024
 """Bytes of a request's body."""
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

@@ -32,12 +32,11 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     permissions_of_role,
 )
 from nodeattest_controller.model.objects import items, mapping, text, text_map
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.access_review import ResourceAttributes, is_access_allowed
-from nodeattest_kube.client import AlreadyExists, ApiClient, ApiError, Forbidden, Invalid, NotFound
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-
-__all__ = ["CHECK_NAME", "EXPRESSION", "IN_TREE_SIGNER", "POLICY_NAME", "ApprovalBlock"]
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 IN_TREE_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 POLICY_NAME: Final = "nodeattest-refuse-in-tree-bootstrap"

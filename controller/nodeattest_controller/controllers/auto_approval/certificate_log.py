@@ -28,14 +28,12 @@ from nodeattest_controller.controllers.auto_approval.permissions import CSR_GROU
 from nodeattest_controller.controllers.auto_approval.rbac_watch import trouble_of
 from nodeattest_controller.model.objects import condition, flag, items, moment, rfc3339, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_providers.names import NODE_USER_PREFIX, NodeName, Purpose
-
-__all__ = ["CertificateLog", "IssuedInTree", "UncoveredCertificates", "is_covered"]
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName, Purpose
 
 KEPT_BY_CLEANER: Final = timedelta(hours=1)
 """How long an answered request is kept (cleaner.go, approvedExpiration)."""

@@ -20,20 +20,18 @@ from datetime import datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
-from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
-from nodeattest_controller.controllers.auto_approval.recovery_pace import RecoveryPace
+from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler, RecoveryPace
 from nodeattest_controller.controllers.auto_approval.status import StatusReporter
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_events import ClusterEvents
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
-
-__all__ = ["AutoApprovalController", "AutoApprovalRunner"]
 
 _LOG: Final = logging.getLogger(__name__)
 _RESYNC: Final = ResyncConfig(period=300.0, share_of_changes=50)

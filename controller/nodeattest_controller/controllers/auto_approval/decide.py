@@ -15,44 +15,20 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.controllers.auto_approval.node_coverage import NodeCoverage
 from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_BOOTSTRAP,
     KUBEADM_ROTATION,
     NODE_CLIENT_ROLE,
+    NodeCoverage,
     Permission,
     RoleGrant,
     SubjectKind,
 )
-from nodeattest_controller.model.bootstrap_providers import BootstrapProvider
+from nodeattest_controller.model.infrastructure_kinds import BootstrapProvider
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
 from nodeattest_controller.model.objects import condition, flag, items, mapping, rfc3339, text
 from nodeattest_controller.runtime.conditions import ConditionStatus
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = [
-    "BESIDES",
-    "CLOSED_REASONS",
-    "CONDITION",
-    "REVIEWED",
-    "RUNBOOK",
-    "AllowedPairs",
-    "ApprovalReason",
-    "AuditFacts",
-    "Decision",
-    "Finding",
-    "Unverified",
-    "block_not_verified",
-    "decide",
-    "explained_pairs",
-    "is_initialized",
-    "not_initialized",
-    "other_bootstrap_provider",
-    "record_incomplete",
-    "unverified",
-    "waiting_for_cluster_info",
-    "with_certificates",
-]
+from nodeattest_parsing.values import JsonObject
 
 CONDITION: Final = "SideDoorsClosed"
 REVIEWED: Final = "attestation.cluster.x-k8s.io/in-tree-certificates-reviewed"

@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.decide import AllowedPairs, AuditFacts, explained_pairs
-from nodeattest_controller.controllers.auto_approval.node_coverage import NodeCoverage, is_attested
 from nodeattest_controller.controllers.auto_approval.permissions import (
     BOOTSTRAP_GROUP,
     BOOTSTRAP_USER_PREFIX,
@@ -24,24 +23,25 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     CSR_RESOURCE,
     KUBEADM_TOKEN_GROUP,
     RBAC_GROUP,
+    NodeCoverage,
     Permission,
     RoleGrant,
     SubjectKind,
     bootstrap_groups_of,
     grant_of,
+    is_attested,
     nominal_permissions,
 )
 from nodeattest_controller.model.objects import items, moment, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.list_limit import MOST, ListLimit
+from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
-from nodeattest_kube.client import ApiClient, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_providers.names import NODE_USER_PREFIX, NODES_GROUP
-
-__all__ = ["RBACAudit"]
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Forbidden, NotFound
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP
 
 _ROLES: Final = paths.collection_path(RBAC_GROUP, "v1", "clusterroles")
 _BINDINGS: Final = (RBAC_GROUP, "v1", "clusterrolebindings")

@@ -18,13 +18,12 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     permissions_of_role,
 )
 from nodeattest_controller.model.objects import flag, mapping, text
-from nodeattest_controller.runtime.list_limit import MOST
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, Forbidden
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_controller.runtime.informers import MOST
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Forbidden
 from nodeattest_kube.reflector import Reflector
-
-__all__ = ["RBACWatch", "trouble_of"]
+from nodeattest_parsing.values import JsonObject
 
 _MAX_BYTES: Final = 64 << 20
 MAX_SILENCE: Final = 300.0

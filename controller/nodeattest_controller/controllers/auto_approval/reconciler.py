@@ -1,4 +1,10 @@
-"""Reconciles automatic approval in one cluster: install the block, audit, delete bindings, audit again, report.
+"""When a cluster whose watches recover is audited: many that recover together, as after a partition, are spread.
+
+Promises: a cluster that recovers alone is audited at once; of many, ``PER_SECOND`` are, and none waits longer than
+``MAX_DELAY``, however many they are. A cluster that hangs takes no turn of another: turns are times, not slots.
+Leaves to others: whether an audit is needed (``reconciler``), and how it runs (``controller``).
+
+Reconciles automatic approval in one cluster: install the block, audit, delete bindings, audit again, report.
 
 Promises: no binding is deleted before the control plane is initialized, nor while the cluster is paused or being
 deleted; what is open is closed first and then reported, even when it is closed a second later; what cannot be verified
@@ -41,17 +47,37 @@ from nodeattest_controller.controllers.auto_approval.permissions import RoleGran
 from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.controllers.auto_approval.rbac_watch import RBACWatch
 from nodeattest_controller.controllers.auto_approval.status import REMEDY, StatusReporter
-from nodeattest_controller.model.bootstrap_providers import control_plane_provider
+from nodeattest_controller.model.infrastructure_kinds import control_plane_provider
 from nodeattest_controller.model.objects import condition, items, moment, text
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["AutoApprovalReconciler"]
+PER_SECOND: Final = 10.0
+"""Clusters; an audit sends some ten requests."""
+MAX_DELAY: Final = 60.0
+"""Seconds. Until its audit a cluster is reported as before or as Unknown, never as closed by mistake."""
+
+
+class RecoveryPace:
+    """The turns of all clusters."""
+
+    def __init__(self, *, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        """``clock`` is monotonic seconds; ``random`` draws from [0, 1)."""
+        self._limiter = RateLimiter(burst=1, per_second=PER_SECOND, clock=clock, remembered=1)
+        self._random = random
+
+    def delay(self) -> float:
+        """Take the next turn; returns the seconds until it is there."""
+        reserved = self._limiter.reserve("", MAX_DELAY)
+        return MAX_DELAY * self._random() if reserved is None else reserved
+
 
 _ATTEMPTS: Final = 4
 """Audits in one run: one after each of two deletions, and two for an API server whose caches lag."""

@@ -15,13 +15,11 @@ from nodeattest_controller.controllers.auto_approval.decide import CONDITION, RU
 from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.objects import condition, items
-from nodeattest_controller.runtime.cluster_events import ClusterEvents
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_path
-from nodeattest_kube.client import ApiError, Forbidden
-
-__all__ = ["ISSUED", "MANAGEMENT_REMEDY", "REMEDY", "REMOVED", "StatusReporter"]
+from nodeattest_kube.errors import ApiError, Forbidden
 
 REMEDY: Final = (
     "apply manifests/workload-hardening in the workload cluster, or disable hardening with --controllers and close "

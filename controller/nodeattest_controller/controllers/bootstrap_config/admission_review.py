@@ -1,4 +1,9 @@
-"""AdmissionReviews: an API server's question what to make of an object, and our answer. Pure.
+"""What differs between two versions of a piece of JSON: as paths, and as a JSON patch. Pure.
+
+Lists are compared whole, as the API server merges those of Cluster API's kinds (``x-kubernetes-list-type: atomic`` in
+v1beta2, the default in v1beta1). Source: RFC 6901, RFC 6902.
+
+AdmissionReviews: an API server's question what to make of an object, and our answer. Pure.
 
 Promises: bytes give an ``AdmissionReview`` or ``Denied``; the answer has the UID of the question; nothing shows the
 object in its ``repr``: at an update it holds a bootstrap token.
@@ -10,18 +15,72 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
 from nodeattest_controller.model.objects import flag, mapping, text
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, TooManyValues, check_value_count, parse_json
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.printable import one_line
+from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError, one_line
 from nodeattest_providers.errors import Denied, Reason
 
-__all__ = ["MAX_BODY", "MAX_VALUES", "AdmissionReview", "Operation", "allowed", "cost", "parse", "refused"]
+JsonPointer = tuple[str, ...]
+"""Reference tokens, unescaped (RFC 6901)."""
+
+
+def paths(before: JsonObject, after: JsonObject) -> frozenset[JsonPointer]:
+    """Return where two objects differ, each time as deep as both are objects."""
+    return frozenset(path for path, _, _ in _differences(before, after, ()))
+
+
+def touch_each_other(one: frozenset[JsonPointer], other: frozenset[JsonPointer]) -> bool:
+    """Return whether a path of one is a path of the other, or leads to one."""
+    return any(a[: len(b)] == b[: len(a)] for a in one for b in other)
+
+
+def patch(before: JsonObject, after: JsonObject, at: JsonPointer) -> list[JsonObject]:
+    """Return the operations that make one object of the other, located at ``at``."""
+    return [_patch_operation(at + path, old, new) for path, old, new in _differences(before, after, ())]
+
+
+class _Absent:
+    """No value, which null is not."""
+
+
+_ABSENT = _Absent()
+_Maybe = JsonValue | _Absent
+
+
+def _differences(
+    before: JsonObject, after: JsonObject, at: JsonPointer
+) -> Iterator[tuple[JsonPointer, _Maybe, _Maybe]]:
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name, _ABSENT), after.get(name, _ABSENT)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, (*at, name))
+        elif not _same(old, new):
+            yield (*at, name), old, new
+
+
+def _same(old: _Maybe, new: _Maybe) -> bool:
+    """Compare as JSON does: in Python true is 1."""
+    if isinstance(old, _Absent) or isinstance(new, _Absent):
+        return old is new
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(old[name], new[name]) for name in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(_same(a, b) for a, b in zip(old, new, strict=True))
+    return type(old) is type(new) and old == new
+
+
+def _patch_operation(path: JsonPointer, old: _Maybe, new: _Maybe) -> JsonObject:
+    pointer = "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
+    if isinstance(new, _Absent):
+        return {"op": "remove", "path": pointer}
+    return {"op": "add" if isinstance(old, _Absent) else "replace", "path": pointer, "value": new}
+
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"

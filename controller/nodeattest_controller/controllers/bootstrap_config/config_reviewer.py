@@ -1,4 +1,6 @@
-"""Reviews of bootstrap configurations: reads them, gathers facts where these matter, and decides.
+"""What reads and decides the reviews of one path. Interfaces.
+
+Reviews of bootstrap configurations: reads them, gathers facts where these matter, and decides.
 
 Promises: where facts cannot be had, what concerns the configuration of machines is not decided, for its creator to try
 again, and the rest passes.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview, Operation
@@ -31,10 +33,33 @@ from nodeattest_controller.controllers.bootstrap_config.facts import FactReader,
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_controller.model.objects import text
-from nodeattest_kube.client import ApiError
+from nodeattest_kube.errors import ApiError
 from nodeattest_providers.errors import Denied, Unavailable
 
-__all__ = ["PATH", "ConfigReviewer"]
+
+class ReadReview(Protocol):
+    """A review that was read and is not decided yet."""
+
+    @property
+    def question(self) -> AdmissionReview:
+        """What the API server asks."""
+        ...
+
+    async def verdict(self, client: str, deadline: float) -> Verdict | Unable:
+        """Decide, before a time of the event loop's clock; ``client``: the caller's address."""
+        ...
+
+
+class Reviewer(Protocol):
+    """Reads the reviews of one path."""
+
+    log_message: ClassVar[str]
+    """What its verdicts are logged as."""
+
+    def read(self, content: bytes) -> ReadReview:
+        """Read a review; raises ``Denied``. It may be called in a thread."""
+        ...
+
 
 PATH: Final = "/mutate-bootstrap-config"
 _UNREADABLE: Final = "cannot read the object's Cluster and policy: {}; try again"

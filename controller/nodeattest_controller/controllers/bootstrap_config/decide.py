@@ -15,29 +15,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from nodeattest_controller.controllers.bootstrap_config import json_patch
+from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
 from nodeattest_controller.model.identity_rules import POOL_REMEDY
 from nodeattest_controller.model.policy import Policy
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = [
-    "LEFT_WITHOUT",
-    "AdmissionOutcome",
-    "Allow",
-    "Change",
-    "Refuse",
-    "Renderer",
-    "Unable",
-    "Verdict",
-    "decide",
-    "needs_machines",
-    "needs_names",
-    "needs_no_facts",
-    "refuse_unnamed",
-]
-
 
 LEFT_WITHOUT: Final = "left without attestation:"
 _WOULD_REFUSE: Final = "its cluster's policy would refuse this if it enforced:"

@@ -24,14 +24,13 @@ from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, infrastructure_ref
 from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.policy import Policy, policy_for, selecting
-from nodeattest_controller.runtime.restmapper import makes_machines
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_controller.runtime.platform_cache import makes_machines
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import NotFound
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.single_flight import SingleFlight
-
-__all__ = ["MAX_CLUSTERS", "MAX_RECORDS", "FactReader", "Neighbours", "RenderFacts"]
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 _OWN_GROUP: Final = "attestation.cluster.x-k8s.io"

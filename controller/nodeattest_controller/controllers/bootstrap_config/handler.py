@@ -27,6 +27,7 @@ from aiohttp import web
 
 from nodeattest_controller.controllers.bootstrap_config import admission_review, config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_MESSAGE, AdmissionReview
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import ReadReview, Reviewer
 from nodeattest_controller.controllers.bootstrap_config.decide import (
     AdmissionOutcome,
     Allow,
@@ -38,18 +39,15 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
 )
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.reviewer import ReadReview, Reviewer
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
-from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_parsing.printable import one_line
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.values import one_line
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_serving.handshakes import ProvenClients
+from nodeattest_serving.connection_slots import ProvenClients
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import common_name
-
-__all__ = ["AdmissionHandler", "is_api_server"]
 
 MAX_WAIT: Final = 4.0
 """Seconds for one review: its body, its turns and all its reads; the API server gives us five (``timeoutSeconds`` in

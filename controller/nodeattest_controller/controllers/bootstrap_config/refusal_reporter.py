@@ -30,15 +30,13 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.model.objects import items, moment, rfc3339, text
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS
 from nodeattest_controller.runtime.conditions import update_status
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, NotFound
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
-from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_parsing.printable import one_line
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.values import JsonObject, JsonValue, one_line
 from nodeattest_providers.errors import Denied
-
-__all__ = ["EVENT", "MAX_REFUSED", "RefusalReporter"]
 
 EVENT: Final = "BootstrapConfigRefused"
 MAX_REFUSED: Final = 16

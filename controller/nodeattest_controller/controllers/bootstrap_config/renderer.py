@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     RenderingRefused,
     RenderOptions,
     ServingOptions,
@@ -18,17 +18,15 @@ from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Sub
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, challenge_secret_name, creates_secrets
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge.protocol import PROVIDER as CHALLENGE
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.composite.protocol import PROVIDER as COMPOSITE
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID, ProviderName
+from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer, provable_names
 from nodeattest_providers.verifier_interface import ClusterAPISigner
-
-__all__ = ["ATTESTOR_ANNOTATION", "PolicyRenderer", "annotated", "plan_for", "shares_secret"]
 
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
 """On the object, or on its Cluster: which of several attestors of the policy is rendered. Verification ignores it."""

@@ -1,4 +1,8 @@
-"""The webhook of one replica: listens whether it leads or not, because API servers call any.
+"""The webhook's serving certificate, in files that are renewed while it serves.
+
+A mounted Secret of type ``kubernetes.io/tls`` has such files; cert-manager renews it.
+
+The webhook of one replica: listens whether it leads or not, because API servers call any.
 
 It listens before its replica is ready, and stops with the process. An expired certificate makes the replica unhealthy
 and does not end the process.
@@ -8,28 +12,53 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
+
+from cryptography import x509
 
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler, is_api_server
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
-from nodeattest_controller.controllers.bootstrap_config.tls import FileCertificate
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-from nodeattest_serving import settings as serving
-from nodeattest_serving.bounded_server import UnauthenticatedLimits, client_of
-from nodeattest_serving.handshakes import ProvenClients
+from nodeattest_providers.certificate_chain import X509_ERRORS
+from nodeattest_serving import bounded_server as serving
+from nodeattest_serving.bounded_server import SettingsError, UnauthenticatedLimits, client_of
+from nodeattest_serving.connection_slots import ProvenClients
 from nodeattest_serving.listener import Listener
-from nodeattest_serving.settings import SettingsError
+from nodeattest_serving.tls import ServingCertificate
 
-__all__ = ["WebhookServer", "unproven_limits"]
+
+class FileCertificate:
+    """``tls.crt`` and ``tls.key`` of a folder."""
+
+    def __init__(self, folder: Path, client_ca: Path | None = None, *, now: Callable[[], datetime]) -> None:
+        """Read the files; raises the listener's ``SettingsError``."""
+        self._certificate = folder / "tls.crt"
+        self._now = now
+        self.context: Final = ServingCertificate(self._certificate, folder / "tls.key", client_ca).context
+
+    def trouble(self) -> str | None:
+        """Return what is wrong with the certificate, or None."""
+        try:
+            certificate = x509.load_pem_x509_certificate(self._certificate.read_bytes())
+        except OSError as error:
+            return f"{self._certificate} cannot be read: {error.strerror}"
+        except X509_ERRORS:
+            return f"{self._certificate} holds no certificate in PEM"
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if begin <= self._now() < end:
+            return None
+        times = f"from {begin:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}"
+        return f"{self._certificate} is valid {times}: check why its issuer does not renew it"
+
 
 _LIMITS: Final = serving.ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=5.0)
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five

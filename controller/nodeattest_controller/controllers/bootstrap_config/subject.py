@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.json_patch import JsonPointer, paths
+from nodeattest_controller.controllers.bootstrap_config.admission_review import JsonPointer, paths
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
 from nodeattest_controller.model.objects import items, mapping, number, text
 from nodeattest_controller.model.token_binding import has_bootstrap_data
-from nodeattest_kube.jsontypes import JsonObject, dig
-
-__all__ = ["Kind", "Subject", "machines_of", "subject_of"]
+from nodeattest_parsing.values import JsonObject, dig
 
 _GROUPS: Final = {
     "KubeadmConfig": "bootstrap.cluster.x-k8s.io",

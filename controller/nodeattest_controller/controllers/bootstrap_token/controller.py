@@ -19,17 +19,16 @@ from typing import Final
 from nodeattest_controller.controllers.bootstrap_token.decide import Owner
 from nodeattest_controller.controllers.bootstrap_token.reconciler import BootstrapTokenReconciler
 from nodeattest_controller.metrics import Metrics, write_outcome
-from nodeattest_controller.runtime.cluster_events import ClusterEvents
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.client import ApiClient, ApiError, Forbidden
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_kube.events import EventRecorder, ObjectRef
-from nodeattest_kube.jsontypes import JsonObject
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
-
-__all__ = ["CONTROLLER", "LOST", "REASON", "REMEDY", "BootstrapTokenController", "TokenEvents"]
+from nodeattest_parsing.values import JsonObject
 
 _LOG: Final = logging.getLogger(__name__)
 CONTROLLER: Final = "bootstrap-token"

@@ -19,25 +19,7 @@ from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, Contract
 from nodeattest_controller.model.objects import mapping, moment, rfc3339, text
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG
 from nodeattest_discovery.secret import expiry, stored_token, text_values
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = [
-    "CLUSTER_ANNOTATION",
-    "DESCRIPTION",
-    "GRACE",
-    "LIFETIME",
-    "OWNER_ANNOTATION",
-    "OWNER_UID_ANNOTATION",
-    "RECENT",
-    "Owner",
-    "Record",
-    "Token",
-    "expire_at",
-    "patch_of",
-    "renewal",
-    "token_of",
-    "token_owner",
-]
+from nodeattest_parsing.values import JsonObject
 
 LIFETIME: Final = timedelta(hours=1)
 """From one renewal; the next comes at half of it. Long enough for a cluster that is paused while clusterctl moves it,

@@ -27,17 +27,16 @@ from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_record import cluster_active
 from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
-from nodeattest_controller.runtime.list_limit import MOST, ListLimit
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored_token
-from nodeattest_kube import paths
-from nodeattest_kube.batches import in_batches
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, NotFound, TooManyRequests
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Conflict, NotFound, TooManyRequests
+from nodeattest_kube.store import in_batches
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
-
-__all__ = ["BootstrapTokenReconciler", "Recorder"]
 
 _TOKENS: Final = {"fieldSelector": f"type={SECRET_TYPE}"}
 _CLOCKS_DIFFER: Final = timedelta(seconds=30)

@@ -1,4 +1,13 @@
-"""Every check of an attested request, in the order in which they run: the one list of controller and ``explain``.
+"""Older requests of a requester for a node that has got its certificate: nobody waits for them any more.
+
+Promises: only requests with another key, of the very user for whom the certificate was issued, and no younger than the
+request that was certified, are closed; so a token closes nobody else's requests, and a copy with the same key gets the
+same certificate. Times are whole seconds: of two requests of one second, the one that was open when the other was
+certified is closed, and one that is seen only afterwards counts as newer. Memory is bounded, and losing it is harmless:
+what is not closed here ends by its own limits.
+Source: the two-step protocol §E5 step 2b (older ones are denied only after a newer one succeeded).
+
+Every check of an attested request, in the order in which they run: the one list of controller and ``explain``.
 
 Cheap first: what the request itself says, then memory, then the provider's verification and live reads; last, under
 the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of
@@ -9,18 +18,14 @@ Leaves to others: where a fact comes from (``verification.facts``).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.bound_tokens import check_bound_token
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
-from nodeattest_controller.model.challenge_rules import (
-    check_challenge_answered_once,
-    check_first_request_pending,
-    check_not_answered,
-)
 from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
 from nodeattest_controller.model.identity_rules import (
     check_adoption,
@@ -35,14 +40,17 @@ from nodeattest_controller.model.identity_rules import (
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.issuance_rules import (
     check_approval_known,
+    check_bound_token,
+    check_challenge_answered_once,
+    check_first_request_pending,
     check_key_is_new,
     check_live_certificates,
+    check_not_answered,
     check_pinned_fingerprints,
     check_replacement_interval,
 )
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, NameStrength, claim_to, is_named, node_names
-from nodeattest_controller.model.objects import key_of
 from nodeattest_controller.model.policy import check_authorized
 from nodeattest_controller.model.resolver import (
     ExpectedProviderID,
@@ -59,21 +67,106 @@ from nodeattest_controller.model.resolver import (
 )
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
 from nodeattest_controller.model.token_binding import check_token_binding
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.verification import sans
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, Stage
-from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact
-from nodeattest_controller.verification.registered_names import registered_names
+from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact, registered_names
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonObject, key_of
 from nodeattest_providers import evidence_versions
-from nodeattest_providers.names import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.config_fields import split_pin
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, SignerName
 from nodeattest_providers.node_interface import FirstRequestRef
-from nodeattest_providers.pins import split_pin
 from nodeattest_providers.platform import provable_names
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, NodeRequest
 
-__all__ = ["CHECKS", "EVIDENCE", "ROUND", "VERIFICATION", "CSRFacts"]
+_REMEMBERED: Final = 20_000
+"""Open requests, and certified nodes; the oldest are forgotten."""
+
+_Wanted = tuple[ClusterKey, SignerName, str, NodeName]
+"""Cluster, signer (a serving certificate is none for a client), user and node name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What is kept of a request."""
+
+    name: str
+    created: datetime
+    spki: str
+    closed: bool = False
+    """Whether it was open when a request that is no older was certified."""
+
+    def is_superseded_by(self, certified: _Open) -> bool:
+        """Whether nobody waits for it any more, if it was open when the other was certified."""
+        return self.created <= certified.created and self.spki != certified.spki
+
+    def is_older_than(self, certified: _Open) -> bool:
+        """Whether nobody waits for it any more, whenever it was seen."""
+        return self.created < certified.created and self.spki != certified.spki
+
+
+class Duplicates:
+    """The requests that are open, and the newest certified ones."""
+
+    def __init__(self, remembered: int = _REMEMBERED) -> None:
+        self._remembered = remembered
+        self._open: dict[_Wanted, dict[str, _Open]] = {}
+        """By UID."""
+        self._wanted: OrderedDict[str, _Wanted] = OrderedDict()
+        """By UID, oldest first."""
+        self._certified: OrderedDict[_Wanted, _Open] = OrderedDict()
+
+    def check(self, cluster: ClusterKey, request: NodeRequest) -> None:
+        """Note an open request; raises Denied where a newer one was certified."""
+        wanted = _wanted(cluster, request)
+        this = _Open(request.name, request.created, request.csr.spki_sha256)
+        seen = self._open.get(wanted, {}).get(request.uid)
+        certified = self._certified.get(wanted)
+        if (seen is not None and seen.closed) or (certified is not None and this.is_older_than(certified)):
+            raise Denied(
+                Reason.SUPERSEDED,
+                expected="the newest request of this requester for this node",
+                got="one that is older than the one that was certified",
+                remedy="nothing to do if the node has its certificate; else file a new first request",
+            )
+        self._open.setdefault(wanted, {})[request.uid] = seen or this
+        self._wanted[request.uid] = wanted
+        if len(self._wanted) > self._remembered:
+            self.forget(next(iter(self._wanted)))
+
+    def certified(self, cluster: ClusterKey, request: NodeRequest, asked: datetime) -> tuple[str, ...]:
+        """Note what was certified, first asked for at ``asked``; returns the names of the requests to be closed."""
+        wanted = _wanted(cluster, request)
+        self.forget(request.uid)
+        certified = self._certified[wanted] = _Open(request.name, asked, request.csr.spki_sha256)
+        self._certified.move_to_end(wanted)
+        if len(self._certified) > self._remembered:
+            self._certified.popitem(last=False)
+        requests = self._open.get(wanted, {})
+        closed = {uid: one for uid, one in requests.items() if one.is_superseded_by(certified)}
+        requests.update((uid, replace(one, closed=True)) for uid, one in closed.items())
+        return tuple(one.name for one in closed.values())
+
+    def forget(self, uid: str) -> None:
+        """Drop a request that is settled."""
+        wanted = self._wanted.pop(uid, None)
+        if wanted is None:
+            return
+        requests = self._open[wanted]
+        del requests[uid]
+        if not requests:
+            del self._open[wanted]
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+
+def _wanted(cluster: ClusterKey, request: NodeRequest) -> _Wanted:
+    return cluster, request.signer_name, request.username, request.csr.node_name
+
 
 EVIDENCE: Final = "evidence version and schema"
 ROUND: Final = "round of the request"

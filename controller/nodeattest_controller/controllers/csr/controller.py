@@ -22,13 +22,12 @@ from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube.client import ApiClient, ApiError
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig, call_every
-from nodeattest_kube.workqueue import WorkQueue
-from nodeattest_providers.names import ProviderName
-
-__all__ = ["CSRController", "RequestKey"]
+from nodeattest_providers.identifiers import ProviderName
 
 _LOG: Final = logging.getLogger(__name__)
 RequestKey = tuple[ClusterKey, str]

@@ -23,11 +23,9 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline, Stage
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
-
-__all__ = ["Approval", "Evaluator"]
 
 NOTHING: Final = "nothing"
 """No provider ID or key: no change wakes such a request early."""

@@ -25,22 +25,21 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, su
 from nodeattest_controller.model.issuance_rules import check_key_of_one_machine
 from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
-from nodeattest_controller.runtime.csr_observer import CSRIssued, CSRObserver
+from nodeattest_controller.runtime.cluster_controller import CSRIssued, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import member_ref
+from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
+from nodeattest_kube import client as paths
+from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.events import EventLimiter, EventRecorder
-from nodeattest_kube.jsontypes import JsonObject
-from nodeattest_kube.notify import notify
+from nodeattest_kube.periodic import notify
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.config_fields import split_pin
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import ProviderID, Purpose, signer_for
-from nodeattest_providers.pins import split_pin
+from nodeattest_providers.identifiers import ProviderID, Purpose, signer_for
 from nodeattest_providers.verifier_interface import NodeRequest
-
-__all__ = ["AttestationConflict", "Issuer", "clamp_lifetime", "is_reusable"]
 
 _LOG: Final = logging.getLogger(__name__)
 INSECURE_LIFETIME: Final = 365 * 86400

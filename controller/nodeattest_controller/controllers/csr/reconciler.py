@@ -1,4 +1,10 @@
-"""Acts on a request: one reconcile takes one request one step further.
+"""How long a request has been waiting, whatever the controller's own clock says.
+
+``creationTimestamp`` is the API server's clock. Where ours is ahead of it, a fresh request would look old and be closed
+at once; so an age is never more than the time since this process first saw the request. (Whether a challenge was
+answered in time is another matter: that compares two timestamps of the API server, in the provider's verifier.)
+
+Acts on a request: one reconcile takes one request one step further.
 
 An evaluation ends in a certificate (``issuer``), a challenge, a wait or a denial. Nothing stays pending forever: every
 wait ends, where the API server lets it; one that refuses the writes is asked again, and an Event says so.
@@ -10,41 +16,79 @@ a certificate on record is failed.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.controllers.csr.duplicates import Duplicates
+from nodeattest_controller.controllers.csr.checks import Duplicates
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import AttestationConflict, Issuer
-from nodeattest_controller.controllers.csr.pending_age import PendingAges
 from nodeattest_controller.controllers.csr.request_limiter import REMEDY, LimiterKey, OverBudget, RequestLimiter
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import attestation as attestations
-from nodeattest_controller.model.csr_request import CSRSummary, RequestState
-from nodeattest_controller.model.kubelet_csr import requesting_node
+from nodeattest_controller.model.csr_request import CSRSummary, RequestState, requesting_node
 from nodeattest_controller.model.objects import moment, text
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRObserver
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import OWN_GROUP, OWN_VERSION, ManagementCache, node_key
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import claimed_ref
+from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION, node_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube import paths
-from nodeattest_kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from nodeattest_kube import client as paths
+from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject, parse_json
-from nodeattest_kube.notify import notify
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.periodic import notify
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import printable
-from nodeattest_providers.names import ANNOTATION_CHALLENGE, ANNOTATION_REASON, Purpose
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_REASON, Purpose, printable
 from nodeattest_providers.verifier_interface import NodeRequest
 
-__all__ = ["Reconciler", "Result"]
+REMEMBERED: Final = 20_000
+"""Requests; one that finds no room is as old as the clocks say: as just seen, a flood would keep all pending."""
+LONGEST_WAIT: Final = 86400.0
+"""Seconds; more than any ``waitLimit`` (``settings``). What was seen before that is gone, or has long been refused."""
+
+
+class PendingAges:
+    """Remembers when each open request was first seen."""
+
+    def __init__(self, now: Callable[[], datetime], monotonic: Callable[[], float]) -> None:
+        self._now = now
+        self._monotonic = monotonic
+        self._first_seen: OrderedDict[str, float] = OrderedDict()
+
+    def age(self, uid: str, created: datetime) -> timedelta:
+        """Tell how long the request has been open, at most since it was first seen here."""
+        by_clocks = self._now() - created
+        seen = self._first_seen.get(uid)
+        if seen is None:
+            seen = self._monotonic()
+            self._drop_before(seen - LONGEST_WAIT)
+            if len(self._first_seen) >= REMEMBERED:
+                return max(by_clocks, timedelta(0))
+            self._first_seen[uid] = seen
+        since_seen = timedelta(seconds=self._monotonic() - seen)
+        return since_seen if by_clocks < timedelta(0) else min(by_clocks, since_seen)
+
+    def _drop_before(self, seen: float) -> None:
+        """Make room; the first entries are the oldest."""
+        while self._first_seen and next(iter(self._first_seen.values())) < seen:
+            self._first_seen.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._first_seen)
+
+    def forget(self, uid: str) -> None:
+        """Drop a request that is settled."""
+        self._first_seen.pop(uid, None)
+
 
 _LOG: Final = logging.getLogger(__name__)
 EXPIRY_GRACE: Final = timedelta(seconds=60)

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_providers.errors import Denied, Reason
-
-__all__ = ["REMEDY", "LimiterKey", "OverBudget", "RequestLimiter"]
 
 REQUESTER_BURST, REQUESTER_RATE = 1000, 20.0
 """Evaluations at once, and a second after that. A join by TPM takes two, so a pool of 500 nodes boots on one token at

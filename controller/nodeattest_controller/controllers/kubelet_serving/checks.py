@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.csr_request import KubeletServingRequest
 from nodeattest_controller.model.identity_rules import check_claim, check_machine_ready, has_name
-from nodeattest_controller.model.kubelet_csr import KubeletServingRequest
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, node_names
 from nodeattest_controller.model.objects import text
@@ -21,9 +21,7 @@ from nodeattest_controller.verification.facts import FactSource, RequestFacts, f
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.names import NodeName, ProviderName, Purpose
-
-__all__ = ["CHECKS", "KubeletFacts", "check_node", "one_machine"]
+from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
 
 RECHECK: Final = 2.0
 """Seconds; kubelet files its first request about when its Node appears, and nobody watches Nodes here."""

@@ -13,8 +13,13 @@ from typing import ClassVar, Final
 from nodeattest_controller.controllers.kubelet_serving.checks import CHECKS, KubeletFacts
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.csr_request import KUBELET, CSRSummary, summarize
-from nodeattest_controller.model.kubelet_csr import parse_kubelet_request, requesting_node
+from nodeattest_controller.model.csr_request import (
+    KUBELET,
+    CSRSummary,
+    parse_kubelet_request,
+    requesting_node,
+    summarize,
+)
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import member_ref
@@ -22,10 +27,8 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-
-__all__ = ["KubeletServingEvaluator"]
 
 _LOG: Final = logging.getLogger(__name__)
 

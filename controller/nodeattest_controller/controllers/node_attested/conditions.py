@@ -1,4 +1,16 @@
-"""What the condition ``NodeAttested`` says of a Machine or a MachinePool, from the ledger and the time alone. Pure.
+"""The last refused request that claims a machine which has not joined, as the machine's condition shows it. Pure.
+
+Promises: what is written in a condition is read back as it was, so a restart loses nothing.
+
+What a refused renewal says of the machine: a weight for every ``Reason``. Pure.
+
+Promises: a reason that is not named here weighs nothing, and a test holds the table complete. Only what was found in
+evidence that the machine itself brought weighs as its failure; what a clock, a lost message, a policy that names
+something else or a service that was away can cause does not. Absent evidence does not, either: who brings none gets no
+certificate, and that is enough.
+Source: docs/denials.md; docs/decisions.md.
+
+What the condition ``NodeAttested`` says of a Machine or a MachinePool, from the ledger and the time alone. Pure.
 
 Promises: the same ledger gives the same status and reason, in every replica and after every restart. ``False`` only by
 what the node's own certificate authenticated, which is in the ledger, or by expiry: a MachineHealthCheck deletes
@@ -10,30 +22,208 @@ anything is known, a reason always).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
-from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity
-from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
-from nodeattest_controller.model.last_decision import DENIED, RESET
+from nodeattest_controller.model.attestation import DENIED, RESET, Attestation, IssuedCertificate
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import rfc3339
+from nodeattest_controller.model.objects import moment, rfc3339
 from nodeattest_controller.model.policy import FailureAction
+from nodeattest_controller.runtime.cluster_controller import CSRDenied
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.names import Purpose
+from nodeattest_providers.identifiers import Purpose
 
-__all__ = [
-    "CONDITION",
-    "Known",
-    "condition_of_machine",
-    "condition_of_pool",
-    "is_refused",
-    "newest_certificate",
-]
+_WRITTEN: Final = re.compile(r"a request that claims this machine was refused at (\S+): (\w+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedClaim:
+    """A refused request by a bootstrap token; it proves nothing of the machine that it claims."""
+
+    at: datetime
+    reason: Reason
+
+    def __str__(self) -> str:
+        """Say it."""
+        refused = f"a request that claims this machine was refused at {rfc3339(self.at)}: {self.reason}"
+        return f"{refused}; any holder of a bootstrap token can send one"
+
+
+def parse_refused_claim(message: str) -> RefusedClaim | None:
+    """Read the claim in a condition's message; None where it has none."""
+    found = _WRITTEN.search(message)
+    at = moment(found[1]) if found is not None else None
+    if found is None or at is None or found[2] not in set(Reason):
+        return None
+    return RefusedClaim(at, Reason(found[2]))
+
+
+class DenialSeverity(IntEnum):
+    """How much a refusal of a node's own request says."""
+
+    NOTHING = 0
+    """This request was wrong, late or one too many; the next one may pass."""
+    RENEWAL = 1
+    """The node will not be renewed until somebody changes something; its machine may be sound."""
+    MACHINE = 2
+    """The machine is not, or did not boot, what policy and ledger say."""
+
+
+_MACHINE: Final = (
+    Reason.PROOF_INVALID,
+    Reason.ENDORSEMENT_KEY_UNTRUSTED,
+    Reason.ENDORSEMENT_KEY_CHANGED,
+    Reason.ENDORSEMENT_CERTIFICATE_INVALID,
+    Reason.ATTESTATION_KEY_NOT_ALLOWED,
+    Reason.ATTESTATION_KEY_CHANGED,
+    Reason.QUOTE_SIGNATURE_INVALID,
+    Reason.PCR_VALUE_NOT_ALLOWED,
+    Reason.EVENT_LOG_MISMATCH,
+    Reason.TPM_CLOCK_REVERSED,
+    Reason.EVIDENCE_FOR_OTHER_MACHINE,
+    Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
+    Reason.PLATFORM_REGION_NOT_ALLOWED,
+    Reason.PLATFORM_ROLE_NOT_ALLOWED,
+    Reason.PLATFORM_INSTANCE_MISMATCH,
+    Reason.PLATFORM_INSTANCE_NOT_FOUND,
+    Reason.PLATFORM_TAGS_NOT_ALLOWED,
+    Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
+)
+_RENEWAL: Final = (
+    # The policy, or the controller's configuration, has changed under the node.
+    Reason.ATTESTOR_NOT_AUTHORIZED,
+    Reason.POLICY_INVALID,
+    Reason.PROOF_MISSING,
+    Reason.EVIDENCE_VERSION_UNSUPPORTED,
+    Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
+    # Names and bindings that somebody else may have taken.
+    Reason.MACHINE_AMBIGUOUS,
+    Reason.MACHINE_ALREADY_BOUND,
+    Reason.NODE_NAME_MISMATCH,
+    Reason.NODE_NAME_TAKEN,
+    Reason.PROVIDER_ID_CHANGED,
+    Reason.ROTATION_NOT_ALLOWED,
+    # The node's set-up: an agent, a clock-bound credential, a log that is not readable.
+    Reason.PCR_SELECTION_MISMATCH,
+    Reason.EVENT_LOG_MISSING,
+    Reason.EVENT_LOG_MALFORMED,
+    Reason.EVENT_LOG_BANK_MISSING,
+    Reason.PLATFORM_PROOF_REFUSED,
+    Reason.PLATFORM_INSTANCE_NOT_RUNNING,
+)
+_NOTHING: Final = (
+    # Malformed: a program's mistake, or somebody's who holds the node's credential and wants to be noticed.
+    Reason.ENVELOPE_MALFORMED,
+    Reason.ENVELOPE_TOO_LARGE,
+    Reason.EVIDENCE_MALFORMED,
+    Reason.PROVIDER_MISMATCH,
+    Reason.ADMISSION_REVIEW_MALFORMED,
+    Reason.CSR_MALFORMED,
+    Reason.CSR_SIGNATURE_INVALID,
+    Reason.SUBJECT_NOT_ALLOWED,
+    Reason.NODE_NAME_INVALID,
+    Reason.EXTENSION_NOT_ALLOWED,
+    Reason.PROVIDER_ID_INVALID,
+    Reason.PROVIDER_ID_MISMATCH,
+    Reason.PROVIDER_ID_REQUIRED,
+    Reason.KEY_NOT_ALLOWED,
+    Reason.USAGES_NOT_ALLOWED,
+    Reason.SIGNER_UNKNOWN,
+    Reason.ENDORSEMENT_KEY_MALFORMED,
+    Reason.QUOTE_MALFORMED,
+    Reason.PLATFORM_DOCUMENT_MALFORMED,
+    Reason.PLATFORM_DOCUMENT_MISMATCH,
+    Reason.PLATFORM_PROOF_MALFORMED,
+    # About the requester, not about a node that renews.
+    Reason.REQUESTER_NOT_ALLOWED,
+    Reason.TOKEN_NOT_THIS_MACHINES,
+    Reason.TOKEN_NOT_NAMED,
+    Reason.BOOTSTRAP_CONFIG_UNREADABLE,
+    Reason.BOOTSTRAP_CONFIG_REFUSED,
+    Reason.REQUESTER_OVER_BUDGET,
+    Reason.APPROVED_ELSEWHERE,
+    # One request out of turn, or out of time.
+    Reason.KEY_REUSED,
+    Reason.SERVING_NOT_ALLOWED,
+    Reason.ADDRESS_NOT_ALLOWED,
+    Reason.CHALLENGE_EXPIRED,
+    Reason.CHALLENGE_UNKNOWN,
+    Reason.FIRST_REQUEST_MISSING,
+    Reason.FIRST_REQUEST_MISMATCH,
+    Reason.SUPERSEDED,
+    Reason.REPLAYED,
+    Reason.QUOTE_NOT_BOUND,
+    Reason.PCR_DIGEST_MISMATCH,
+    Reason.PLATFORM_PROOF_NOT_BOUND,
+    Reason.PLATFORM_PROOF_EXPIRED,
+    # Waits that came to their end, and secrets of the first join.
+    Reason.POLICY_MISSING,
+    Reason.MACHINE_NOT_FOUND,
+    Reason.MACHINE_NOT_READY,
+    Reason.MACHINE_DELETING,
+    Reason.RECORD_INVALID,
+    Reason.MACHINE_TOO_LARGE,
+    Reason.SECRET_MISSING,
+    Reason.SECRET_UNTRUSTED,
+    Reason.SECRET_USED,
+    Reason.AUTHORITY_UNAVAILABLE,
+    Reason.API_UNAVAILABLE,
+    Reason.PLATFORM_UNAVAILABLE,
+    Reason.INTERNAL_ERROR,
+    # Discovery: a node that finds its cluster files no request.
+    Reason.TOKEN_MALFORMED,
+    Reason.CA_PIN_MALFORMED,
+    Reason.DISCOVERY_ENDPOINT_MALFORMED,
+    Reason.CLUSTER_INFO_MALFORMED,
+    Reason.CLUSTER_INFO_UNSIGNED,
+    Reason.CLUSTER_INFO_SIGNATURE_INVALID,
+    Reason.CLUSTER_INFO_CHANGED,
+    Reason.CA_NOT_PINNED,
+    Reason.SERVER_NOT_TRUSTED,
+    Reason.DISCOVERY_FILE_NOT_ALLOWED,
+    Reason.DISCOVERY_REQUEST_REFUSED,
+    # Tokens of issuers: who shows one creates no request.
+    Reason.JWT_MALFORMED,
+    Reason.JWT_ALGORITHM_NOT_ALLOWED,
+    Reason.JWT_KEY_UNKNOWN,
+    Reason.JWT_SIGNATURE_INVALID,
+    Reason.JWT_ISSUER_MISMATCH,
+    Reason.JWT_AUDIENCE_MISMATCH,
+    Reason.JWT_EXPIRED,
+    Reason.JWT_NOT_YET_VALID,
+    Reason.JWT_LIFETIME_TOO_LONG,
+    Reason.TOKEN_REVIEW_REFUSED,
+    Reason.ISSUER_DOCUMENT_REFUSED,
+    Reason.ISSUER_UNAVAILABLE,
+)
+DENIAL_SEVERITIES: Final = MappingProxyType(
+    {
+        **dict.fromkeys(_NOTHING, DenialSeverity.NOTHING),
+        **dict.fromkeys(_RENEWAL, DenialSeverity.RENEWAL),
+        **dict.fromkeys(_MACHINE, DenialSeverity.MACHINE),
+    }
+)
+
+
+def severity_of(verdict: CSRDenied) -> DenialSeverity:
+    """Weigh a refusal.
+
+    1. Only the node's own request counts; 2. a request that was not evaluated does not count; 3. a refused serving
+    certificate says something of the machine or nothing: the node lives by the other one.
+    """
+    if not verdict.by_node or not verdict.evaluated:  # 1, 2
+        return DenialSeverity.NOTHING
+    weight = DENIAL_SEVERITIES.get(verdict.reason, DenialSeverity.NOTHING)
+    if verdict.purpose is Purpose.SERVING and weight is not DenialSeverity.MACHINE:  # 3
+        return DenialSeverity.NOTHING
+    return weight
+
 
 CONDITION: Final = "NodeAttested"
 _DONE: Final = {

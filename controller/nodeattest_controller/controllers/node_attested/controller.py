@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
 from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps, NodeAttestedReconciler
-from nodeattest_controller.runtime.cluster_events import ClusterEvents
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.controllers.node_attested.refusal_recorder import NodeAttestedEvents
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-
-__all__ = ["NodeAttestedController"]
 
 _LOG: Final = logging.getLogger(__name__)
 

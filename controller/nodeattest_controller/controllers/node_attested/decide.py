@@ -18,27 +18,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from nodeattest_controller.controllers.node_attested.conditions import is_refused
-from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity
-from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.last_decision import APPROVED
+from nodeattest_controller.controllers.node_attested.conditions import DENIAL_SEVERITIES, DenialSeverity, is_refused
+from nodeattest_controller.model.attestation import APPROVED, Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.objects import flag, items, text
 from nodeattest_controller.model.policy import FailureAction, Policy
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
-
-__all__ = [
-    "TAINT_KEY",
-    "Around",
-    "NoAction",
-    "Remediate",
-    "Withhold",
-    "around_of",
-    "decide",
-    "is_failing",
-    "node_patch",
-]
 
 TAINT_KEY: Final = "attestation.cluster.x-k8s.io/failed"
 EFFECT: Final = "NoSchedule"

@@ -1,4 +1,13 @@
-"""Outcomes on a cluster's machines that are not recorded yet, and refused claims on machines that have not joined.
+"""Machines that are no members of a cluster yet, or no more: they are counted where Nodes are deleted.
+
+Promises: between the end of a machine whose Node was deleted and the join of the one that takes its place there is no
+moment at which nothing is counted for it. What ended is kept in memory only: a replica that takes the cluster over in
+the moment before Cluster API makes the new Machine counts one less. Leaves to others: the members themselves.
+Source: cluster-api internal/controllers/machinehealthcheck (a Machine whose Node is gone is remediated: deleted) and
+internal/controllers/machineset (makes the new one when the old one is gone); exp/internal/controllers/machinepool
+(``spec.replicas`` and ``spec.providerIDList``).
+
+Outcomes on a cluster's machines that are not recorded yet, and refused claims on machines that have not joined.
 
 Promises: bounded by the cluster's machines; losing them costs nothing that lasts, for a node asks again. Pure but for
 the clock. Leaves to others: writing.
@@ -6,22 +15,67 @@ the clock. Leaves to others: writing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from nodeattest_controller.controllers.node_attested.conditions import is_refused
+from nodeattest_controller.controllers.node_attested.conditions import (
+    DENIAL_SEVERITIES,
+    DenialSeverity,
+    RefusedClaim,
+    is_refused,
+    severity_of,
+)
 from nodeattest_controller.controllers.node_attested.decide import is_failing
 from nodeattest_controller.controllers.node_attested.refusal_recorder import SILENT, UnwrittenRefusals
-from nodeattest_controller.controllers.node_attested.refused_claim import RefusedClaim
-from nodeattest_controller.controllers.node_attested.severity import DENIAL_SEVERITIES, DenialSeverity, severity_of
-from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.last_decision import APPROVED, DENIED, LastDecision
+from nodeattest_controller.model.attestation import APPROVED, DENIED, Attestation, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import mapping, strings, text
+from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.model.refusals import MAX_NAME
-from nodeattest_controller.runtime.csr_observer import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.store import in_batches
+from nodeattest_parsing.values import JsonObject
 
-__all__ = ["PendingOutcomes"]
+HELD: Final = 600.0
+"""Seconds for which the place of a machine is held that is gone after its Node was deleted."""
+
+
+class MissingMachines:
+    """Those of one cluster."""
+
+    def __init__(self, key: ClusterKey, management: ManagementCache, clock: Callable[[], float]) -> None:
+        self._key = key
+        self._management = management
+        self._clock = clock
+        self._deleted: dict[str, float] = {}
+        """When a machine was last there whose Node was deleted, by provider ID."""
+
+    async def count(self, pairs: Sequence[tuple[MachineView, Attestation | None]]) -> int:
+        """Count them, given the members that there are with their ledgers."""
+        now = self._clock()
+        for member, attestation in pairs:
+            if (
+                attestation is not None
+                and attestation.treatment
+                and attestation.treatment.action is FailureAction.DELETE_NODE
+            ):
+                self._deleted[member.provider_id] = now
+        self._deleted = {gone: last for gone, last in self._deleted.items() if now - last < HELD}
+        there = {member.provider_id for member, _attestation in pairs}
+        machines = self._management.objects_of(self._key, "machines")
+        pools = self._management.objects_of(self._key, "machinepools")
+        nameless = sum([not text(machine, "spec", "providerID") async for machine in in_batches(machines)])
+        return nameless + sum(_short_by(pool) for pool in pools) + len(self._deleted.keys() - there)
+
+
+def _short_by(pool: JsonObject) -> int:
+    """Return how many instances a MachinePool wants that it does not list."""
+    wanted = mapping(pool, "spec").get("replicas")
+    return max(0, wanted - len(strings(pool, "spec", "providerIDList"))) if isinstance(wanted, int) else 0
+
 
 CLAIM_BURST, CLAIM_RATE = 2, 1 / 300
 """Refused claims of one requester on one machine that are shown at once, and a second after that."""

@@ -1,4 +1,10 @@
-"""Reconciles the machines of one cluster: records CSR outcomes, acts on Nodes, and writes the condition NodeAttested.
+"""Acts on Nodes: records in the MachineAttestation what ``decide`` chose, then does it, or undoes it.
+
+Promises: only the machine's own Node is touched, as it was read just now (resourceVersion, and the UID for a delete);
+every step may run twice; a replica that dies between the two writes leaves a record of what it would have done, which
+the next one does. Leaves to others: when to check again.
+
+Reconciles the machines of one cluster: records CSR outcomes, acts on Nodes, and writes the condition NodeAttested.
 
 Promises: conditions follow from MachineAttestations and the time, so an outcome that gets lost is made up for by the
 next resync; writes happen on change, and are rate limited by machine and by cluster; a cluster or machine that is
@@ -14,11 +20,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from nodeattest_controller.controllers.node_attested.attestation_patcher import AttestationPatcher
 from nodeattest_controller.controllers.node_attested.conditions import (
     CONDITION,
     condition_of_machine,
     condition_of_pool,
+    parse_refused_claim,
 )
 from nodeattest_controller.controllers.node_attested.decide import (
     Around,
@@ -28,33 +34,109 @@ from nodeattest_controller.controllers.node_attested.decide import (
     around_of,
     decide,
     is_failing,
+    node_patch,
 )
-from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
-from nodeattest_controller.controllers.node_attested.machine_census import MachineCensus
-from nodeattest_controller.controllers.node_attested.missing_machines import MissingMachines
-from nodeattest_controller.controllers.node_attested.node_actions import NodeActions
-from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
-from nodeattest_controller.controllers.node_attested.refusal_recorder import RefusalRecorder
-from nodeattest_controller.controllers.node_attested.refused_claim import parse_refused_claim
+from nodeattest_controller.controllers.node_attested.pending import MissingMachines, PendingOutcomes
+from nodeattest_controller.controllers.node_attested.refusal_recorder import (
+    AttestationPatcher,
+    MachineCensus,
+    NodeAttestedEvents,
+    RefusalRecorder,
+)
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.machine_view import MachineView, pool_view
+from nodeattest_controller.model.attestation import Attestation, Remediation
+from nodeattest_controller.model.machine_view import MachineResource, MachineView, pool_view
 from nodeattest_controller.model.objects import condition, items, text
-from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.model.resolver import record_of_other_id
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import MachineResource, ManagementCache
-from nodeattest_kube.batches import in_batches
-from nodeattest_kube.client import ApiClient, ApiError, Conflict, Forbidden, NotFound
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.fair_queue import RateLimiter, WorkQueue
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
-from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.store import in_batches
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-__all__ = ["NodeAttestedDeps", "NodeAttestedReconciler"]
+
+class NodeActions:
+    """Actions on the Nodes of one workload cluster."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        attestations: AttestationPatcher,
+        events: NodeAttestedEvents,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._client = client
+        self._attestations = attestations
+        self._events = events
+        self._now = now
+
+    async def treat(self, member: MachineView, attestation: Attestation, action: FailureAction) -> Attestation:
+        """Do it to the machine's Node, where it has one; raises ApiError. Returns the ledger as it is then."""
+        node = await self._own_node(member, attestation)
+        if node is None:
+            return attestation
+        before, uid = attestation.treatment, text(node, "metadata", "uid")
+        if before is None or (before.action, before.node_uid) != (action, uid):
+            attestation = await self._attestations.record_remediation(
+                attestation, self._treatment(attestation, action, uid)
+            )
+        try:
+            done = await self._do(node, action)
+        except Forbidden:
+            if before is None:  # nothing was done, so it must not count against the share
+                await self._attestations.record_remediation(attestation, None)
+            raise
+        if done:
+            self._events.treated(member, attestation, action)
+        return attestation
+
+    async def release(self, member: MachineView, attestation: Attestation) -> Attestation:
+        """Undo what was done to the machine's Node, and forget it; raises ApiError."""
+        node = await self._own_node(member, attestation)
+        if node is not None:
+            await self._do(node, FailureAction.NONE)
+        attestation = await self._attestations.record_remediation(attestation, None)
+        self._events.released(member, attestation)
+        return attestation
+
+    async def _own_node(self, member: MachineView, attestation: Attestation) -> JsonObject | None:
+        """Read the Node of the attestation record's name, unless it is not this machine's (identity rule 3)."""
+        try:
+            node = await self._client.get(paths.core_path("nodes", attestation.node_name))
+        except NotFound:
+            return None
+        provider_id, uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
+        is_own = provider_id == member.provider_id if provider_id else uid == member.node_ref_uid
+        return node if is_own else None
+
+    async def _do(self, node: JsonObject, action: FailureAction) -> bool:
+        path = paths.core_path("nodes", text(node, "metadata", "name"))
+        if action is FailureAction.DELETE_NODE:
+            await self._client.delete(path, uid=text(node, "metadata", "uid"))
+            return True
+        patch = node_patch(node, action)
+        if patch is None:
+            return False
+        await self._client.merge_patch(path, patch)
+        return True
+
+    def _treatment(self, attestation: Attestation, action: FailureAction, uid: str) -> Remediation:
+        return Remediation(
+            action=action,
+            node_name=attestation.node_name,
+            node_uid=uid,
+            reason=attestation.verdict.reason if attestation.verdict else "",
+            time=self._now(),
+        )
+
 
 Key = tuple[Literal["machine", "pool"], str]
 """A machine's provider ID, or a MachinePool's name."""

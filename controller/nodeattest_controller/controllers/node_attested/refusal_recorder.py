@@ -1,4 +1,12 @@
-"""Writes the refused requests of one cluster into the status of its machines' MachineAttestations.
+"""Patches MachineAttestations: the last decision on a node's own request, the action on its Node, refused requests.
+
+Promises: each write is a compare-and-swap on the version that was read; after a Conflict the index has the newer one.
+
+Counts the machines of one cluster by how they are attested, and their certificates by what remains of them. Pure.
+
+Reports machines that fail and what is done to their Nodes: log lines and Events, each once in a period.
+
+Writes the refused requests of one cluster into the status of its machines' MachineAttestations.
 
 Promises: bounded by the cluster's machines that have a MachineAttestation, each with cut texts; a flood of requests
 costs no more writes than the rates below, and one of a token or a stranger takes none of the node's own. What is above
@@ -8,22 +16,208 @@ Leaves to others: the rules of the list (``model.refusals``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.controllers.node_attested.attestation_patcher import AttestationPatcher
-from nodeattest_controller.controllers.node_attested.events import NodeAttestedEvents
-from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.refusals import MAX_MESSAGE, MAX_NAME, RecordedRefusal, Requester, latest_refusals
-from nodeattest_controller.runtime.csr_observer import CSRDenied
+from nodeattest_controller.controllers.node_attested.conditions import is_refused, newest_certificate
+from nodeattest_controller.metrics import ClusterCertificates, MachineState, counts_of_remaining
+from nodeattest_controller.model.attestation import (
+    RESET,
+    Attestation,
+    IssuedCertificate,
+    LastDecision,
+    Remediation,
+    parse_attestation,
+)
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.objects import rfc3339
+from nodeattest_controller.model.policy import FailureAction
+from nodeattest_controller.model.refusals import (
+    MAX_MESSAGE,
+    MAX_NAME,
+    RecordedRefusal,
+    Requester,
+    latest_refusals,
+    render_refusals,
+)
+from nodeattest_controller.runtime.cluster_controller import CSRDenied
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.objectref import member_ref
+from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_kube.client import ApiError, Conflict, NotFound
-from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_parsing.printable import one_line
+from nodeattest_kube import client as paths
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.values import JsonObject, one_line
 from nodeattest_providers.errors import Reason
 
-__all__ = ["RECORD_PAUSE", "SILENT", "RefusalRecorder", "UnwrittenRefusals"]
+
+class AttestationPatcher:
+    """Patches MachineAttestations by compare-and-swap."""
+
+    def __init__(self, management: ManagementCache) -> None:
+        self._management = management
+
+    async def record_decision(self, attestation: Attestation, verdict: LastDecision) -> Attestation:
+        """Write the last decision; raises ApiError."""
+        return await self._write(attestation, {"spec": {"lastVerdict": verdict.render()}})
+
+    async def record_remediation(self, attestation: Attestation, treatment: Remediation | None) -> Attestation:
+        """Write the action that is about to be done to the Node, None when it is undone; raises ApiError."""
+        done = treatment.render() if treatment is not None else None
+        return await self._write(attestation, {"spec": {"onFailure": done}})
+
+    async def record_refusals(self, attestation: Attestation, refusals: Sequence[RecordedRefusal]) -> Attestation:
+        """Write the refused requests, which are status; raises ApiError."""
+        return await self._write(attestation, {"status": {"refusals": [*render_refusals(refusals)]}}, "/status")
+
+    async def _write(self, attestation: Attestation, change: JsonObject, subresource: str = "") -> Attestation:
+        path = paths.object_path(
+            OWN_GROUP, OWN_VERSION, "machineattestations", attestation.name, namespace=attestation.namespace
+        )
+        patch: JsonObject = {"metadata": {"resourceVersion": attestation.resource_version}, **change}
+        client, order = self._management.client, self._management.attestation_order
+        key = f"{attestation.namespace}/{attestation.name}"
+        before = order.known(key)
+        try:
+            written = await client.merge_patch(path + subresource, patch)
+        except Conflict:
+            before = order.known(key)
+            order.answered(key, before, await client.get(path))
+            raise
+        except NotFound:
+            order.answered(key, before, None)
+            raise
+        order.answered(key, before, written)
+        return parse_attestation(written)
+
+
+def attestation_state(member: MachineView, attestation: Attestation | None, now: datetime) -> MachineState:
+    """Say how a machine is attested, by the order of ``condition_of_machine``."""
+    newest = newest_certificate(attestation)
+    if attestation is None or newest is None:
+        if attestation is not None and attestation.verdict is not None and attestation.verdict.verdict == RESET:
+            return MachineState.RESET
+        return MachineState.NOT_ATTESTED if member.node_ref_name else MachineState.PENDING
+    if newest.not_after <= now:
+        return MachineState.EXPIRED
+    return MachineState.REFUSED if is_refused(attestation) else MachineState.ATTESTED
+
+
+class MachineCensus:
+    """One count, at one time."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._states: Counter[MachineState] = Counter()
+        self._earliest: IssuedCertificate | None = None
+        self._remaining: list[float] = []
+
+    def add(self, member: MachineView, attestation: Attestation | None) -> None:
+        """Count one machine."""
+        self._states[attestation_state(member, attestation, self._now)] += 1
+        newest = newest_certificate(attestation)
+        if newest is None:
+            return
+        remaining = (newest.not_after - self._now).total_seconds()
+        self._remaining.append(max(0.0, remaining))
+        if remaining > 0 and (self._earliest is None or newest.not_after < self._earliest.not_after):
+            self._earliest = newest
+
+    def result(self) -> ClusterCertificates:
+        """Return the figures."""
+        first = self._earliest
+        return ClusterCertificates(
+            states=dict(self._states),
+            earliest_end=first.not_after.timestamp() if first else None,
+            earliest_lifetime=(first.not_after - first.not_before).total_seconds() if first else 0.0,
+            remaining=counts_of_remaining(self._remaining),
+            remaining_sum=sum(self._remaining),
+        )
+
+
+NODES_REMEDY: Final = (
+    "apply manifests/workload-on-failure in the workload cluster, or set the policy's onFailure to None"
+)
+STATUS_REMEDY: Final = (
+    "apply this version's manifests/rbac in the management cluster, or let the write pass where an admission policy "
+    "refuses it, or take standing from --controllers"
+)
+_EVENTS: Final = {
+    FailureAction.TAINT: "NodeTainted",
+    FailureAction.CORDON: "NodeCordoned",
+    FailureAction.DELETE_NODE: "NodeDeleted",
+}
+
+
+class NodeAttestedEvents:
+    """Reports of one cluster's reconciler."""
+
+    def __init__(self, events: ClusterEvents) -> None:
+        self._events = events
+
+    def treated(self, member: MachineView, attestation: Attestation, action: FailureAction) -> None:
+        """Report what was done to a Node."""
+        reason = attestation.verdict.reason if attestation.verdict else ""
+        ends = max((entry.not_after for entry in attestation.issued), default=None)
+        until = f"; its certificate stays good until {rfc3339(ends)}" if ends else ""
+        message = (
+            f"Node {attestation.node_name}: onFailure {action}, because its own request was refused: {reason}{until}"
+        )
+        who = {"machine": member.name, "node": attestation.node_name}
+        self._events.warn(None, "treated a node", **who, action=action, reason=reason)
+        self._events.event("Warning", _EVENTS[action], message, on=member_ref(member))
+
+    def released(self, member: MachineView, attestation: Attestation) -> None:
+        """Report that the action on a Node is undone."""
+        self._events.info("released a node", machine=member.name, node=attestation.node_name)
+        message = f"Node {attestation.node_name}: what onFailure did is undone"
+        self._events.event("Normal", "NodeReleased", message, on=member_ref(member))
+
+    def withheld(self, member: MachineView, attestation: Attestation, why: str) -> None:
+        """Report that a failing Node is left alone."""
+        more = {"machine": member.name, "node": attestation.node_name, "why": why}
+        if not self._events.warn("withheld", "left a failing node alone", **more):
+            return
+        advice = "if so many fail it is more likely the policy's mistake: check what was changed last"
+        message = f"Node {attestation.node_name} fails and is left alone: {why}; {advice}"
+        self._events.event("Warning", "OnFailureWithheld", message)
+
+    def provider_id_changed(self, machine: MachineView, message: str) -> None:
+        """Report that Cluster API has set another provider ID than the Machine joined with."""
+        if self._events.warn(("provider ID", machine.uid), "provider ID changed", machine=machine.name):
+            self._events.event("Warning", Reason.PROVIDER_ID_CHANGED, message, on=member_ref(machine))
+
+    def nodes_forbidden(self, error: ApiError) -> None:
+        """Report that a Node may not be written."""
+        self._forbidden("OnFailureForbidden", "cannot treat a Node", error, NODES_REMEDY)
+
+    def management_forbidden(self, error: ApiError) -> None:
+        """Report that a status or a MachineAttestation may not be written."""
+        self._forbidden("StandingForbidden", "cannot write where machines stand", error, STATUS_REMEDY)
+
+    def not_recorded(self, error: ApiError) -> None:
+        """Report that refused requests cannot be recorded; conditions are written all the same."""
+        what = "cannot record refused requests in MachineAttestations; conditions are written all the same"
+        if isinstance(error, Forbidden):
+            self._forbidden("RefusalsForbidden", what, error, STATUS_REMEDY)
+        else:
+            self._events.warn(("not recorded", error.reason), what, error=error.reason, message_=error.message)
+
+    def failed(self, what: str, error: ApiError, delay: float) -> None:
+        """Report any other refused write."""
+        more = {"what": what, "error": error.reason, "message_": error.message, "delay": delay}
+        self._events.warn(
+            ("failed", error.reason), "cannot write a machine's condition NodeAttested; will try again", **more
+        )
+
+    def _forbidden(self, reason: str, what: str, error: ApiError, remedy: str) -> None:
+        if self._events.warn(reason, what, error=error.message, remedy=remedy):
+            self._events.event("Warning", reason, f"{what}: {error}; {remedy}")
+
 
 SILENT: Final = frozenset({Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED})
 """How first requests end."""

@@ -15,25 +15,11 @@ from typing import Final
 
 from nodeattest_controller.model.objects import condition, items, mapping, moment, number, strings, text
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selecting
-from nodeattest_controller.model.webhook_configuration import WebhookCalls
-from nodeattest_controller.model.webhook_label import EXPECTED, label_command, needs_webhook
+from nodeattest_controller.model.webhook_configuration import EXPECTED, WebhookCalls, label_command, needs_webhook
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
-from nodeattest_kube.batches import BATCH, in_batches
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_kube.store import BATCH, in_batches
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
-
-__all__ = [
-    "READY",
-    "NamespaceRendering",
-    "PolicyFinding",
-    "PolicyReason",
-    "RenderingState",
-    "SharedCluster",
-    "evaluate",
-    "refusals_end",
-    "rendering_of",
-    "status_patch",
-]
 
 READY: Final = "Ready"
 _DISABLED: Final = (

@@ -18,21 +18,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from nodeattest_identity.addon.gateway.authorizer import SubjectAccessAuthorizer
 from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, EndpointResolver
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyWatcher, GatewayTls
 from nodeattest_identity.addon.gateway.keyset import KeyStore, generate_key
 from nodeattest_identity.addon.gateway.metrics import Metrics
-from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps
-from nodeattest_identity.addon.gateway.settings import GatewaySettings
+from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps, GatewaySettings, SubjectAccessAuthorizer
 from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_kube.client import ApiClient
+from nodeattest_serving.bounded_server import SettingsError
 from nodeattest_serving.health import HealthServer
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["Ports", "run"]
 
 _JTI_BYTES: Final = 16
 

@@ -23,11 +23,10 @@ from typing import Final, Protocol
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.target import ServiceTarget
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, ApiError, NotFound
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig, dig_text
-
-__all__ = ["ApiEndpointResolver", "EndpointResolver", "ServiceEndpoint", "ready_endpoints"]
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, NotFound
+from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
 
 _CACHE_SECONDS: Final = 2.0
 _MAX_CACHED: Final = 2_000

@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_parsing.printable import one_line
+from nodeattest_parsing.values import one_line
 from nodeattest_serving.replies import failure_status
-
-__all__ = ["StatusError", "status_body"]
 
 _NONE: Final[Mapping[str, str]] = {}
 _REASONS: Final[dict[HTTPStatus, str]] = {

@@ -35,18 +35,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_identity.addon.gateway.errors import StatusError
-from nodeattest_kube import paths
+from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.jsontypes import JsonObject, dig_text
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import JsonObject, ParseError, dig_text
 from nodeattest_serving.tls import ServingCertificate, common_name
-
-__all__ = [
-    "NAMESPACE", "FrontProxyTrust", "FrontProxyWatcher", "GatewayTls", "TrustError", "UserInfo", "identify",
-    "read_trust",
-]  # fmt: skip
 
 NAMESPACE: Final = "kube-system"
 CONFIG_MAP: Final = "extension-apiserver-authentication"

@@ -22,17 +22,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
-from nodeattest_identity.tokens.signing import SigningKey, read_signing_key, signing_key
-from nodeattest_kube.client import ApiClient, ApiError
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, parse_json
+from nodeattest_identity.tokens.jwt import SigningKey, read_signing_key, signing_key
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
-from nodeattest_providers.key_types import PrivateKey
-
-__all__ = [
-    "SECRET_NAME", "Algorithm", "KeySet", "KeySetError", "KeyStore", "RotationSchedule", "ScheduledKey",
-    "encode_keyset", "generate_key", "parse_keyset", "rotate",
-]  # fmt: skip
+from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers.keys import PrivateKey
 
 Algorithm = Literal["ES256", "RS256"]
 

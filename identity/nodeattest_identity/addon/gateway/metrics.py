@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from nodeattest_serving.metrics import CounterFunc, export_build_info
-
-__all__ = ["Metrics"]
+from nodeattest_serving.health import CounterFunc, export_build_info
 
 
 class Metrics:

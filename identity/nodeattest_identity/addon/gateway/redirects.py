@@ -27,9 +27,7 @@ from urllib.parse import quote
 from aiohttp import hdrs, web
 
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
-from nodeattest_identity.proxy.paths import RequestTarget
-
-__all__ = ["own_reference", "replace_redirect", "to_slash"]
+from nodeattest_identity.proxy.headers import RequestTarget
 
 _SPLIT: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 """Scheme, authority, path, query, fragment (RFC 3986 appendix B)."""

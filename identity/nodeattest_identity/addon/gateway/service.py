@@ -1,4 +1,16 @@
-"""Answers requests: discovery documents for kube-apiserver, key sets for anyone, services for users.
+"""Settings of a gateway: one frozen value that the command builds.
+
+Asks kube-apiserver whether a user may make this request.
+
+kube-apiserver decided the same a moment ago, by its own reading of the path. The second review, by our reading, closes
+every gap between the two readings, and every way by which a front-proxy certificate reaches the gateway without
+kube-apiserver's authorizer. All aggregated API servers do so (sample-apiserver, delegated authorization).
+
+Promises: an allow is cached for ten seconds, a denial for two; one review at a time for the same question; without an
+answer nobody is allowed.
+Source: authorization.k8s.io/v1 SubjectAccessReview; apiserver pkg/authorization/authorizerfactory/delegating.go.
+
+Answers requests: discovery documents for kube-apiserver, key sets for anyone, services for users.
 
 Promises: a request is forwarded only if kube-apiserver's front proxy states its user. The forwarded request carries a
 token for that one service and no credential of the user's. Limits count for each user alone. The log has user, service
@@ -14,32 +26,165 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final, Protocol
 
 from aiohttp import hdrs, web
 
+from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.endpoints import EndpointResolver
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo, identify
+from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule
 from nodeattest_identity.addon.gateway.metrics import Metrics
 from nodeattest_identity.addon.gateway.redirects import replace_redirect, to_slash
-from nodeattest_identity.addon.gateway.settings import UserLimits
-from nodeattest_identity.addon.gateway.target import DOCUMENTS, ServiceTarget, parse
+from nodeattest_identity.addon.gateway.target import (
+    DOCUMENTS,
+    GROUP,
+    RESOURCE,
+    SUBRESOURCE,
+    VERSION,
+    ServiceTarget,
+    parse,
+)
 from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
+from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, issuer_url
 from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
-from nodeattest_identity.proxy.limits import LogSampler, UserBusyError, UserRequests
-from nodeattest_identity.proxy.paths import read_target
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_identity.proxy.headers import read_target
+from nodeattest_identity.proxy.limits import LogSampler, ProxyLimits, UserBusyError, UserRequests
+from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_providers.cloud_http import SingleFlight
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
 
-__all__ = ["Authorizer", "Gateway", "GatewayDeps"]
+DEFAULT_CONNECTIONS: Final = 400
+"""From kube-apiserver, one for each request in flight; and as many to services."""
+DEFAULT_PROXY: Final = ProxyLimits(connections=DEFAULT_CONNECTIONS, upstream_connections=DEFAULT_CONNECTIONS)
 
-_READ: Final = frozenset({"GET", "HEAD"})
+_MIN_PERIOD = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLimits:
+    """Limits of one user: pages load many things at once, and then few."""
+
+    user_burst: int = 100
+    user_rate: float = 20.0
+    """Requests a second."""
+    user_requests: int = 64
+    """At once, websockets among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """All settings."""
+
+    address: BindAddress
+    certificate: Path
+    """The serving certificate and its chain; read again when the file changes."""
+    key: Path
+    issuer: str
+    """``iss`` of the tokens, and the URL of their keys: sidecars compare it byte for byte."""
+    namespace: str
+    """Namespace of the Secret with the signing keys."""
+    backend_ca: Path | None = None
+    """CAs of services with HTTPS; None: the system's roots."""
+    health: BindAddress | None = None
+    algorithm: Algorithm = "ES256"
+    schedule: RotationSchedule = field(default_factory=RotationSchedule)
+    limits: UserLimits = field(default_factory=UserLimits)
+    proxy: ProxyLimits = DEFAULT_PROXY
+
+    def __post_init__(self) -> None:
+        try:
+            issuer_url(self.issuer)
+        except UrlError as error:
+            raise SettingsError(f"--issuer: {error}") from None
+        if self.schedule.period < _MIN_PERIOD:
+            raise SettingsError(
+                f"--key-period: expected at least {_MIN_PERIOD:.0f} s, got {self.schedule.period:g}: a new key is "
+                f"published for more than {MAX_AGE} s before it signs"
+            )
+
+
+_ALLOWED_SECONDS: Final = 10.0
+"""Seconds; kube-apiserver itself decides each request anew, so this only bounds the second review."""
+_DENIED_SECONDS: Final = 2.0
+_MAX_CACHED: Final = 10_000
+_VERBS: Final = {
+    "GET": "get",
+    "HEAD": "get",
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+"""requestinfo.go. Every other method becomes the empty verb, which only ``*`` allows."""
 
 _log = logging.getLogger(__name__)
+
+_Question = tuple[UserInfo, str, str, str]
+
+
+def request_verb(method: str) -> str:
+    """Return kube-apiserver's verb for a method."""
+    return _VERBS.get(method, "")
+
+
+class SubjectAccessAuthorizer:
+    """Authorizes by SubjectAccessReview; answers are cached for seconds."""
+
+    def __init__(self, client: ApiClient, *, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._cache: ExpiringCache[_Question, bool] = ExpiringCache(_MAX_CACHED, clock)
+        self._in_flight: SingleFlight[_Question, bool] = SingleFlight()
+
+    async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
+        """Raise ``StatusError`` unless the user is allowed."""
+        question = user, target.namespace, target.name, request_verb(method)
+        allowed = self._cache.get(question)
+        if allowed is None:
+            allowed = await self._in_flight.share(question, lambda: self._review(question))
+        if not allowed:
+            raise StatusError(
+                HTTPStatus.FORBIDDEN,
+                f"expected a right to {question[3] or '*'} {RESOURCE}/{SUBRESOURCE} of {GROUP} here, got none",
+            )
+
+    async def _review(self, question: _Question) -> bool:
+        user, namespace, name, verb = question
+        who = ReviewedUser(name=user.user, groups=user.groups, uid=user.uid, extra=dict(user.extra))
+        try:
+            allowed = await is_access_allowed(self._client, _attributes(namespace, name, verb), who)
+        except ApiError as error:
+            _log.warning("cannot create a SubjectAccessReview: %s", error)
+            raise StatusError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "cannot ask the API server what this user may do", {"Retry-After": "2"}
+            ) from None
+        self._cache.put(question, allowed, self._clock() + (_ALLOWED_SECONDS if allowed else _DENIED_SECONDS))
+        return allowed
+
+
+def _attributes(namespace: str, name: str, verb: str) -> ResourceAttributes:
+    return ResourceAttributes(
+        group=GROUP,
+        version=VERSION,
+        resource=RESOURCE,
+        subresource=SUBRESOURCE,
+        namespace=namespace,
+        name=name,
+        verb=verb,
+    )
+
+
+_READ: Final = frozenset({"GET", "HEAD"})
 
 
 class Authorizer(Protocol):

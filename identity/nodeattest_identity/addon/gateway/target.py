@@ -24,12 +24,7 @@ from typing import Final, Literal
 from urllib.parse import unquote_plus
 
 from nodeattest_identity.addon.gateway.errors import StatusError
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = [
-    "API_SERVICE", "DOCUMENTS", "GROUP", "GROUP_ROOT", "RESOURCE", "ROOT", "SUBRESOURCE", "VERSION", "Scheme",
-    "ServiceTarget", "parse",
-]  # fmt: skip
+from nodeattest_parsing.values import JsonObject
 
 GROUP: Final = "addonauth.nodeattest.x-k8s.io"
 VERSION: Final = "v1alpha1"

@@ -23,10 +23,8 @@ from nodeattest_identity.issuer.documents import MAX_AGE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.metrics import Metrics
 from nodeattest_identity.serve.service import IssuerService, RouteTable, issuer_paths
-from nodeattest_identity.tokens.signing import SigningKey, mint
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = ["GROUPS", "LIFETIME", "UID", "IssuerEndpoint", "TokenCache"]
+from nodeattest_identity.tokens.jwt import SigningKey, mint
+from nodeattest_parsing.values import JsonObject
 
 LIFETIME: Final = 60
 """Seconds; the longest that proposal 003 allows."""

@@ -16,16 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nodeattest_identity.addon.sidecar.caller import Verifier
-from nodeattest_identity.addon.sidecar.metrics import Metrics
-from nodeattest_identity.addon.sidecar.service import SidecarService
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
+from nodeattest_identity.addon.sidecar.service import Metrics, SidecarService, SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.tls import ServingCertificate
-
-__all__ = ["JWT_CACHE_SECONDS", "REVIEW_CACHE_SECONDS", "Ports", "VerifierSetup", "run", "with_task"]
 
 REVIEW_CACHE_SECONDS: Final = 10.0
 """Seconds that a TokenReview is cached, as in kube-apiserver: a revoked token stays valid for that long."""

@@ -13,14 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from nodeattest_kube import paths
-from nodeattest_kube.client import ApiClient, JsonObject
-from nodeattest_kube.jsontypes import dig, dig_text
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing import strict_json
-from nodeattest_serving.settings import SettingsError
-
-__all__ = ["ServiceAudiences", "read_labels", "selects"]
+from nodeattest_parsing.values import JsonObject, dig, dig_text
+from nodeattest_serving.bounded_server import SettingsError
 
 _MAX_SERVICES: Final = 10_000
 _MAX_BYTES: Final = 32 << 20

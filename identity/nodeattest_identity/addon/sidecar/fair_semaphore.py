@@ -18,8 +18,6 @@ from typing import Final
 
 from nodeattest_providers.errors import Reason, Unavailable
 
-__all__ = ["FairSemaphore"]
-
 _LIMIT: Final = 16
 _MAX_WAITING: Final = 256
 _TIMEOUT: Final = 5.0

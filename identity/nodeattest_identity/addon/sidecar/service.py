@@ -1,4 +1,8 @@
-"""Handles one request of a sidecar: authenticate, authorize, forward.
+"""Settings of a sidecar: one frozen value that the command builds.
+
+Metrics of a sidecar.
+
+Handles one request of a sidecar: authenticate, authorize, forward.
 
 Promises: the add-on gets a request only with a verified caller's name or, on open paths, without any; no credential in
 either case. A response or a WebSocket ends when the token does, or after the longest time of a request. One user's
@@ -13,10 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from nodeattest_identity.addon.sidecar.caller import (
     Caller,
@@ -25,19 +32,97 @@ from nodeattest_identity.addon.sidecar.caller import (
     require_allowed,
     require_no_token_in_query,
 )
-from nodeattest_identity.addon.sidecar.metrics import Metrics
-from nodeattest_identity.addon.sidecar.settings import SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
-from nodeattest_identity.proxy.headers import CREDENTIALS
-from nodeattest_identity.proxy.limits import LogSampler, UserBusyError, UserRequests
-from nodeattest_identity.proxy.paths import RequestTarget, read_target
+from nodeattest_identity.proxy.headers import CREDENTIALS, PathRule, RequestTarget, read_target
+from nodeattest_identity.proxy.limits import LogSampler, ProxyLimits, UserBusyError, UserRequests
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_kube.addresses import IPNetwork
 from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.connection_slots import share_of_owner
+from nodeattest_serving.health import CounterFunc, export_build_info
 from nodeattest_serving.http_server import ServerConnection
 
-__all__ = ["SidecarService"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarSettings:
+    """Addresses, allowed users and limits."""
+
+    address: BindAddress
+    upstream: BindAddress
+    """The add-on, on a loopback address."""
+    certificate: Path | None = None
+    key: Path | None = None
+    """Both, or plain HTTP."""
+    health: BindAddress | None = None
+    open_paths: tuple[PathRule, ...] = ()
+    """Paths without authentication; forwarded without credentials and without an identity."""
+    users: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    """Who is allowed; both empty: every authenticated user."""
+    send_groups: bool = False
+    """Whether the add-on gets the groups, one ``X-Authenticated-Groups`` header each."""
+    deny_status: HTTPStatus = HTTPStatus.UNAUTHORIZED
+    """Status of a request without valid credentials: 401, or 403 as in the first design."""
+    max_user_requests: int = 64
+    """In flight, WebSockets included."""
+    trusted: tuple[IPNetwork, ...] = ()
+    """Proxies whose X-Forwarded-For, -Proto and -Host are forwarded."""
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that open the add-on or forward elsewhere."""
+        if not self.upstream.is_loopback:
+            raise SettingsError(f"--upstream: expected 127.0.0.1:port or [::1]:port, got {self.upstream}")
+        if (self.certificate is None) != (self.key is None):
+            raise SettingsError("--tls-cert-file: expected --tls-private-key-file beside it, got one of the two")
+        if self.deny_status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            raise SettingsError(f"--deny-status: expected 401 or 403, got {self.deny_status.value}")
+
+
+_CLASSES = {each: f"{each}xx" for each in range(1, 6)}
+
+
+class Metrics:
+    """Counters of one sidecar, in a registry of its own; no label's value comes from a request."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        export_build_info(self._registry)
+        forwarded = Counter(
+            "nodeattest_sidecar_forwarded",
+            "Requests that were forwarded, by class of the response status.",
+            ("code",),
+            registry=self._registry,
+        )
+        refused = Counter(
+            "nodeattest_sidecar_refused", "Requests that were refused, by reason.", ("reason",), registry=self._registry
+        )
+        self._forwarded = {each: forwarded.labels(name) for each, name in _CLASSES.items()}
+        self._refused = {each: refused.labels(each.value) for each in Refusal}
+        self._open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self._registry)
+        self._turned_away = CounterFunc(
+            "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self._registry
+        )
+
+    def forwarded(self, status: int) -> None:
+        """Count a response of the add-on."""
+        self._forwarded[min(max(status // 100, 1), 5)].inc()
+
+    def refused(self, refusal: Refusal) -> None:
+        """Count a refusal."""
+        self._refused[refusal].inc()
+
+    def watch(self, in_flight: Callable[[], int], turned_away: Callable[[], int]) -> None:
+        """Export values that others count."""
+        self._open.set_function(in_flight)
+        self._turned_away.set_function(turned_away)
+
+    def render(self) -> bytes:
+        """Return the exposition."""
+        return generate_latest(self._registry)
+
 
 _CHALLENGE: Final = 'Bearer error="invalid_token"'
 """RFC 6750 §3.1; the cause is in our log only."""

@@ -30,14 +30,12 @@ from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_identity.tokens import jwt
 from nodeattest_identity.tokens.jwks_cache import JWKSCache, KeySource
 from nodeattest_identity.tokens.jwt import Claims, Expected
-from nodeattest_kube.client import ApiClient, ApiError
-from nodeattest_kube.jsontypes import JsonObject, JsonValue, dig
-from nodeattest_parsing import compact_jws
-from nodeattest_parsing.errors import ParseError
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_parsing import strict_base64 as compact_jws
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError, dig
+from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.single_flight import SingleFlight
-
-__all__ = ["CachedVerifier", "JwtVerifier", "TokenReviewVerifier", "first_keys", "parse_review"]
 
 _GROUPS: Final = "groups"
 _RETRY: Final = 5.0

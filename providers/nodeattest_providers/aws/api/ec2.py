@@ -27,10 +27,10 @@ from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.aws.api.instances import Ec2Instance, KeyType, Realm
 from nodeattest_providers.aws.api.sts import THROTTLING_CODES, retry_after
 from nodeattest_providers.aws.config import AwsPlatform
-from nodeattest_providers.endorsement_fingerprint import check_key_type, endorsement_fingerprint
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.keys import check_key_type, endorsement_fingerprint
 from nodeattest_providers.platform import CallOutcome, Platform
-from nodeattest_providers.x509_errors import X509_ERRORS
 
 T = TypeVar("T")
 

@@ -19,12 +19,12 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from nodeattest_providers.aws.provider_id import parse_provider_id
+from nodeattest_providers.aws.protocol import parse_provider_id
 from nodeattest_providers.checks import Checks, one_of
+from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.key_types import PublicKey
-from nodeattest_providers.names import ProviderID
-from nodeattest_providers.single_flight import SingleFlight
+from nodeattest_providers.identifiers import ProviderID
+from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.verifier_interface import NamedEndorsementKey
 
 BATCH: Final = 100

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers.aws.config import AwsPlatform
-from nodeattest_providers.aws.protocol import SignedHeaders, StsRequest
-from nodeattest_providers.aws.provider_id import PARTITION_NAME
+from nodeattest_providers.aws.protocol import PARTITION_NAME, SignedHeaders, StsRequest
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, Platform

@@ -5,23 +5,32 @@ pod's web server can use) is refused; a token lives a minute and is for one piec
 reported in one line with what to check.
 Source: AWS, "Use IMDSv2": 403 when the endpoint is switched off or the request was forwarded, 401 without a good token;
 the answer to the PUT travels ``HttpPutResponseHopLimit`` hops, one by default, so that it never reaches a container.
+
+What an instance's metadata service says, read to values: token, role, credentials, identity document, signature.
+
+Promises: any bytes give a value or ``Denied``; messages name fields and lengths, never what stood there, for these are
+credentials. What is not used here is not read: AWS adds fields to its documents as it pleases.
+Source: AWS, "Use IMDSv2", "Retrieve security credentials from instance metadata", "Instance identity documents".
 """
 
 from __future__ import annotations
 
+import base64
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final, Self
 
-from nodeattest_providers.aws.node.imds_answers import (
-    InstanceCredentials,
-    parse_credentials,
-    parse_imds_token,
-    parse_role,
-)
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.values import JsonObject, ParseError
+from nodeattest_providers.aws.node import definite_length
+from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, MAX_TOKEN, InstanceRef, parse_provider_id
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.metadata_service import MetadataService
+from nodeattest_providers.node_interface import SecretBytes
 
 ADDRESS: Final = "169.254.169.254"
 NAME: Final = "the EC2 instance metadata service"
@@ -102,3 +111,123 @@ def _without_tokens(got: str) -> Denied:
         got=got,
         remedy="take away what stands before the metadata service and knows version 1 only; that is never used",
     )
+
+
+_TOKEN: Final = re.compile(rb"[!-~]{1,1024}")
+"""An IMDSv2 session token: opaque; what a header may contain. AWS gives 56 characters."""
+_ROLE: Final = re.compile(rb"[A-Za-z0-9_+=,.@-]{1,64}")
+"""IAM's rule for role names; it becomes a part of a path."""
+_ACCESS_KEY_ID: Final = re.compile(r"[A-Z0-9]{16,128}")
+_SECRET: Final = re.compile(r"[A-Za-z0-9/+=]{16,256}")
+_SESSION_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{16,8192}")
+"""As the controller reads it (``authorization_header``)."""
+_EXPIRATION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_BASE64: Final = re.compile(rb"[A-Za-z0-9+/\r\n]++={0,2}[\r\n]*+")
+_SUCCESS: Final = "Success"
+_TYPE: Final = "AWS-HMAC"
+
+_REMEDY: Final = "check what answers at the metadata service's address; an EC2 instance's own speaks otherwise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceCredentials:
+    """Temporary credentials of the instance's role."""
+
+    access_key_id: str
+    secret: SecretBytes
+    token: str = field(repr=False)
+    expiration: datetime
+
+
+def parse_imds_token(data: bytes) -> str:
+    """Read the answer to a request for a session token."""
+    if not _TOKEN.fullmatch(data):
+        raise _malformed("a session token of printable characters", f"{len(data)} bytes of something else")
+    return data.decode()
+
+
+def parse_role(data: bytes) -> str:
+    """Read the list of roles, which holds the one that an instance can have."""
+    role = data.strip()
+    if not _ROLE.fullmatch(role):
+        raise _malformed("the name of one role", f"{len(data)} bytes of something else")
+    return role.decode()
+
+
+def parse_credentials(data: bytes) -> InstanceCredentials:
+    """Read the role's credentials."""
+    values = _object(data, "the role's credentials")
+    code = _text(values, "Code", 128)
+    if code != _SUCCESS:
+        raise Denied(
+            Reason.PLATFORM_PROOF_REFUSED,
+            expected="credentials of the instance's role",
+            got=f"the code {code!r}",
+            remedy="let the role trust the service ec2.amazonaws.com; after a change of it AWS takes a minute",
+        )
+    if _text(values, "Type", 128) != _TYPE:
+        raise _malformed(f"credentials of type {_TYPE}", "another type")
+    return InstanceCredentials(
+        access_key_id=_matching(values, "AccessKeyId", _ACCESS_KEY_ID),
+        secret=SecretBytes(_matching(values, "SecretAccessKey", _SECRET).encode()),
+        token=_matching(values, "Token", _SESSION_TOKEN),
+        expiration=_time(values, "Expiration"),
+    )
+
+
+def parse_imds_document(data: bytes) -> InstanceRef:
+    """Read where the instance is from its identity document."""
+    if len(data) > MAX_DOCUMENT:
+        raise _malformed(f"an identity document of at most {MAX_DOCUMENT} bytes", str(len(data)))
+    values = _object(data, "the identity document")
+    region, zone, instance = (_text(values, key, 64) for key in ("region", "availabilityZone", "instanceId"))
+    name = parse_provider_id(f"aws:///{zone}/{instance}")
+    if name.region != region:
+        raise _malformed("a zone of the document's region", "a zone of another")
+    return name
+
+
+def parse_imds_signature(data: bytes) -> bytes:
+    """Read the document's RSA-2048 signature, base64 of BER without armour, and return it in DER."""
+    if not _BASE64.fullmatch(data):
+        raise _malformed("the signature in base64", f"{len(data)} bytes of something else")
+    try:
+        decoded = base64.b64decode(b"".join(data.split()), validate=True)
+    except ValueError:
+        raise _malformed("the signature in base64", "something else") from None
+    der = definite_length.to_definite_length(decoded)
+    if len(der) > MAX_PKCS7:
+        raise _malformed(f"a signature of at most {MAX_PKCS7} bytes", str(len(der)))
+    return der
+
+
+def _object(data: bytes, what: str) -> JsonObject:
+    try:
+        return strict_json.parse_object(data, max_size=None, floats=True)
+    except ParseError as error:
+        raise _malformed(f"{what} as a JSON object", f"{len(data)} bytes with {error.found}") from None
+
+
+def _text(values: Mapping[str, object], key: str, limit: int) -> str:
+    value = values.get(key)
+    if not isinstance(value, str) or not 1 <= len(value) <= limit:
+        raise _malformed(f"{key} as a string of at most {limit} characters", "something else or none")
+    return value
+
+
+def _matching(values: Mapping[str, object], key: str, pattern: re.Pattern[str]) -> str:
+    value = _text(values, key, MAX_TOKEN)
+    if not pattern.fullmatch(value):
+        raise _malformed(f"{key} as AWS spells it", f"{len(value)} other characters")
+    return value
+
+
+def _time(values: Mapping[str, object], key: str) -> datetime:
+    try:
+        return datetime.strptime(_matching(values, key, _EXPIRATION), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        raise _malformed(f"{key} as a time", "no time") from None
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    return Denied(Reason.PLATFORM_DOCUMENT_MALFORMED, expected=expected, got=got, remedy=_REMEDY)

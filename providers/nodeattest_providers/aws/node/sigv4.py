@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final, Protocol, cast
 
-from nodeattest_providers.aws.node.imds_answers import InstanceCredentials
+from nodeattest_providers.aws.node.imds import InstanceCredentials
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, StsRequest
 from nodeattest_providers.errors import Reason, Unavailable
 

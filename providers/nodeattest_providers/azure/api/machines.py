@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar, cast
 
 from nodeattest_providers.azure.provider_id import InstanceRef
-from nodeattest_providers.single_flight import SingleFlight
+from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.verifier_interface import Addresses
 
 _T = TypeVar("_T")

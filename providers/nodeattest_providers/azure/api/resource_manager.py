@@ -17,8 +17,7 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.config import AzurePlatform
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits, retry_after_seconds

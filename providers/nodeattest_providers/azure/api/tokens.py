@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from nodeattest_providers.azure.config import AzurePlatform, ManagedIdentity
+from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
-from nodeattest_providers.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential

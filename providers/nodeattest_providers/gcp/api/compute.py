@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
+from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.api.instance import (
     FIELDS,
@@ -27,7 +28,6 @@ from nodeattest_providers.gcp.api.instance import (
 )
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.node_interface import JsonObject
-from nodeattest_providers.single_flight import SingleFlight
 
 _WINDOW: Final = 0.02
 """Seconds in which questions about one zone gather."""
@@ -41,7 +41,7 @@ _KEPT: Final = 10_000
 """Instances and identities that are remembered."""
 _RUNNING: Final = "RUNNING"
 
-Found = Mapping[str, JsonObject]
+Instances = Mapping[str, JsonObject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Batch:
     """Questions about one zone that go out together."""
 
     names: set[str]
-    answer: asyncio.Task[Found]
+    answer: asyncio.Task[Instances]
 
 
 class Get(Protocol):
@@ -73,7 +73,7 @@ class Compute:
         self._asking: SingleFlight[InstanceRef, ComputeInstance | None] = SingleFlight()
         self._identifying: SingleFlight[tuple[str, str], frozenset[str]] = SingleFlight()
         self._batches: dict[tuple[str, str], _Batch] = {}
-        self._answers: set[asyncio.Task[Found]] = set()
+        self._answers: set[asyncio.Task[Instances]] = set()
         self._running: dict[InstanceRef, tuple[float, ComputeInstance]] = {}
         self._identities: dict[tuple[str, str], frozenset[str]] = {}
 
@@ -124,7 +124,7 @@ class Compute:
             _remember(self._running, place, (asked, instance))
         return instance
 
-    async def _read_in_batch(self, place: InstanceRef) -> Found:
+    async def _read_in_batch(self, place: InstanceRef) -> Instances:
         """Ask together with every caller that asks about the same zone now."""
         zone = (place.project, place.zone)
         batch = self._batches.get(zone)
@@ -138,7 +138,7 @@ class Compute:
             del self._batches[zone]
         return await asyncio.shield(batch.answer)
 
-    async def _ask(self, zone: tuple[str, str], names: set[str]) -> Found:
+    async def _ask(self, zone: tuple[str, str], names: set[str]) -> Instances:
         await asyncio.sleep(_WINDOW)
         if zone in self._batches and self._batches[zone].names is names:
             del self._batches[zone]

@@ -17,13 +17,13 @@ from typing import Final, cast
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.errors import ParseError
-from nodeattest_providers.endorsement_fingerprint import check_key_type, endorsement_fingerprint
+from nodeattest_parsing.values import ParseError
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.keys import check_key_type, endorsement_fingerprint
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-from nodeattest_providers.x509_errors import X509_ERRORS
 
 _INSTANCE_FIELDS: Final = (
     "id,name,zone,status,hostname,labels,serviceAccounts/email,shieldedInstanceConfig,"

@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits
+from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits, SingleFlight
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind
 from nodeattest_providers.platform import CallOutcome, ObserveCall
-from nodeattest_providers.single_flight import SingleFlight
 
 _SERVICE: Final = "oauth"
 _SCOPES: Final = ("https://www.googleapis.com/auth/compute.readonly",)

@@ -26,8 +26,6 @@ from nodeattest_sandbox.clouds.aws.control import Control
 from nodeattest_sandbox.clouds.aws.state import REGIONS, Cloud, new_cloud
 from nodeattest_sandbox.pki import server_tls
 
-__all__ = ["main"]
-
 _SUFFIX: Final = "amazonaws.com"
 
 

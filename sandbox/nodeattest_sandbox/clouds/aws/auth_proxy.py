@@ -22,8 +22,6 @@ from aiohttp import web
 from nodeattest_sandbox.clouds.aws.sigv4 import Received, Refused, Scope, scope_of, verify
 from nodeattest_sandbox.clouds.aws.state import Answering, Cloud, Mode
 
-__all__ = ["AuthProxy"]
-
 _FREE: Final = frozenset({"GetCallerIdentity"})
 _TELL_KEY: Final = "GetInstanceTpmEkPub"
 _HOSTS: Final = ("localhost", "127.0.0.1")

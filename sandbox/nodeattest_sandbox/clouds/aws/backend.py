@@ -21,8 +21,6 @@ from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
 from nodeattest_sandbox.child_process import LOOPBACK
 
-__all__ = ["Backend", "Launched", "SessionKeys"]
-
 _IMAGE: Final = "ami-0a1b2c3d4e5f60718"
 _KIND: Final = "m5.large"
 _ADMIN: Final = "sandbox-admin"

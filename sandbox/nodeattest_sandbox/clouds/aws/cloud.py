@@ -18,8 +18,6 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from nodeattest_sandbox.child_process import Process, wait
 
-__all__ = ["ACCOUNT", "REGION", "Credentials", "Instance", "KeyType", "SandboxAws"]
-
 ACCOUNT: Final = "111122223333"
 """The account where instances are launched unless said otherwise; one of AWS's documentation accounts."""
 REGION: Final = "us-east-1"

@@ -19,8 +19,6 @@ from nodeattest_sandbox.clouds.aws.documents import Placement
 from nodeattest_sandbox.clouds.aws.metadata import MetadataApp
 from nodeattest_sandbox.clouds.aws.state import Answering, Cloud, Machine, Mode, Tokens
 
-__all__ = ["Control"]
-
 _EARLY: Final = timedelta(minutes=5)
 """Before they end, the metadata service gives out new credentials."""
 

@@ -22,8 +22,6 @@ from nodeattest_sandbox.clouds.aws.backend import SessionKeys
 from nodeattest_sandbox.clouds.aws.documents import document, signature
 from nodeattest_sandbox.clouds.aws.state import Cloud, Machine, Tokens
 
-__all__ = ["MetadataApp"]
-
 _TTL: Final = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN: Final = "X-aws-ec2-metadata-token"
 _LONGEST: Final = 21600

@@ -18,8 +18,6 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-__all__ = ["Principal", "Received", "Refused", "Scope", "scope_of", "verify"]
-
 TOLERANCE: Final = timedelta(minutes=5)
 _AUTHORIZATION: Final = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[A-Z0-9]+)/(?P<date>[0-9]{8})/(?P<region>[a-z0-9-]+)/(?P<service>[a-z0-9]+)"

@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_sandbox.clouds.aws.authority import RegionKey, make_region_key
 from nodeattest_sandbox.clouds.aws.backend import SessionKeys
-from nodeattest_sandbox.clouds.aws.documents import Placement
+from nodeattest_sandbox.clouds.aws.documents import Placement, RegionKey, make_region_key
 from nodeattest_sandbox.clouds.aws.sigv4 import Principal
-
-__all__ = ["REGIONS", "Answering", "Cloud", "Machine", "Mode", "Tokens", "new_cloud"]
 
 
 class Mode(StrEnum):

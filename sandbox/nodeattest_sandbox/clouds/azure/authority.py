@@ -20,9 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_sandbox.certificates import usage
-
-__all__ = ["Issuer", "TokenKey", "pem", "signer_of"]
+from nodeattest_sandbox.pki import usage
 
 _DAY: Final = timedelta(days=1)
 _BITS: Final = 2048

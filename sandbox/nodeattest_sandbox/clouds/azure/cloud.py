@@ -22,8 +22,6 @@ from nodeattest_sandbox.clouds.azure.state import SandboxMachine, State
 from nodeattest_sandbox.clouds.serving import Reply, Request, Serving
 from nodeattest_sandbox.pki import server_tls
 
-__all__ = ["SandboxAzure"]
-
 _GROUP: Final = "Fleet-RG"
 """With upper case, as people write them."""
 

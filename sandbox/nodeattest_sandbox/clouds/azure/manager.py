@@ -20,8 +20,6 @@ from nodeattest_sandbox.clouds.azure.authority import TokenKey
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine, State
 from nodeattest_sandbox.clouds.serving import Reply, Request
 
-__all__ = ["AUDIENCE", "EXCHANGE", "Directory", "answer_manager"]
-
 AUDIENCE: Final = "https://management.azure.com"
 EXCHANGE: Final = "api://AzureADTokenExchange"
 """Whom a service account's token has to be for, to be exchanged."""

@@ -24,8 +24,6 @@ from nodeattest_sandbox.clouds import cms
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 from nodeattest_sandbox.clouds.serving import Reply, Request, as_json
 
-__all__ = ["Signing", "answer_metadata", "attested", "content_of"]
-
 _NONCE: Final = re.compile(r"[0-9A-Za-z]{1,32}")
 _LIFE: Final = timedelta(hours=6)
 _VERSION: Final = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}")

@@ -7,8 +7,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["SandboxMachine", "State", "Switches"]
-
 
 @dataclass(kw_only=True)
 class SandboxMachine:

@@ -23,8 +23,6 @@ from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
 from nodeattest_sandbox.clouds.serving import Reply, Request, Serving, as_json
 from nodeattest_sandbox.pki import server_tls
 
-__all__ = ["CloudSwitches", "GoogleCloud"]
-
 _INSTANCES: Final = re.compile(
     r"/compute/v1/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instances"
     r"(?:/(?P<name>[^/]+)(?P<identity>/getShieldedInstanceIdentity)?)?"

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-__all__ = ["CloudInstance", "filtered", "masked"]
-
 _TERM: Final = re.compile(r'\(name = "([a-z0-9-]+)"\)')
 _NETWORK: Final = "nic0"
 

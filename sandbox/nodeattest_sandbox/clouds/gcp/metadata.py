@@ -14,8 +14,6 @@ from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
 from nodeattest_sandbox.clouds.serving import Reply, Request
 
-__all__ = ["answer_metadata"]
-
 _FLAVOR: Final = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 _ROOT: Final = "/computeMetadata/v1/"
 _SCOPES: Final = "https://www.googleapis.com/auth/cloud-platform"

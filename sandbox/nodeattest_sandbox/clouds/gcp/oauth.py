@@ -23,8 +23,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from nodeattest_sandbox.clouds.serving import Reply, Request, as_json
 
-__all__ = ["TokenServer"]
-
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _AUDIENCE: Final = "https://oauth2.googleapis.com/token"
 """What Google has assertions name, wherever its token endpoint is."""

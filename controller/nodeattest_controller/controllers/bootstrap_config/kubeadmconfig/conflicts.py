@@ -14,13 +14,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import arguments, objects, section, words
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     FINDS_PROVIDER_ID,
     NEEDS_PROVIDER_ID,
     RenderOptions,
     ServingOptions,
+    arguments,
+    objects,
     refusal,
+    section,
+    words,
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
     ADOPT_SCRIPT,
@@ -33,12 +36,10 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE
 from nodeattest_controller.model.objects import text
-from nodeattest_kube.jsontypes import JsonObject
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.names import ANNOTATION_PROVIDER_ID
+from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID
 from nodeattest_providers.provider_id_template import check_template, has_sources, unquote
-
-__all__ = ["find"]
 
 _OWN: Final = frozenset({DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT, SECRET_FILE})
 _CREDENTIALS: Final = frozenset({KUBELET_CONF, "/etc/kubernetes/bootstrap-kubelet.conf"})

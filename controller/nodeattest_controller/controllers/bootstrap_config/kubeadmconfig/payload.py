@@ -26,30 +26,13 @@ import shlex
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     NEEDS_PROVIDER_ID,
     RenderOptions,
     ServingOptions,
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_KEY
-from nodeattest_kube.jsontypes import JsonObject
-
-__all__ = [
-    "ADOPT_SCRIPT",
-    "ADOPT_UNIT",
-    "DROP_IN",
-    "IGNORED_PREFLIGHT",
-    "KUBELET_CONF",
-    "MARK",
-    "PROVIDER_ID_SCRIPT",
-    "File",
-    "adopt_command",
-    "adopt_files",
-    "agent_join_command",
-    "agent_words",
-    "join_files",
-    "kubelet_arguments",
-]
+from nodeattest_parsing.values import JsonObject
 
 KUBELET_CONF: Final = "/etc/kubernetes/kubelet.conf"
 IGNORED_PREFLIGHT: Final = "FileAvailable--etc-kubernetes-kubelet.conf"

@@ -14,20 +14,18 @@ from typing import Final
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import conflicts, payload
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     LIMITS,
+    Rendered,
+    RenderingRefused,
+    RenderOptions,
     arguments,
     is_control_plane,
     is_rendered_kind,
     objects,
+    refusal,
     section,
     set_argument,
     spec_path,
     words,
-)
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.options import (
-    Rendered,
-    RenderingRefused,
-    RenderOptions,
-    refusal,
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
     ADOPT_UNIT,
@@ -36,7 +34,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
     File,
 )
 from nodeattest_controller.model.objects import text
-from nodeattest_kube.jsontypes import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 __all__ = ["has_agent", "is_rendered_kind", "render"]
 

@@ -1,0 +1,143 @@
+"""Runs the token controllers of ``nodeattest_discovery`` in each cluster, and reports what they do.
+
+Promises: writes and failures reach the log (once a minute and cluster), the metrics, and, where a permission is
+missing, an Event on the Cluster that names the manifest which grants it. No token's secret gets here.
+Leaves to others: the work (``nodeattest_discovery.controllers``), connections (``cluster_manager``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from nodeattest_controller.metrics import Metrics, write_outcome
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.supervisor import supervise
+from nodeattest_controller.settings import Settings
+from nodeattest_discovery.controllers.deps import TokenController
+from nodeattest_discovery.controllers.token_controllers import TokenControllers
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.periodic import call_every
+
+_LOG: Final = logging.getLogger(__name__)
+LOG_PERIOD: Final = 60.0
+"""Seconds between two lines about one controller's trouble in one cluster."""
+CHECK_PERIOD: Final = 5.0
+"""Seconds between two checks whether the informers are up to date; no request is sent for it."""
+REMEDY: Final = (
+    "apply manifests/workload-discovery in the workload cluster, or take these controllers from --controllers"
+)
+REASON: Final = "TokenControllerForbidden"
+
+
+class TokenPairController:
+    """Makes the pair of each cluster (``ClusterController``)."""
+
+    name = "bootstrap-signer and token-cleaner"
+
+    def __init__(
+        self,
+        management: ManagementCache,
+        enabled: frozenset[TokenController],
+        *,
+        events: EventRecorder,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._management = management
+        self._enabled = enabled
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> TokenPairRunner:
+        """Make the pair of one cluster."""
+        events = ClusterEvents(key, self._management, self._events, log=_LOG, clock=self._clock)
+        return TokenPairRunner(key, client, self._enabled, TokenPairEvents(events, self._metrics))
+
+
+class TokenPairRunner:
+    """The pair of one cluster (``ClusterRunner``)."""
+
+    def __init__(
+        self, key: ClusterKey, client: ApiClient, enabled: frozenset[TokenController], events: TokenPairEvents
+    ) -> None:
+        self._pair = TokenControllers(client, enabled, observer=events, supervise=partial(supervise, cluster=key))
+        self._events = events
+
+    @property
+    def synced(self) -> bool:
+        """Whether tokens and cluster-info have been read once."""
+        return self._pair.synced
+
+    @property
+    def last_error(self) -> ApiError | None:
+        """The error that keeps an informer from being up to date; None while there is none."""
+        return self._pair.last_error
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pair.run())
+            tasks.create_task(call_every(CHECK_PERIOD, self._report_missing_right))
+
+    def _report_missing_right(self) -> None:
+        if isinstance(self._pair.last_error, Forbidden):
+            self._events.may_not_watch(self._pair.last_error)
+
+    def changed(self, keys: frozenset[str] | None) -> None:
+        """Do nothing: all that these controllers read is in the workload cluster."""
+
+
+def enabled_controllers(settings: Settings) -> frozenset[TokenController]:
+    """Read which of the pair run."""
+    return frozenset(controller for controller in TokenController if settings.enabled(controller))
+
+
+class TokenPairEvents:
+    """Reports what the pair of one cluster does (``Observer``)."""
+
+    def __init__(self, events: ClusterEvents, metrics: Metrics) -> None:
+        self._events = events
+        self._metrics = metrics
+
+    def signed(self, tokens: int, seconds: float) -> None:
+        """Count and log a signed cluster-info."""
+        self._metrics.token_write(TokenController.SIGNER, "written")
+        self._metrics.signing_seconds(seconds)
+        self._events.info("signed cluster-info", tokens=tokens, seconds=round(seconds, 4))
+
+    def cleaned(self, name: str) -> None:
+        """Count and log a deleted token."""
+        self._metrics.token_write(TokenController.CLEANER, "written")
+        self._events.info("deleted an expired bootstrap token", secret=name)
+
+    def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
+        """Count a failed write, and report it unless another writer was merely faster."""
+        self._metrics.token_write(controller, write_outcome(error))
+        if isinstance(error, Conflict):
+            return
+        what = "cannot sign cluster-info" if controller is TokenController.SIGNER else "cannot delete an expired token"
+        remedy = REMEDY if isinstance(error, Forbidden) else ""
+        more = {"error": error.reason, "message_": error.message, "delay": delay, "remedy": remedy}
+        self._events.warn(("log", controller), what, LOG_PERIOD, **more)
+        if remedy:
+            self._event(controller, f"{controller} {what}: {error}")
+
+    def may_not_watch(self, error: Forbidden) -> None:
+        """Report that the pair may not even read what it needs; the reflector has logged the server's answer."""
+        what = "cannot follow tokens and cluster-info"
+        self._events.warn(("log", "watch"), what, LOG_PERIOD, remedy=REMEDY)
+        self._event("watch", f"{' and '.join(sorted(TokenController))} {what}: {error}")
+
+    def _event(self, about: str, message: str) -> None:
+        if self._events.allow(("event", about)):
+            self._events.event("Warning", REASON, f"{message}; {REMEDY}")

@@ -1,0 +1,294 @@
+"""Which Machines need a secret, and whether their KubeadmConfigs are ready for one. Pure.
+
+A Machine needs one until its bootstrap data exists. The data holds the value, so a later Secret would not help: one
+that was deleted is not created again.
+
+Creates the Secrets for provider ``challenge`` in the namespace of each cluster whose policy asks for it.
+
+Promises: nothing is created for a cluster that is paused, being deleted, another replica's, or under ``enforcement:
+Audit``; a Secret that exists is never changed; no value is logged. Nothing is created either while this ServiceAccount
+may create other Secrets than these: a dry run of one that the shipped ValidatingAdmissionPolicy refuses tells.
+A Secret that cannot be created delays no other Machine's.
+Out of scope: referring to the Secret (the webhook), deleting it (the garbage collector, by its owner).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from nodeattest_controller.model.challenge_secret import (
+    challenge_secret_name,
+    creates_secrets,
+    new_secret,
+    read_secret,
+    refers_to_secret,
+)
+from nodeattest_controller.model.kubeadm_config import kept_config, machine_uid, slim_config
+from nodeattest_controller.model.machine_view import (
+    CONTROL_PLANE_LABEL,
+    PAUSED_ANNOTATION,
+    ContractReference,
+    bootstrap_config_ref,
+)
+from nodeattest_controller.model.objects import mapping, text
+from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, has_bootstrap_data
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.guard import ClusterGuard
+from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
+from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_kube import client as paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, TooManyRequests
+from nodeattest_kube.events import EventRecorder, ObjectRef
+from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
+from nodeattest_kube.store import in_batches
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.verifier_interface import UnusableSecret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A Machine without bootstrap data."""
+
+    api_version: str
+    namespace: str
+    name: str
+    uid: str
+    config: ContractReference
+
+
+class Step(StrEnum):
+    """What to do for a candidate."""
+
+    CREATE = "Create"
+    WAIT = "Wait"
+    """Cluster API has not made the Machine the owner of its KubeadmConfig yet."""
+    NOTHING = "Nothing"
+
+
+def candidate(machine: JsonObject) -> Candidate | None:
+    """Return a worker Machine that has a KubeadmConfig and no bootstrap data yet; None for any other."""
+    meta, reference = mapping(machine, "metadata"), bootstrap_config_ref(machine)
+    if reference is None or (reference.group, reference.kind) != KUBEADM_CONFIG:
+        return None
+    if "deletionTimestamp" in meta or CONTROL_PLANE_LABEL in mapping(meta, "labels"):
+        return None
+    if PAUSED_ANNOTATION in mapping(meta, "annotations") or text(machine, "spec", "bootstrap", "dataSecretName"):
+        return None
+    return Candidate(
+        api_version=text(machine, "apiVersion"),
+        namespace=text(meta, "namespace"),
+        name=text(meta, "name"),
+        uid=text(meta, "uid"),
+        config=reference,
+    )
+
+
+def evaluate(config: JsonObject, machine: Candidate) -> Step:
+    """Decide by a candidate's KubeadmConfig.
+
+    1. It is of no use any more, or paused. 2. Its bootstrap data does not hold the Secret's value, or exists already.
+    3. It belongs to nobody yet. 4. It belongs to another Machine.
+    """
+    meta = mapping(config, "metadata")
+    if "deletionTimestamp" in meta or PAUSED_ANNOTATION in mapping(meta, "annotations"):  # 1
+        return Step.NOTHING
+    if has_bootstrap_data(config) or not refers_to_secret(config):  # 2
+        return Step.NOTHING
+    owner = machine_uid(config)
+    if not owner:  # 3
+        return Step.WAIT
+    return Step.CREATE if owner == machine.uid else Step.NOTHING  # 4
+
+
+log = logging.getLogger(__name__)
+CONTROLLER: Final = "challenge-secret"
+NOT_CREATED: Final = "ChallengeSecretNotCreated"
+"""The Event's reason."""
+PROBE: Final = "nodeattest-probe"
+"""Name of the Secret that the dry run would create."""
+_REMEDY: Final = (
+    "apply manifests/challenge-secrets in the management cluster, or take challenge.createSecrets out of the policy"
+)
+_RESYNC: Final = ResyncConfig(min_interval=1.0, share_of_changes=50, max_retry=60.0)
+"""The bootstrap provider backs off while the Secret does not exist, so a run follows a new Machine within seconds."""
+_AGAIN: Final = 2.0
+"""Seconds until a Machine is looked at again whose KubeadmConfig Cluster API has not given to it yet."""
+_LOOK_AGAIN: Final = 60.0
+"""The same for any other Machine. Until the bootstrap data exists, its Secret may be deleted, its KubeadmConfig may be
+replaced, and whatever refused the Secret may be corrected."""
+_LIMITED_FOR: Final = 600.0
+"""Seconds for which the answer to a dry run is believed."""
+
+
+class ChallengeSecretController:
+    """Makes the reconciler of each cluster (``ClusterController``)."""
+
+    name = CONTROLLER
+
+    def __init__(
+        self,
+        management: ManagementCache,
+        *,
+        configs: KubeadmConfigs,
+        guard: ClusterGuard,
+        events: EventRecorder,
+        resync: ResyncConfig = _RESYNC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._management = management
+        self._configs = configs
+        self._guard = guard
+        self._events = events
+        self._resync = resync
+        self._clock = clock
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler:
+        """Make the reconciler of one cluster; the workload cluster itself is not asked."""
+        del client
+        events = ClusterEvents(key, self._management, self._events, log=log, clock=self._clock)
+        task = _Task(key, self._management, events, configs=self._configs, guard=self._guard, clock=self._clock)
+        return PeriodicReconciler(task, self._resync, clock=self._clock)
+
+
+class _Task:
+    """The Secrets of one cluster's Machines (``PeriodicTask``)."""
+
+    def __init__(
+        self,
+        key: ClusterKey,
+        management: ManagementCache,
+        events: ClusterEvents,
+        *,
+        configs: KubeadmConfigs,
+        guard: ClusterGuard,
+        clock: Callable[[], float],
+    ) -> None:
+        self._key = key
+        self._management = management
+        self._events = events
+        self._configs = configs
+        self._guard = guard
+        self._clock = clock
+        self._next: dict[str, float] = {}
+        """When a candidate is looked at again, by the Machine's UID."""
+        self._limited_until = -math.inf
+
+    async def reconcile(self) -> float | None:
+        """Create what is missing; returns the seconds until the next run where one must come soon."""
+        cluster = self._writable_cluster()
+        if cluster is None:
+            return None
+        found, waits = dict[str, float](), False
+        async for machine in in_batches(self._management.objects_of(self._key, "machines")):
+            wanted = candidate(machine)
+            if wanted is None:
+                continue
+            due = self._next.get(wanted.uid, -math.inf)
+            if due <= self._clock():
+                due = await self._attempt(wanted, cluster)
+                waits = waits or due <= self._clock()
+            self._next[wanted.uid] = found[wanted.uid] = due
+        self._next = found
+        return _AGAIN if waits else None
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Report that a Secret cannot be created."""
+        remedy = _REMEDY if isinstance(error, (Forbidden, Invalid)) else ""
+        what = "cannot create a Secret for provider challenge"
+        due = self._events.warn(type(error), what, error=str(error), failures=failures, delay=delay, remedy=remedy)
+        if due and remedy:
+            self._events.event("Warning", NOT_CREATED, f"{what}: {error}; {remedy}")
+
+    async def _attempt(self, wanted: Candidate, cluster: JsonObject) -> float:
+        """Do what a candidate needs, and report a failure; returns when to look at it again. Raises TooManyRequests."""
+        try:
+            return await self._reconcile(wanted, cluster)
+        except TooManyRequests:
+            raise
+        except ApiError as error:
+            delay = _LOOK_AGAIN if isinstance(error, (Forbidden, Invalid)) else 0.0
+            await self.failed(error, 1, delay or _AGAIN)
+            return self._clock() + delay
+
+    async def _reconcile(self, wanted: Candidate, cluster: JsonObject) -> float:
+        """Do what a candidate needs; returns when to look at it again. Raises ApiError."""
+        try:
+            config = await self._configs.read(wanted.config, wanted.namespace)
+        except Unavailable as unavailable:
+            about = ("unreadable", wanted.uid)
+            self._events.warn(about, "cannot read a KubeadmConfig", machine=wanted.name, detail=unavailable.detail)
+            return self._clock()
+        step = evaluate(config, wanted)
+        if step is Step.WAIT:
+            return self._clock()
+        if step is Step.CREATE and await self._is_limited(wanted.namespace):
+            await self._create(wanted, config, cluster)
+        return self._clock() + _LOOK_AGAIN
+
+    async def _create(self, wanted: Candidate, config: JsonObject, cluster: JsonObject) -> None:
+        """Create the Secret, or report that the one that exists is not ours. Raises ApiError."""
+        name = challenge_secret_name(text(config, "metadata", "name"))
+        secret = new_secret(config, cluster=text(cluster, "metadata", "name"), value=secrets.token_hex(32))
+        if self._writable_cluster() is None:
+            return
+        try:
+            await self._management.client.create(paths.core_path("secrets", namespace=wanted.namespace), secret)
+        except AlreadyExists:
+            stored = await self._management.secret(wanted.namespace, name)
+            found = read_secret(stored, kept_config(slim_config(config)), wanted.uid)
+            if isinstance(found, UnusableSecret):
+                self._report_foreign(wanted, name, found)
+            return
+        self._events.info("created a Secret for provider challenge", machine=wanted.name, secret=name)
+
+    async def _is_limited(self, namespace: str) -> bool:
+        """Return whether the API server refuses another Secret of ours; reports where it does not. Raises ApiError."""
+        if self._clock() < self._limited_until:
+            return True
+        probe: JsonObject = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": PROBE, "namespace": namespace},
+            "type": "Opaque",
+        }
+        try:
+            await self._management.client.create(f"{paths.core_path('secrets', namespace=namespace)}?dryRun=All", probe)
+        except (Forbidden, Invalid):
+            self._limited_until = self._clock() + _LIMITED_FOR
+            return True
+        what = "no Secret is created for provider challenge: this ServiceAccount may create any Secret"
+        if self._events.warn("unlimited", what, remedy=_REMEDY):
+            self._events.event("Warning", NOT_CREATED, f"{what}; {_REMEDY}")
+        return False
+
+    def _report_foreign(self, wanted: Candidate, name: str, found: UnusableSecret) -> None:
+        """Report on the Machine that somebody else made a Secret of its Secret's name."""
+        what = "the Secret for provider challenge is somebody else's"
+        if self._events.warn(("foreign", wanted.uid), what, machine=wanted.name, secret=name, got=found.got):
+            machine = ObjectRef(
+                api_version=wanted.api_version,
+                kind="Machine",
+                namespace=wanted.namespace,
+                name=wanted.name,
+                uid=wanted.uid,
+            )
+            message = f"{what}: expected {found.expected}, got {found.got}; {found.remedy}"
+            self._events.event("Warning", NOT_CREATED, message, on=machine)
+
+    def _writable_cluster(self) -> JsonObject | None:
+        """Return the Cluster if its Secrets may be created now."""
+        enforced = self._guard.enforced_cluster(self._key)
+        try:
+            return enforced[0] if enforced is not None and creates_secrets(enforced[1]) else None
+        except Denied:
+            return None

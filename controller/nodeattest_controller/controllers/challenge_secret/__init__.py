@@ -1,1 +1,0 @@
-"""Controller ``challenge-secret``: creates the secret of each worker Machine where a policy asks for it."""

@@ -1,1 +1,0 @@
-"""Controller ``issuer``: publishes the OIDC documents of workload clusters."""

@@ -1,1 +1,0 @@
-"""Publishes signer names on InfraClusters; runs with ``attestation``."""

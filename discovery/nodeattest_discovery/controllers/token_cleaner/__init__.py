@@ -1,1 +1,0 @@
-"""The controller ``token-cleaner``: deletes the Secrets of expired bootstrap tokens."""

@@ -1,0 +1,188 @@
+"""Watch events out of the bytes of a watch.
+
+Promises: bytes give events or ``ApiError``; an event that is too large is told of, where somebody wants to hear it.
+Source: metav1.WatchEvent (apimachinery pkg/apis/meta/v1/watch.go).
+
+How many objects to ask for at once, and how much of an answer to hold.
+
+A collection of any objects can be listed. A page that is too large is queried again with half as many objects, and the
+page after one that fits with twice as many. An object that is too large alone is skipped: it is read as a row of a
+table, without the object.
+Leaves to others: the requests (``client``). Source: Kubernetes API concepts, "Retrieving large results sets in chunks"
+(the limit may change from page to page) and "Receiving resources as Tables"; etcd --max-request-bytes (1.5 MiB).
+
+Splits a stream of chunks into lines in linear time, whatever the chunks' sizes.
+
+A line longer than the limit is refused, or skipped, before it is buffered.
+Source: the watch stream is newline-delimited JSON (Kubernetes API concepts, "Efficient detection of changes").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Final
+
+from nodeattest_kube.errors import Malformed, TooLarge, error_from_status
+from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
+from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
+
+_ABOVE_STATUS_CODES: Final = 600
+
+
+class WatchType(StrEnum):
+    """What happened to the object of a watch event."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+    """Nothing but a newer ``metadata.resourceVersion`` to continue from."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One line of a watch."""
+
+    type: WatchType
+    object: JsonObject = field(repr=False)
+
+
+def split_events(assembler: LineBuffer, chunk: bytes, path: str) -> list[bytes]:
+    """Cut a chunk into lines."""
+    try:
+        return assembler.feed(chunk)
+    except ValueError as error:
+        raise TooLarge(200, f"GET {path}: {error} in a watch") from None
+
+
+def parse_event(line: bytes, path: str, max_values: int, skipped: Callable[[], None] | None) -> WatchEvent | None:
+    """Parse one watch event (metav1.WatchEvent), None if it is skipped; raise what an ERROR event says."""
+    try:
+        event = parse_json(line, max_values, duplicates=True)
+        kind, subject = dig_text(event, "type"), dig(event, "object")
+        if kind != "ERROR" and isinstance(subject, dict):
+            return WatchEvent(WatchType(kind), subject)
+    except TooManyValues as error:
+        if skipped is None:
+            raise TooLarge(200, f"GET {path}: {error} in a watch") from None
+        skipped()
+        return None
+    except ValueError as error:
+        raise Malformed(200, "MalformedAnswer", f"GET {path}: no watch event: {error}") from None
+    status = subject if isinstance(subject, dict) else {}
+    code = dig(status, "code")
+    if not isinstance(code, int) or not HTTPStatus.BAD_REQUEST <= code < _ABOVE_STATUS_CODES:
+        code = 500
+    raise error_from_status(code, status, fallback="WatchError")
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """What one JSON document may hold."""
+
+    bytes: int
+    values: int
+    """JSON values, counted before they are parsed: ``{}`` takes 3 bytes on the way and 72 in memory."""
+
+
+OBJECT: Final = PageLimits(bytes=3 << 20, values=150_000)
+"""One object: etcd takes 1.5 MiB, which base64 and honest escapes do not double."""
+PAGE: Final = PageLimits(bytes=16 << 20, values=500_000)
+"""A page of a list, of however many objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """What the answers of one API server may hold."""
+
+    object: PageLimits
+    page: PageLimits
+    objects: int
+    """How many to ask for in a page."""
+
+    def page_of(self, count: int) -> PageLimits:
+        """Return what a page of so many objects may hold; 0: of all."""
+        one, page, most = self.object, self.page, count or self.objects
+        return PageLimits(min(page.bytes, most * one.bytes), min(page.values, most * one.values))
+
+
+TRUSTED: Final = AnswerLimits(OBJECT, PAGE, objects=500)
+"""The management cluster's, or a user's own; as many objects as client-go asks for."""
+_TENANT: Final = PageLimits(OBJECT.bytes, values=50_000)
+TENANT: Final = AnswerLimits(_TENANT, _TENANT, objects=100)
+"""A tenant's: a page is parsed in one piece, in 10 to 30 ms. Honest certificate requests, roles and token Secrets have
+at most 200 values on average with their ``managedFields``, so a page of them fills less than half."""
+REFUSAL: Final = PageLimits(bytes=1 << 18, values=10_000)
+"""A ``Status``: 512 characters of it are kept."""
+ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
+def drop_oversized(page: JsonObject, size: PageLimits) -> int:
+    """Take out of a page the objects that a read or a watch would refuse; return how many they are.
+
+    ``size`` is the page's: where all of it is no larger than one object may be, each is written out for nothing.
+    """
+    items = page.get("items")
+    if (size.bytes <= OBJECT.bytes and size.values <= OBJECT.values) or not isinstance(items, list):
+        return 0
+    kept = [item for item in items if _fits(item)]
+    page["items"] = kept
+    return len(items) - len(kept)
+
+
+def _fits(item: JsonValue) -> bool:
+    try:
+        body = _ENCODER.encode(item).encode()
+        check_value_count(body, OBJECT.values)
+    except (RecursionError, TooManyValues):
+        return False
+    return len(body) <= OBJECT.bytes
+
+
+_ENDLESS: Final = 8
+"""A line of more than so many times the limit is not waited for."""
+
+
+class LineBuffer:
+    """Collects chunks until a newline comes; joins each line once."""
+
+    def __init__(self, limit: int, skipped: Callable[[], None] | None = None) -> None:
+        """``skipped`` is called for a line that is too long, instead of raising an error."""
+        self._limit = limit
+        self._skipped = skipped
+        self._pending: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk completes, without their newlines and without blank ones."""
+        head, *rest = chunk.split(b"\n")
+        self._hold(head)
+        lines: list[bytes] = []
+        for piece in rest:
+            if self._size <= self._limit:
+                lines.append(b"".join(self._pending))
+            elif self._skipped is not None:
+                self._skipped()
+            self._pending, self._size = [], 0
+            self._hold(piece)
+        return [line for line in lines if line.strip()]
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the stream, if it ended now, would have ended within a line."""
+        return self._size > 0
+
+    def _hold(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > self._limit:
+            self._pending = []
+            if self._skipped is None or self._size > self._limit * _ENDLESS:
+                raise ValueError(f"a line of more than {self._limit} bytes")
+        elif piece:
+            self._pending.append(piece)
