@@ -96,10 +96,10 @@ conformance: venv
 	$(BIN)/python -m pytest -n $(JOBS) -m conformance $(ARGS)
 
 bench: venv
-	@$(BIN)/python -m bench $(ARGS)
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m bench $(ARGS)
 
 fuzz: venv
-	@$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
 WHEELS := ./providers ./authenticator ./controller ./cli ./sandbox
 

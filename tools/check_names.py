@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 TREE: Final = Path(__file__).parents[1]
-NOT_SOURCE: Final = ("tests", "fuzz", "bench", "tools", "images", "examples")
+NOT_SOURCE: Final = ("tests", "tools", "images", "examples")
 BANNED: Final = frozenset(
     [
         "desk",

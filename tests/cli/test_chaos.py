@@ -354,6 +354,14 @@ def test_a_connection_s_process_is_found_by_its_port() -> None:
 
 def test_chaos_names_what_it_needs() -> None:
     command = [sys.executable, "-m", "bench", "chaos", "--minutes", "x"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 2
     assert "invalid float value" in done.stderr

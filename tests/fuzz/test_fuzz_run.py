@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from broken_targets import TARGETS
 
+from fuzz.broken_targets import TARGETS
 from fuzz.run import ROOT, Outcome, run
 
 atheris = pytest.mark.skipif(
@@ -22,7 +22,7 @@ def outcome(name: str, corpus: Path) -> Outcome:
     seeds = corpus / name
     seeds.mkdir()
     (seeds / "a").write_bytes(b"a")
-    return run(TARGETS[name], 1, corpus=corpus, catalogue="broken_targets", time_limit=2)
+    return run(TARGETS[name], 1, corpus=corpus, catalogue="fuzz.broken_targets", time_limit=2)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_finding_is_told_and_its_input_stays_among_the_seeds(corpus: Path, name: str, word: str) -> None:
     (corpus / name).mkdir()
     (corpus / name / "b").write_bytes(b"b")
-    found = run(TARGETS[name], 1, corpus=corpus, catalogue="broken_targets", time_limit=2)
+    found = run(TARGETS[name], 1, corpus=corpus, catalogue="fuzz.broken_targets", time_limit=2)
     assert word in found.trouble
     assert found.reproducer is not None
     assert found.reproducer.parent == corpus / name

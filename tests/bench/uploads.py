@@ -61,7 +61,7 @@ class Upload:
     def body(self) -> Iterator[bytes]:
         """Give its content by parts; no two parts of an upload are the same."""
         size = CHUNK if self.chunked and self.size < LARGEST else PIECE
-        source = random.Random(self.number)  # noqa: S311 - content of a measurement that can be repeated
+        source = random.Random(self.number)
         for start in range(0, self.size, size):
             yield source.randbytes(min(size, self.size - start))
 

@@ -30,7 +30,7 @@ from fuzz import (
 )
 from fuzz.target import Target
 
-CORPUS: Final = Path(__file__).parents[1] / "tests" / "vectors" / "fuzz"
+CORPUS: Final = Path(__file__).parents[1] / "vectors" / "fuzz"
 """A folder of seeds for each target; what a fuzzer or a bug found stays beside them."""
 
 TARGETS: Final[dict[str, Target]] = {

@@ -13,7 +13,7 @@ import nodeattest_providers
 from bench.fixed_keys import fixed_key
 from nodeattest_providers.node_interface import Attestor
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class RegisteredTpm(Attestor, Protocol):
@@ -28,7 +28,9 @@ def software_tpm(number: int) -> RegisteredTpm:
         from bench.software_tpm import SoftwareAttestor
 
         return SoftwareAttestor(number)
-    spec = importlib.util.spec_from_file_location("software_tpm_of_the_commit", tree / "bench" / "software_tpm.py")
+    spec = importlib.util.spec_from_file_location(
+        "software_tpm_of_the_commit", tree / "tests" / "bench" / "software_tpm.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,6 +1,6 @@
 """``python -m bench page``: measure every case in one run, and write docs/performance.md and its plot.
 
-``--from-last`` measures nothing, and writes the page from the figures of the last run (bench/page/last.json).
+``--from-last`` measures nothing, and writes the page from the figures of the last run (tests/bench/page/last.json).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.page.measures import PAGE_CASES, Sizes
 from bench.page.samples import Case, Run
 from nodeattest_demo.world import Tools
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LAST = Path(__file__).with_name("last.json")
 PAGE = ROOT / "docs" / "performance.md"
 PICTURE = PAGE.with_name(report.PLOT)
@@ -61,7 +61,11 @@ def run_case(python: str | Path, name: str, sizes: Sizes) -> list[Case]:
     words = [f"--{key.replace('_', '-')}={value}" for key, value in vars(sizes).items()]
     started = time.monotonic()
     done = subprocess.run(
-        [python, "-m", "bench.page.case", name, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        [python, "-m", "bench.page.case", name, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     say(f"{name}: {time.monotonic() - started:.0f} s")
     return [Case(**one) for one in json.loads(done.stdout)]

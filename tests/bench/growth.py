@@ -31,7 +31,7 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
 from tools.markdown_tables import table
 
-LAST = ROOT / "bench" / "last_growth.json"
+LAST = ROOT / "tests" / "bench" / "last_growth.json"
 LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
 SETTLE = 10.0
 FIRST_OF_BURSTS = 8
