@@ -8,12 +8,12 @@ import sys
 import pytest
 
 JOIN = """
-import nodeattest_authenticator.enrollment.issue, nodeattest_authenticator.state.pending_request
+import nodeattest_authenticator.enrollment.issue, nodeattest_authenticator.state.records
 from nodeattest_authenticator.commands import cli, join, status
 """
 """The modules of a join; what they need comes along."""
 CREDENTIAL = """
-import nodeattest_authenticator.enrollment.issue, nodeattest_authenticator.state.pending_request
+import nodeattest_authenticator.enrollment.issue, nodeattest_authenticator.state.records
 from nodeattest_authenticator.commands import credential
 from nodeattest_authenticator.exec_plugin import background_renewal
 """

@@ -11,24 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agent_cluster import Authority
-from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator.config.settings import Settings
-from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats import endpoint as pem
 from nodeattest_authenticator.state import failure_backoff
+from nodeattest_authenticator.state.failure_backoff import FailureBackoffPolicy
 from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
-from nodeattest_authenticator.state.pending_request import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_authenticator.state.private_files import UnsafeFileError
+from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_authenticator.state.stores import AgreedVersion, AgreedVersionFile
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
-from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName
+from nodeattest_providers.identifiers import ProviderID
 
 
 class VirtualTime:
@@ -98,45 +93,22 @@ def denied() -> AgentError:
     return AgentError("MachineNotFound", "the cluster refused", remedy="create\nit")
 
 
-def test_pauses_double_with_jitter_up_to_their_bound(storage: Storage) -> None:
-    until: list[float] = []
-    for _ in range(8):
-        remembered = failure_backoff.remember(
-            storage, b"i", denied(), pause=failure_backoff.WITHOUT_CREDENTIAL, now=1000, random=lambda: 0.5
-        )
-        until.append(remembered.until - 1000)
-    assert until == [30, 60, 120, 240, 480, 600, 600, 600]
-
-
-@pytest.mark.parametrize(("drawn", "least", "most"), [(0.0, 30, 30), (0.999, 89, 90)])
-def test_a_failed_renewal_pauses_for_thirty_to_ninety_seconds(
-    storage: Storage, drawn: float, least: int, most: int
+@pytest.mark.parametrize(
+    ("kind", "policy", "drawn", "pauses"),
+    [
+        (FailureKind.DENIED, failure_backoff.WITHOUT_CREDENTIAL, 0.5, [30, 60, 120, 240, 480, 600, 600]),
+        (FailureKind.TEMPORARY, failure_backoff.WITHOUT_CREDENTIAL, 0.5, [2, 4, 8, 16, 32, 60, 60]),
+        (FailureKind.DENIED, failure_backoff.WITH_CREDENTIAL, 0.0, [30]),
+        (FailureKind.DENIED, failure_backoff.WITH_CREDENTIAL, 0.999, [90]),
+    ],
+)
+def test_pauses_double_with_jitter_up_to_their_bound(
+    storage: Storage, kind: FailureKind, policy: FailureBackoffPolicy, drawn: float, pauses: list[int]
 ) -> None:
-    made = failure_backoff.remember(
-        storage, b"i", denied(), pause=failure_backoff.WITH_CREDENTIAL, now=0, random=lambda: drawn
-    )
-    assert least <= made.until <= most
-
-
-def test_a_temporary_failure_pauses_for_seconds_only(storage: Storage) -> None:
-    failure = AgentError("Timeout", "m", remedy="r", kind=FailureKind.TEMPORARY)
-    assert (
-        failure_backoff.remember(
-            storage, b"i", failure, pause=failure_backoff.WITHOUT_CREDENTIAL, now=0, random=lambda: 0.5
-        ).until
-        == 2
-    )
-
-
-def test_a_node_is_back_soon_after_an_api_server_that_was_long_away(storage: Storage) -> None:
-    failure = AgentError("APIUnavailable", "m", remedy="r", kind=FailureKind.TEMPORARY)
-    pauses = [
-        failure_backoff.remember(
-            storage, b"i", failure, pause=failure_backoff.WITHOUT_CREDENTIAL, now=0, random=lambda: 0.5
-        ).until
-        for _ in range(40)
-    ]
-    assert max(pauses) == 60
+    failure = AgentError("Timeout", "m", remedy="r", kind=kind)
+    for pause in pauses:
+        made = failure_backoff.remember(storage, b"i", failure, pause=policy, now=0, random=lambda: drawn)
+        assert made.until == pause
 
 
 def test_a_failure_is_loaded_under_its_own_configuration_only(storage: Storage) -> None:
@@ -214,11 +186,6 @@ def test_a_directory_and_its_missing_parents_are_made_for_their_owner_only(tmp_p
 # PEM and addresses
 
 
-def test_our_pem_is_that_of_everybody_else() -> None:
-    ca = Authority()
-    assert pem.encode(ca.certificate.public_bytes(Encoding.DER), pem.CERTIFICATE) == ca.pem
-
-
 @given(data=st.binary(max_size=99), label=st.sampled_from(["CERTIFICATE", "X"]))
 def test_pem_is_read_as_it_is_written(data: bytes, label: str) -> None:
     assert pem.decode(b"note\n" + pem.encode(data, label) + b"\r\n" + pem.encode(b"y", "OTHER"), label) == [data]
@@ -234,36 +201,6 @@ def test_any_bytes_are_pem_or_a_value_error(data: bytes) -> None:
     assert all(isinstance(block, bytes) for block in blocks)
 
 
-@pytest.mark.parametrize(
-    ("url", "canonical"),
-    [
-        ("https://Example", "https://example:443"),
-        ("https://example:6443/", "https://example:6443"),
-        ("https://[FD00::1]:6443", "https://[fd00::1]:6443"),
-        ("https://example/k8s/", "https://example:443/k8s"),
-    ],
-)
-def test_addresses_have_one_spelling(url: str, canonical: str) -> None:
-    assert Endpoint.parse(url).url == canonical
-    assert Endpoint.parse(canonical) == Endpoint.parse(url)
-
-
-@given(text=st.text(max_size=40).map(lambda tail: "https://" + tail))
-def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
-    try:
-        endpoint = Endpoint.parse(text)
-    except ValueError:
-        return
-    assert endpoint.host
-
-
-@pytest.mark.parametrize("text", ["", "abcdef", "abcdef.0123", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef0"])
-def test_only_bootstrap_tokens_are_tokens(text: str) -> None:
-    with pytest.raises(AgentError, match="bootstrap token") as caught:
-        bootstrap_token.parse(text.encode())
-    assert not text or text not in str(caught.value)
-
-
 # Drafts
 
 
@@ -272,7 +209,7 @@ def test_a_draft_is_kept_whole(storage: Storage) -> None:
     filed = SubmittedCsr("a", b"1"), SubmittedCsr("b", b"\xff")
     draft = PendingRequest(purpose="p", key_pem=b"k", csr_der=b"\x00d", version=2, first=filed[0], second=filed[1])
     for kept in (
-        PendingRequest(purpose="p", key_pem=b"k", csr_der=b"d"),
+        PendingRequest(purpose="p", key_pem=b"k", csr_der=b"d", version=1),
         draft,
         replace(draft, assigned=ProviderID("m://7")),
     ):
@@ -284,59 +221,15 @@ def test_a_draft_is_kept_whole(storage: Storage) -> None:
 
 
 def test_the_draft_of_the_stored_credential_is_finished(storage: Storage) -> None:
-    draft = PendingRequest(purpose="p", key_pem=b"k", csr_der=b"d")
+    draft = PendingRequest(purpose="p", key_pem=b"k", csr_der=b"d", version=1)
     PendingRequestFile(storage).save(draft)
     assert PendingRequestFile(storage, used_key_pem=b"k").load() is None
     assert PendingRequestFile(storage, used_key_pem=b"j").load() == draft
 
 
-def test_a_draft_of_an_agent_that_knew_one_version_is_taken_up(storage: Storage) -> None:
-    storage.write("draft", b'{"purpose": "p", "key": "k", "csr": "AA=="}', durable=False)
-    assert PendingRequestFile(storage).load() == PendingRequest(purpose="p", key_pem=b"k", csr_der=b"\x00", version=1)
-
-
-# Agreements
-
-CA = Authority().pem
-
-
-def settings_of(provider: str, server: str = "https://10.0.0.1:6443") -> Settings:
-    return Settings(
-        endpoint=Endpoint.parse(server), ca_pem=CA, node_name=NodeName("node-0"), provider=ProviderName(provider)
-    )
-
-
-def test_an_agreement_is_kept_for_its_provider_and_cluster_alone(storage: Storage) -> None:
-    agreed = AgreedVersion(version=1, newest=2, since=7)
-    kept = AgreedVersionFile(storage, settings_of("tpm"))
-    assert kept.load() is None
-    kept.save(agreed)
-    assert kept.load() == agreed
-    assert AgreedVersionFile(storage, settings_of("challenge")).load() is None
-    assert AgreedVersionFile(storage, settings_of("tpm", server="https://10.0.0.2:6443")).load() is None
-    kept.save(None)
-    assert kept.load() is None
-
-
-NUMBERS = st.none() | st.booleans() | st.integers(-1, 10_001) | st.text(max_size=2)
-
-
 @given(
     document=st.fixed_dictionaries(
-        {"with": st.sampled_from(["tpm https://10.0.0.1:6443", "x", ""])},
-        optional={"version": NUMBERS, "newest": NUMBERS, "since": NUMBERS, "more": NUMBERS},
-    )
-)
-def test_any_agreement_file_is_an_agreement_or_none(document: object, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with Storage(str(tmp_path_factory.mktemp("d") / "s")) as storage:
-        storage.write("version", json.dumps(document).encode(), durable=False)
-        agreed = AgreedVersionFile(storage, settings_of("tpm")).load()
-        assert agreed is None or 1 <= agreed.version <= 9999
-
-
-@given(
-    document=st.fixed_dictionaries(
-        {"purpose": st.text(max_size=3), "key": st.text(max_size=3), "csr": st.text(max_size=4)},
+        {"purpose": st.text(max_size=3), "key": st.text(max_size=3), "csr": st.text(max_size=4), "version": st.just(1)},
         optional={"first": st.dictionaries(st.sampled_from(["name", "request"]), st.text(max_size=4))},
     )
 )
@@ -345,19 +238,3 @@ def test_any_draft_file_is_a_draft_or_none(document: object, tmp_path_factory: p
         storage.write("draft", json.dumps(document).encode(), durable=False)
         draft = PendingRequestFile(storage).load()
         assert draft is None or draft.purpose
-
-
-def test_chance_is_a_fraction() -> None:
-    drawn = {random_unit() for _ in range(100)}
-    assert len(drawn) > 90
-    assert all(0 <= value < 1 for value in drawn)
-
-
-def test_a_deadline_counts_down_and_never_below_zero() -> None:
-    virtual = VirtualTime()
-    deadline = Deadline.after(virtual.clock, 3)
-    deadline.sleep(2)
-    assert deadline.left == pytest.approx(1)
-    deadline.sleep(99)
-    assert deadline.passed
-    assert deadline.left == 0

@@ -11,8 +11,8 @@ from test_api_client import WATCHED
 from nodeattest_authenticator.enrollment.csr_submission import CsrSession
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
-from nodeattest_authenticator.state.pending_request import SubmittedCsr
-from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
+from nodeattest_authenticator.state.records import SubmittedCsr
+from nodeattest_authenticator.transport.api_client import ApiServerClient, ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import JsonObject
@@ -22,7 +22,7 @@ FILED = SubmittedCsr("a", b"request")
 OURS = replace(WATCHED, request=FILED.request, signer_name=SIGNER, username="u")
 
 
-class Server:
+class Server(ApiServerClient):
     """An API server whose answers to create and watch are scripted; the last of each stays."""
 
     username = "u"

@@ -20,8 +20,6 @@ from test_credential import challenge_then_sign
 from nodeattest_authenticator.commands.cli import main
 from nodeattest_authenticator.config.settings import load
 from nodeattest_authenticator.formats.kubeconfig import is_ours
-from nodeattest_authenticator.state.storage import Storage
-from nodeattest_authenticator.state.stores import AgreedVersion, AgreedVersionFile
 
 
 class Joiner:
@@ -434,17 +432,6 @@ def test_status_tells_the_certificate_in_words_and_in_json(machine: Machine) -> 
     )
     assert document["lastFailure"] is None
     assert f"subject: CN=system:node:{NODE},O=system:nodes" in status(machine).stdout
-
-
-def test_status_tells_that_older_evidence_is_sent_and_since_when(machine: Machine) -> None:
-    machine.challenged()
-    assert json.loads(status(machine, "--json").stdout)["olderEvidence"] is None
-    with Storage(str(machine.cache)) as storage:
-        settings = load(str(machine.config), hostname=NODE)
-        AgreedVersionFile(storage, settings).save(AgreedVersion(version=1, newest=2, since=0))
-    said = {"sent": "challenge/v1", "refused": "challenge/v2", "since": "1970-01-01T00:00:00Z"}
-    assert json.loads(status(machine, "--json").stdout)["olderEvidence"] == said
-    assert "refused: challenge/v2" in status(machine).stdout
 
 
 def test_status_tells_the_last_failure_and_makes_nothing(machine: Machine) -> None:

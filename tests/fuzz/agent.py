@@ -23,7 +23,7 @@ from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.formats import csr_object, exec_credential, kubeconfig
 from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
 from nodeattest_authenticator.state import credential_cache, credential_format, failure_backoff
-from nodeattest_authenticator.state.pending_request import PENDING_REQUEST_FILE, PendingRequestFile
+from nodeattest_authenticator.state.records import PENDING_REQUEST_FILE, PendingRequestFile
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.identifiers import NodeName
 
@@ -32,7 +32,7 @@ _LONGEST_MESSAGE: Final = 2048
 
 
 @cache
-def _storage() -> Storage:
+def cache_directory() -> Storage:
     """Open a cache directory, which goes with the process."""
     place = tempfile.mkdtemp(prefix="nodeattest-fuzz-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
@@ -72,7 +72,7 @@ def _exec_info(data: bytes) -> bool:
 
 
 def _credential(data: bytes) -> bool:
-    storage = _storage()
+    storage = cache_directory()
     storage.write(credential_format.CREDENTIAL_FILE, data, durable=False)
     found = fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
     require(found is None or found[0] == 0, "a credential or nothing")
@@ -88,7 +88,7 @@ def _credential(data: bytes) -> bool:
 
 
 def _draft(data: bytes) -> bool:
-    storage = _storage()
+    storage = cache_directory()
     storage.write(PENDING_REQUEST_FILE, data, durable=False)
     drafts = PendingRequestFile(storage)
     draft = drafts.load()
@@ -100,7 +100,7 @@ def _draft(data: bytes) -> bool:
 
 
 def _failure(data: bytes) -> bool:
-    storage = _storage()
+    storage = cache_directory()
     storage.remove(credential_format.CREDENTIAL_FILE)
     storage.write(credential_format.FAILURE_FILE, data, durable=False)
     fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())

@@ -7,6 +7,7 @@ from typing import Final
 
 import yaml
 
+from fuzz.agent import cache_directory
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
@@ -61,10 +62,10 @@ def _section(data: bytes) -> bool:
 
 
 def _record(data: bytes) -> bool:
-    try:
-        return last_refresh.parse(data).at >= 0
-    except FieldsError:
-        return False
+    storage = cache_directory()
+    storage.write(last_refresh.FILE, data, durable=False)
+    found = last_refresh.load(storage)
+    return found is not None and found.at >= 0
 
 
 def _kubeadm_configuration(data: bytes) -> bool:

@@ -1,6 +1,4 @@
-"""How the last refresh went, for ``status``: a note that nothing depends on.
-
-Following a cluster over its life: its CAs are replaced, its servers move.
+"""Following a cluster over its life: its CAs are replaced, its servers move.
 
 Promises: only the answer of a server that is trusted now counts, and it is followed only if the cluster answers there
 and so; whatever is written appears whole, in an order in which a crash after any step leaves a node that works and a
@@ -12,7 +10,6 @@ only then. Source: docs/discovery.md; companion proposals 000 and 001, "client c
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -25,15 +22,17 @@ from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
 from nodeattest_authenticator.formats import exec_credential, kubeconfig
 from nodeattest_authenticator.formats.endpoint import Cluster
-from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
+from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.state import credential_cache, kubelet_files
 from nodeattest_authenticator.state.credential_format import fingerprint_of_config
 from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.private_files import UnsafeFileError
+from nodeattest_authenticator.state.records import read_record, write_record
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_authenticator.transport.probe import probe
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.node_interface import JsonObject
 
 if TYPE_CHECKING:
     from nodeattest_discovery.node.client import Found
@@ -60,27 +59,20 @@ class LastRefresh:
 def load(storage: Storage) -> LastRefresh | None:
     """Read it; None when there was none, or what is there makes no sense."""
     try:
-        data = storage.read(FILE)
-        return None if data is None else parse(data)
+        fields = read_record(storage, FILE)
+        at = fields.number("at", low=0, high=_LATEST) if fields is not None else None
+        if fields is None or at is None:
+            return None
+        return LastRefresh(at=at, outcome=fields.required("outcome"), text=fields.required("text"))
     except (UnsafeFileError, FieldsError):
         return None
 
 
-def parse(data: bytes) -> LastRefresh:
-    """Read what ``save`` wrote; raises ``FieldsError``."""
-    fields = ConfigFields(parse_config_object(data))
-    at, outcome, text = fields.number("at", low=0, high=_LATEST), fields.required("outcome"), fields.required("text")
-    fields.end()
-    if at is None:
-        raise FieldsError("at is missing")
-    return LastRefresh(at=at, outcome=outcome, text=text)
-
-
-def save(storage: Storage, last: LastRefresh) -> None:
-    """Write it down; a full disk costs nothing but the note. Hold the lock."""
-    document = {"at": last.at, "outcome": last.outcome, "text": last.text[:_MOST]}
+def _save(context: AgentContext, outcome: str, text: str) -> None:
+    """Write down how it went; a full disk costs nothing but the note. Hold the lock."""
+    document: JsonObject = {"at": int(context.clock.now()), "outcome": outcome, "text": text[:_MOST]}
     with suppress(OSError):
-        storage.write(FILE, json.dumps(document).encode(), durable=False)
+        write_record(context.storage, FILE, document)
 
 
 _PROBE_LIMIT: Final = 5.0
@@ -98,11 +90,10 @@ def run_locked(context: AgentContext, *, limit: float) -> str:
     try:
         changes = _refresh(context, limit)
     except AgentError as failure:
-        save(context.storage, LastRefresh(at=int(context.clock.now()), outcome="failed", text=str(failure)))
+        _save(context, "failed", str(failure))
         raise
     said = "; ".join(changes) if changes else "nothing changed"
-    outcome = "changed" if changes else "unchanged"
-    save(context.storage, LastRefresh(at=int(context.clock.now()), outcome=outcome, text=said))
+    _save(context, "changed" if changes else "unchanged", said)
     return f"{said}; restart kubelet to use it" if changes else said
 
 

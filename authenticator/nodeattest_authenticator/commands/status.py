@@ -22,8 +22,7 @@ from nodeattest_authenticator.kubelet_serving.serve import (
 from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.failure_backoff import FailureRecord
-from nodeattest_authenticator.state.stores import AgreedVersionFile, ProviderIdFile
-from nodeattest_providers.identifiers import evidence_block
+from nodeattest_authenticator.state.records import load_provider_id
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 
@@ -57,8 +56,7 @@ def status(context: AgentContext) -> JsonObject:
     return {
         "node": context.settings.node_name,
         "provider": context.settings.provider,
-        "olderEvidence": _older_evidence(context),
-        "assignedProviderID": ProviderIdFile(context.storage).load(ca_pins(context.settings.all_ca_pem)),
+        "assignedProviderID": load_provider_id(context.storage, ca_pins(context.settings.all_ca_pem)),
         "signer": context.settings.signer,
         "server": context.settings.endpoint.url,
         "caPins": list[JsonValue](ca_pins(context.settings.ca_pem)),
@@ -83,17 +81,6 @@ def to_lines(document: JsonObject) -> list[str]:
         else:
             lines.append(f"{name}: {_shown(value)}")
     return lines
-
-
-def _older_evidence(context: AgentContext) -> JsonObject | None:
-    agreed = AgreedVersionFile(context.storage, context.settings).load()
-    if agreed is None:
-        return None
-    return {
-        "sent": evidence_block(context.settings.provider, agreed.version),
-        "refused": evidence_block(context.settings.provider, agreed.newest),
-        "since": moment(agreed.since),
-    }
 
 
 def _serving(context: AgentContext) -> JsonObject | None:

@@ -13,18 +13,17 @@ import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeVar
+from enum import StrEnum
+from typing import Final, TypeVar
 
-from nodeattest_authenticator.enrollment.state_machine import KeyRefused, RequestRefused, Restart, TermsRefused
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr, manifest
-from nodeattest_authenticator.state.pending_request import SubmittedCsr
-from nodeattest_authenticator.transport.api_client import ForbiddenError, UnreachableError
+from nodeattest_authenticator.state.records import SubmittedCsr
+from nodeattest_authenticator.transport.api_client import ApiServerClient, ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Backoff, Deadline
 from nodeattest_parsing.values import one_line
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderID, SignerName, printable
-from nodeattest_providers.node_interface import JsonObject
 
 NAME_PREFIX: Final = "nodeattest-"
 _NAME_DIGITS: Final = 32
@@ -37,48 +36,42 @@ _FORBIDDEN_FOR: Final = 5
 _SHOWN: Final = 300
 """Characters of the cluster's messages that are repeated."""
 
-_SAME_KEY: Final = frozenset(
-    {
-        Reason.CHALLENGE_EXPIRED,
-        Reason.CHALLENGE_UNKNOWN,
-        Reason.FIRST_REQUEST_MISSING,
-        Reason.FIRST_REQUEST_MISMATCH,  # a certificate sent the first and expired, a token sent the second
-        Reason.PLATFORM_PROOF_EXPIRED,  # the request waited longer for its Machine or the platform than a proof lasts
-    }
-)
-_NEW_KEY: Final = frozenset({Reason.SUPERSEDED, Reason.KEY_REUSED})
-"""Refusals that a new first request cures; a key that was superseded or certified before is done for."""
-_OTHER_TERMS: Final = frozenset({Reason.EVIDENCE_VERSION_UNSUPPORTED, Reason.PROVIDER_ID_REQUIRED})
-"""Refusals that say by an annotation what the next request must be like."""
 
-_T = TypeVar("_T")
+class Cure(StrEnum):
+    """Which new first request may be approved after a refusal."""
 
-
-class CsrClient(Protocol):
-    """The API server, as ``transport.api_client`` reaches it."""
-
-    username: str
-    clock_skew: float | None
-
-    def create(self, manifest: JsonObject) -> Csr | None:
-        """Create a CSR; None when its name is taken."""
-        ...
-
-    def get(self, name: str) -> Csr | None:
-        """Read a CSR; None when there is none."""
-        ...
-
-    def watch(self, csr: Csr) -> Generator[Csr | None]:
-        """Yield the CSR at each change after ``csr``, None when it is deleted."""
-        ...
+    SAME_KEY = "same key"
+    NEW_KEY = "new key"
+    """The key was superseded, or certified before."""
+    OTHER_TERMS = "other terms"
+    """Another version of the evidence, or a provider ID: an annotation names it."""
 
 
 class RestartError(Exception):
-    """This request is dead; the event says what to do next."""
+    """This request is dead, and a new one may be approved. The annotations are the refused object's: claims."""
 
-    def __init__(self, event: Restart) -> None:
-        super().__init__(str(event.error))
-        self.event = event
+    def __init__(self, error: AgentError, cure: Cure, csr: Csr | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.cure = cure
+        self.provider_id = csr.provider_id if csr else None
+        self.supported_versions = csr.supported_versions if csr else None
+
+
+_CURES: Final = {
+    Reason.CHALLENGE_EXPIRED: Cure.SAME_KEY,
+    Reason.CHALLENGE_UNKNOWN: Cure.SAME_KEY,
+    Reason.FIRST_REQUEST_MISSING: Cure.SAME_KEY,
+    Reason.FIRST_REQUEST_MISMATCH: Cure.SAME_KEY,  # a certificate sent the first and expired, a token sent the second
+    Reason.PLATFORM_PROOF_EXPIRED: Cure.SAME_KEY,  # the request waited longer than a proof lasts
+    Reason.SUPERSEDED: Cure.NEW_KEY,
+    Reason.KEY_REUSED: Cure.NEW_KEY,
+    Reason.EVIDENCE_VERSION_UNSUPPORTED: Cure.OTHER_TERMS,
+    Reason.PROVIDER_ID_REQUIRED: Cure.OTHER_TERMS,
+}
+"""Refusals that a new first request cures."""
+
+_T = TypeVar("_T")
 
 
 def csr_name_for(request: bytes, signer_name: SignerName) -> str:
@@ -90,7 +83,7 @@ def csr_name_for(request: bytes, signer_name: SignerName) -> str:
 class CsrSession:
     """The client by which requests are submitted, and until when."""
 
-    client: CsrClient
+    client: ApiServerClient
     deadline: Deadline
     random: Callable[[], float]
     provider_id: ProviderID | None
@@ -141,7 +134,7 @@ class CsrSession:
         with closing(self._versions(csr)) as versions:
             for seen in versions:
                 if seen is None or seen.uid != uid:
-                    raise RestartError(RequestRefused(_lost("the request was deleted before it was decided")))
+                    raise RestartError(_lost("the request was deleted before it was decided"), Cure.SAME_KEY)
                 refused = self._refusal(seen)
                 if refused is not None:
                     raise refused
@@ -165,11 +158,8 @@ class CsrSession:
         understood = f"; the controller understands {one_line(versions, _SHOWN)}" if versions else ""
         message = f"the cluster refused this node's request {self._with_provider_id()}{understood}"
         failure = AgentError(reason, message, remedy=said)
-        if reason in _SAME_KEY:
-            return RestartError(RequestRefused(failure))
-        if reason in _NEW_KEY:
-            return RestartError(KeyRefused(failure))
-        return RestartError(TermsRefused(failure, csr)) if reason in _OTHER_TERMS else failure
+        cure = _CURES.get(reason)
+        return failure if cure is None else RestartError(failure, cure, csr)
 
     def _with_provider_id(self) -> str:
         sent = self.provider_id

@@ -7,8 +7,8 @@ would decrypt for others; an interrupted call is resumed where it stopped, with 
 version of the evidence that the controller refuses is followed by one that both know (``evidence_version``), and a
 request without provider ID by one with the ID that the controller tells (``provider_id``). This ID is kept with the
 pending request: a denial discards both, and the next call asks again.
-Leaves to others: the allowed transitions (``state_machine``), storing the credential with the provider ID, then
-discarding the pending request; remembering failures.
+Leaves to others: storing the credential with the provider ID, then discarding the pending request; remembering
+failures.
 Source: docs/wire-format.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
 """
 
@@ -32,42 +32,24 @@ from cryptography.x509 import load_der_x509_csr
 
 from nodeattest_authenticator.certificate import ExpectedCertificate, check_validity, validate
 from nodeattest_authenticator.enrollment import provider_id
-from nodeattest_authenticator.enrollment.csr_submission import RETRY, CsrClient, CsrSession, RestartError, csr_name_for
+from nodeattest_authenticator.enrollment.csr_submission import (
+    RETRY,
+    CsrSession,
+    Cure,
+    RestartError,
+    csr_name_for,
+)
 from nodeattest_authenticator.enrollment.evidence_version import (
-    AgreedVersionStore,
     attestor_for_version,
     check_version,
-    initial_version,
     next_version,
     supported_versions,
-    version_to_remember,
-)
-from nodeattest_authenticator.enrollment.renewal_time import renewal_moment
-from nodeattest_authenticator.enrollment.state_machine import (
-    Certified,
-    EnrollmentEvent,
-    EnrollmentState,
-    FirstRequestMade,
-    Interrupted,
-    KeyRefused,
-    RequestDenied,
-    RequestRefused,
-    RequestRenamed,
-    Restart,
-    SecondRequestMade,
-    TermsRefused,
-    next_state,
-    state_of,
 )
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
-from nodeattest_authenticator.state.pending_request import (
-    FIRST_VERSION,
-    PendingRequest,
-    PendingRequestStore,
-    SubmittedCsr,
-)
+from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
+from nodeattest_authenticator.transport.api_client import ApiServerClient
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import envelope, errors
 from nodeattest_providers.binding import Binding
@@ -125,29 +107,24 @@ class Enrolled:
     credential: CachedCredential
     provider_id: ProviderID | None
     """What the certified request had: the spec's, else the controller's answer."""
+    version: int
+    """Of the evidence."""
 
 
 def enroll(
     spec: CertificateSpec,
     *,
     attestor: Attestor,
-    client: CsrClient,
-    store: PendingRequestStore,
+    client: ApiServerClient,
+    store: PendingRequestFile,
     deadline: Deadline,
     random: Callable[[], float],
-    agreed: AgreedVersionStore | None = None,
 ) -> Enrolled:
-    """Get a certificate; raises ``AgentError``. The caller stores the result, then discards the pending request.
-
-    Without ``agreed``, each call begins with the newest version of the evidence.
-    """
-    session = CsrSession(client, deadline, random, spec.provider_id)
-    return _Enrollment(spec, attestor, session, store, agreed=agreed).run()
+    """Get a certificate; raises ``AgentError``. The caller stores the result, then discards the pending request."""
+    return _Enrollment(spec, attestor, CsrSession(client, deadline, random, spec.provider_id), store).run()
 
 
-def new_pending_request(
-    spec: CertificateSpec, *, key_pem: bytes | None = None, version: int = FIRST_VERSION
-) -> PendingRequest:
+def new_pending_request(spec: CertificateSpec, *, key_pem: bytes | None = None, version: int) -> PendingRequest:
     """Make a PKCS#10 request, with a new P-256 key unless one is given."""
     key: PrivateKey
     if key_pem is None:
@@ -169,85 +146,56 @@ def new_pending_request(
 
 
 class _Enrollment:
-    """One call: does in each state what leads to an event, and applies the event."""
+    """One call. The pending request is its state: a key, then a first request, then a second that answers it."""
 
     def __init__(
-        self,
-        spec: CertificateSpec,
-        attestor: Attestor,
-        session: CsrSession,
-        store: PendingRequestStore,
-        *,
-        agreed: AgreedVersionStore | None,
+        self, spec: CertificateSpec, attestor: Attestor, session: CsrSession, store: PendingRequestFile
     ) -> None:
         self._spec = spec
         self._attestor = attestor
         self._session = session
         self._store = store
-        self._agreed = agreed
-        self._versions = supported_versions(attestor)
-        self._began = session.deadline.clock.now()
-        self._before = agreed.load() if agreed else None
         self._refused: set[int] = set()
         """Versions of the evidence that were refused in this call."""
         self._restarts = 0
-        version = initial_version(self._versions, self._before, now=self._began)
         self._assigned: ProviderID | None = None
         """The controller's answer, to this call or an interrupted one."""
-        self._pending = self._resume() or new_pending_request(spec, version=version)
-        self._state = state_of(self._pending)
+        self._pending = self._resume() or new_pending_request(spec, version=attestor.versions[0])
 
     def run(self) -> Enrolled:
         """Run until there is a certificate; raises ``AgentError``."""
         while True:
             try:
-                event = self._act()
+                credential = self._advance()
             except RestartError as restart:
-                event = restart.event
+                self._restart(restart)
             except AgentError as error:
-                event = Interrupted(error) if error.reason in _RESUMABLE else RequestDenied(error)
-            following = next_state(self._state, event)
-            match event:
-                case Certified():
-                    self._remember_version()
-                    return Enrolled(event.credential, self._spec.provider_id)
-                case RequestDenied():
+                if error.reason not in _RESUMABLE:
                     self._store.discard()
-                    raise event.error
-                case Interrupted():
-                    raise event.error
-                case RequestRefused() | KeyRefused() | TermsRefused():
-                    self._restart(event)
-                case FirstRequestMade() | SecondRequestMade() | RequestRenamed():
-                    self._keep(event.request, is_second=following is EnrollmentState.SECOND_REQUEST)
-            self._enter(following)
+                raise
+            else:
+                if credential is not None:
+                    return Enrolled(credential, self._spec.provider_id, self._pending.version)
 
-    def _enter(self, following: EnrollmentState) -> None:
-        """Go where the table says; what is kept for the next call must say the same."""
-        if state_of(self._pending) is not following:
-            raise AssertionError(f"a pending request in state {state_of(self._pending)!r} instead of {following!r}")
-        self._state = following
-
-    def _act(self) -> EnrollmentEvent:
-        pending = self._pending
-        match self._state:
-            case EnrollmentState.KEY_MADE:
-                return FirstRequestMade(self._request(self._attest(None)))
-            case EnrollmentState.FIRST_REQUEST:
-                return self._submitted(pending.first, self._wait_for_first)
-            case _:
-                return self._submitted(pending.second, self._wait_for_second)
-
-    def _submitted(self, request: SubmittedCsr | None, wait: Callable[[Csr], EnrollmentEvent]) -> EnrollmentEvent:
+    def _advance(self) -> CachedCredential | None:
+        """Make the next request, or wait for the one that is there; returns the certificate once there is one."""
+        spec, pending = self._spec, self._pending
+        request = pending.second or pending.first
         if request is None:
-            raise AssertionError("a state after the key has a request")
-        spec = self._spec
+            self._keep(replace(pending, first=self._request(self._attest(None))))
+            return None
         csr, submitted = self._session.submit(
             request, signer_name=spec.signer, usages=spec.usages, expiration_seconds=spec.expiration_seconds
         )
-        return RequestRenamed(submitted) if submitted != request else wait(csr)
+        if submitted != request:  # a foreign object has its name
+            second = pending.second is not None
+            self._keep(replace(pending, second=submitted) if second else replace(pending, first=submitted))
+            return None
+        if pending.second is None:
+            return self._wait_for_first(csr)
+        return self._checked(self._session.wait_for_decision(csr, lambda seen: seen.certificate))
 
-    def _wait_for_first(self, csr: Csr) -> EnrollmentEvent:
+    def _wait_for_first(self, csr: Csr) -> CachedCredential | None:
         """Wait for the first request's certificate or challenge; answers the challenge with evidence.
 
         A challenge that is not ours to answer may have been overwritten; the controller writes its own again.
@@ -264,50 +212,44 @@ class _Enrollment:
         while True:
             decision = self._session.wait_for_decision(csr, decided, otherwise=refusal)
             if isinstance(decision, bytes):
-                return Certified(self._checked(decision))
+                return self._checked(decision)
             try:
-                return SecondRequestMade(self._request(self._attest(self._published(csr, decision))))
+                second = self._request(self._attest(self._published(csr, decision)))
             except AgentError as error:
                 if error.kind is not FailureKind.DENIED:
                     raise
                 tried.add(decision)
                 refusal = error
+            else:
+                self._keep(replace(self._pending, second=second))
+                return None
 
-    def _wait_for_second(self, csr: Csr) -> EnrollmentEvent:
-        return Certified(self._checked(self._session.wait_for_decision(csr, lambda seen: seen.certificate)))
+    def _keep(self, pending: PendingRequest) -> None:
+        self._pending = pending
+        self._store.save(pending)
 
-    def _keep(self, request: SubmittedCsr, *, is_second: bool) -> None:
-        pending = self._pending
-        self._pending = replace(pending, second=request) if is_second else replace(pending, first=request)
-        self._store.save(self._pending)
-
-    def _restart(self, event: Restart) -> None:
+    def _restart(self, restart: RestartError) -> None:
         """Begin anew after a refusal; raises ``AgentError`` when no version, attempt or time is left."""
         version, key_pem = self._pending.version, self._pending.key_pem
-        match event:
-            case RequestRefused():
-                self._pending = new_pending_request(self._spec, key_pem=key_pem, version=version)
-            case KeyRefused():
-                self._pending = new_pending_request(self._spec, version=version)
-            case TermsRefused():
-                self._store.discard()
-                version = self._renegotiated(event, version)
-                self._pending = new_pending_request(self._spec, key_pem=key_pem, version=version)
-        self._pending = replace(self._pending, assigned=self._assigned)
-        self._store.save(self._pending)
+        if restart.cure is Cure.OTHER_TERMS:
+            self._store.discard()
+            version = self._renegotiated(restart, version)
+        kept_key = None if restart.cure is Cure.NEW_KEY else key_pem
+        pending = new_pending_request(self._spec, key_pem=kept_key, version=version)
+        self._keep(replace(pending, assigned=self._assigned))
         self._restarts += 1
         deadline = self._session.deadline
-        if self._restarts == _MAX_ATTEMPTS + len(self._versions.versions) - 1 or deadline.passed:
-            raise event.error
+        if self._restarts == _MAX_ATTEMPTS + len(supported_versions(self._attestor)) - 1 or deadline.passed:
+            raise restart.error
         deadline.sleep(RETRY.pause(self._restarts - 1, self._session.random))
 
-    def _renegotiated(self, event: TermsRefused, version: int) -> int:
+    def _renegotiated(self, restart: RestartError, version: int) -> int:
         """Take over what the controller wants; returns the version to send. Raises ``AgentError``."""
-        if event.error.reason == Reason.PROVIDER_ID_REQUIRED:
-            self._assign(provider_id.accept(event.denied.provider_id, self._spec.provider_id, event.error))
+        if restart.error.reason == Reason.PROVIDER_ID_REQUIRED:
+            self._assign(provider_id.accept(restart.provider_id, self._spec.provider_id, restart.error))
             return version
         self._refused.add(version)
-        return next_version(self._versions, self._refused, event.denied.supported_versions)
+        return next_version(self._attestor, self._refused, restart.supported_versions)
 
     def _assign(self, answer: ProviderID) -> None:
         self._assigned = answer
@@ -317,7 +259,7 @@ class _Enrollment:
     def _resume(self) -> PendingRequest | None:
         """Load the pending request if it is still for this certificate, and in a version that may still be sent."""
         pending = self._store.load()
-        if pending is None or pending.version not in self._versions.versions:
+        if pending is None or pending.version not in supported_versions(self._attestor):
             return None
         assigned = pending.assigned if self._spec.provider_id is None else None
         spec = self._spec if assigned is None else replace(self._spec, provider_id=assigned)
@@ -357,13 +299,6 @@ class _Enrollment:
             name=csr.name, uid=csr.uid, csr_sha256=digest, text=challenge, spki_sha256=spki_sha256
         )
 
-    def _remember_version(self) -> None:
-        if self._agreed is None:
-            return
-        version, was_refused = self._pending.version, bool(self._refused)
-        remembered = version_to_remember(self._versions, self._before, version, refused=was_refused, now=self._began)
-        self._agreed.save(remembered)
-
     def _checked(self, certificate: bytes) -> CachedCredential:
         spec, session = self._spec, self._session
         now = session.deadline.clock.now()
@@ -377,6 +312,11 @@ class _Enrollment:
             renew_at=renewal_moment(now=now, not_after=not_after, renewable=spec.renewable, random=session.random),
             not_after=not_after,
         )
+
+
+def renewal_moment(*, now: float, not_after: int, renewable: bool, random: Callable[[], float]) -> int:
+    """Draw the moment from which a new certificate is wanted: after 50 to 70 % of the time that is left at issue."""
+    return int(now + (not_after - now) * (0.5 + 0.2 * random())) if renewable else not_after
 
 
 def _denied_here(denied: errors.Denied) -> AgentError:

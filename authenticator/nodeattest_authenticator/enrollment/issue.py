@@ -26,8 +26,12 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state import credential_cache, failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.lock import exclusive
-from nodeattest_authenticator.state.pending_request import PendingRequestFile, PendingRequestStore
-from nodeattest_authenticator.state.stores import AGREED_VERSION_FILE, AgreedVersionFile, ProviderIdFile
+from nodeattest_authenticator.state.records import (
+    PROVIDER_ID_FILE,
+    PendingRequestFile,
+    load_provider_id,
+    save_provider_id,
+)
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_authenticator.transport.probe import select_server
 from nodeattest_discovery.node.clock import Deadline
@@ -87,14 +91,13 @@ def issue_and_store(
         if error.kind is not FailureKind.USAGE:
             context.remember_failure(error, current)
         raise
-    _log_older_evidence(context)
     made = CacheEntry(credential=issued.credential, config_fingerprint=context.config_fingerprint)
     if info is not None:
         made = made.with_response(info)
     try:
         if issued.assigned is not None:  # first: a certificate without its provider ID could not be renewed
             pins = certificate.ca_pins(context.settings.ca_pem)
-            ProviderIdFile(context.storage).save(issued.assigned, pins)
+            save_provider_id(context.storage, issued.assigned, pins)
         credential_cache.save(context.storage, made)
         failure_backoff.forget(context.storage)
         store.discard()
@@ -108,7 +111,7 @@ def issue_serving(
     context: AgentContext,
     current: CachedCredential,
     names: SubjectNames,
-    store: PendingRequestStore,
+    store: PendingRequestFile,
     deadline: Deadline,
 ) -> CachedCredential:
     """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``AgentError``."""
@@ -149,14 +152,14 @@ def _with_reachable_server(context: AgentContext, deadline: Deadline) -> AgentCo
 
 
 def _issue_client(
-    context: AgentContext, current: CachedCredential | None, store: PendingRequestStore, deadline: Deadline
+    context: AgentContext, current: CachedCredential | None, store: PendingRequestFile, deadline: Deadline
 ) -> _Issued:
     if current is None:
         try:
             return _enroll(context, _by_token(context), store, deadline)
         except AgentError as error:
             if error.reason in provider_id.OTHER_MACHINE:
-                ProviderIdFile(context.storage).remove()
+                context.storage.remove(PROVIDER_ID_FILE)
             raise
     try:
         return _enroll(context, by_certificate(context.settings, current), store, deadline)
@@ -173,14 +176,13 @@ def _issue_client(
 def _enroll(
     context: AgentContext,
     credentials: Credentials,
-    store: PendingRequestStore,
+    store: PendingRequestFile,
     deadline: Deadline,
     *,
     names: SubjectNames | None = None,
 ) -> _Issued:
     """Enrol once; ``names``: for a serving certificate."""
     settings = context.settings
-    version_file = AGREED_VERSION_FILE if names is None else f"serving.{AGREED_VERSION_FILE}"  # of each lock's holder
     client = ApiServerClient(
         settings.endpoint,
         credentials,
@@ -200,10 +202,10 @@ def _enroll(
                     attestor=locked,
                     client=client,
                     store=store,
-                    agreed=AgreedVersionFile(context.storage, settings, name=version_file),
                     deadline=deadline,
                     random=context.random,
                 )
+                _log_older_evidence(context, enrolled.version, attestor.versions[0])
                 return _Issued(enrolled.credential, None if is_known else enrolled.provider_id)
             finally:
                 client.close()
@@ -214,7 +216,7 @@ def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) ->
     found = provider_id.resolve(context.settings.provider_id, attestor)
     if found is not None:
         return found, True
-    kept = ProviderIdFile(context.storage).load(certificate.ca_pins(context.settings.all_ca_pem))
+    kept = load_provider_id(context.storage, certificate.ca_pins(context.settings.all_ca_pem))
     if kept is None and not may_ask:
         raise provider_id.not_configured(attestor)
     return kept, False
@@ -279,11 +281,11 @@ def _spec(
     )
 
 
-def _log_older_evidence(context: AgentContext) -> None:
+def _log_older_evidence(context: AgentContext, version: int, newest: int) -> None:
     """Say so when the controller is older than this agent: nothing else shows that an older version was used."""
-    agreed, provider = AgreedVersionFile(context.storage, context.settings).load(), context.settings.provider
-    if agreed is not None:
+    if version != newest:
+        sent, refused = (evidence_block(context.settings.provider, each) for each in (version, newest))
         context.log(
-            f"the certificate was got with evidence {evidence_block(provider, agreed.version)}, because the controller "
-            f"refused {evidence_block(provider, agreed.newest)}; upgrade the controller"
+            f"the certificate was got with evidence {sent}, because the controller refused {refused}; "
+            "upgrade the controller"
         )

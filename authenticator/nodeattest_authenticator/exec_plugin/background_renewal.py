@@ -2,7 +2,7 @@
 
 client-go holds a lock that stalls every request of kubelet while the plugin runs, so the plugin does not wait. The
 detached process holds none of the caller's pipes (client-go reads until they are closed), works under the lock, and
-gives up at the deadline. When it is due: ``enrollment.renewal_time``; the pauses after failures:
+gives up at the deadline. When it is due: ``enroll.renewal_moment``; the pauses after failures:
 ``state.failure_backoff``. Source: client-go plugin/pkg/client/auth/exec/exec.go.
 """
 

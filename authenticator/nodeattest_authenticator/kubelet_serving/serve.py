@@ -196,7 +196,7 @@ def _renewed(
     if client is None:
         raise _no_client(context)
     from nodeattest_authenticator.enrollment.issue import issue_serving
-    from nodeattest_authenticator.state.pending_request import PendingRequestFile
+    from nodeattest_authenticator.state.records import PendingRequestFile
 
     store = PendingRequestFile(
         context.storage, used_key_pem=current.key_pem if current else None, name=_PENDING_REQUEST_FILE
