@@ -20,7 +20,6 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
     BURST,
     EVENT,
     EVENT_PERIOD,
-    LOOKUP_BURST,
     MAX_REFUSED,
     REWRITE_SECONDS,
     RefusalReporter,
@@ -167,17 +166,17 @@ async def test_what_is_accepted_takes_it_back_for_every_machine_set_of_the_deplo
 
 async def test_a_status_names_the_last_owners_and_a_flood_is_left_out() -> None:
     world = World()
-    for number in range(LOOKUP_BURST + 20):
+    for number in range(BURST + 20):
         world.put("machinepools", "MachinePool", f"p-{number}")
         await world.observe(owned("MachinePool", f"p-{number}"))
     assert len(world.entries()) == MAX_REFUSED
     assert text(world.entries()[-1], "name") == f"p-{BURST - 1}"
-    assert world.api.count("GET", "machinepools") == LOOKUP_BURST
+    assert world.api.count("GET", "machinepools") == BURST
 
 
 async def test_reviews_that_a_stranger_makes_up_silence_no_api_server() -> None:
     world = World()
-    for number in range(LOOKUP_BURST * 2):
+    for number in range(BURST * 2):
         await world.observe(owned(name=f"gone-{number}"), client="10.9.9.9")
         await world.observe(in_namespace(f"n-{number}", owned(name="gone")), client="10.9.9.9")
     await world.observe(owned())

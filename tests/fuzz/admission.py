@@ -8,10 +8,9 @@ from typing import Final
 from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from nodeattest_controller.controllers.bootstrap_config import admission_review
+from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
-from nodeattest_controller.controllers.bootstrap_config import policy_reviewer as policy_decide
-from nodeattest_controller.controllers.bootstrap_config.decide import Refuse
+from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_providers.errors import Denied, Reason
 
@@ -38,16 +37,12 @@ def _review(data: bytes) -> bool:
 
 def _policy_review(data: bytes) -> bool:
     try:
-        change = policy_decide.policy_change(admission_review.parse(data))
+        verdict = policy_reviewer.decide(admission_review.parse(data))
     except Denied as denied:
         return refused(denied, Reason.ADMISSION_REVIEW_MALFORMED)
-    if change is None:
-        return True
-    verdict = policy_decide.decide_alone(change)
     if isinstance(verdict, Refuse):
         require(verdict.denied.reason is Reason.POLICY_INVALID and bool(verdict.public), "a refusal says why")
-    require(not change.was_flawed or not isinstance(verdict, Refuse), "what was invalid is not refused for that")
-    return verdict is None
+    return verdict.outcome is not AdmissionOutcome.UNCONCERNED
 
 
 TARGETS: Final = (

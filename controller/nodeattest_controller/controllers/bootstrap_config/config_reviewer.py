@@ -1,17 +1,15 @@
-"""What reads and decides the reviews of one path. Interfaces.
+"""Reviews bootstrap configurations: reads them, gathers facts where these matter, and decides (``decide``).
 
-Reviews of bootstrap configurations: reads them, gathers facts where these matter, and decides.
-
-Promises: where facts cannot be had, what concerns the configuration of machines is not decided, for its creator to try
-again, and the rest passes.
-Leaves to others: the verdict (``decide``), telling users of a refusal (``refusal_reporter``).
+If facts cannot be read, a change of machines' configuration is not decided, so that its creator tries again.
+Everything else passes.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview, Operation
@@ -34,38 +32,40 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_controller.model.objects import text
 from nodeattest_kube.errors import ApiError
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
 
-class ReadReview(Protocol):
-    """A review that was read and is not decided yet."""
+@dataclass(frozen=True, slots=True)
+class ReadReview:
+    """A review that was read."""
 
-    @property
-    def question(self) -> AdmissionReview:
-        """What the API server asks."""
-        ...
+    question: AdmissionReview
+    settled: Verdict | None
+    """The verdict, if it needs no facts."""
 
     async def verdict(self, client: str, deadline: float) -> Verdict | Unable:
         """Decide, before a time of the event loop's clock; ``client``: the caller's address."""
-        ...
+        del client, deadline
+        return self.settled or Allow(AdmissionOutcome.UNCONCERNED)
 
 
-class Reviewer(Protocol):
+class Reviewer(ABC):
     """Reads the reviews of one path."""
 
     log_message: ClassVar[str]
     """What its verdicts are logged as."""
 
+    @abstractmethod
     def read(self, content: bytes) -> ReadReview:
         """Read a review; raises ``Denied``. It may be called in a thread."""
-        ...
 
 
 PATH: Final = "/mutate-bootstrap-config"
 _UNREADABLE: Final = "cannot read the object's Cluster and policy: {}; try again"
 
 
-class ConfigReviewer:
+class ConfigReviewer(Reviewer):
     """Reads reviews of KubeadmConfigs and KubeadmControlPlanes."""
 
     log_message: ClassVar[str] = "bootstrap configuration"
@@ -77,40 +77,32 @@ class ConfigReviewer:
         self.max_wait = max_wait
         """Seconds of a review, for messages."""
 
-    def read(self, content: bytes) -> _ConfigReview:
+    def read(self, content: bytes) -> ReadReview:
         """Read a review, and decide where no facts are needed; raises ``Denied``."""
         question = admission_review.parse(content)
-        subject, before = None, None
-        if question.operation is not None:
-            subject = _subject(question, new=True)
-        if question.operation is Operation.UPDATE:
-            before = _subject(question, new=False)
-        settled = None if subject is None else needs_no_facts(subject, before, self.renderer)
-        return _ConfigReview(self, question, subject, before, settled)
+        subject = _subject(question, question.target) if question.operation is not None else None
+        if subject is None:
+            return ReadReview(question, Allow(AdmissionOutcome.UNCONCERNED))
+        before = _subject(question, question.before) if question.operation is Operation.UPDATE else None
+        return _ConfigReview(question, needs_no_facts(subject, before, self.renderer), self, subject, before)
 
 
 @dataclass(frozen=True, slots=True)
-class _ConfigReview:
-    """One that was read."""
+class _ConfigReview(ReadReview):
+    """One of an object that may be rendered."""
 
     reviewer: ConfigReviewer
-    question: AdmissionReview
-    subject: Subject | None
-    """None: nothing that we change."""
+    subject: Subject
     before: Subject | None
-    settled: Verdict | None
-    """What needs no facts."""
 
     async def verdict(self, client: str, deadline: float) -> Verdict | Unable:
         """Decide, with facts where they are needed."""
-        question, subject, before = self.question, self.subject, self.before
-        if subject is None:
-            return Allow(AdmissionOutcome.UNCONCERNED)
         if self.settled is not None:
             return self.settled
+        subject, before = self.subject, self.before
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._informed(subject, before, reported_by=None if question.dry_run else client)
+                return await self._informed(subject, before, reported_by=None if self.question.dry_run else client)
         except (ApiError, Unavailable) as error:
             why = str(error)
         except TimeoutError:
@@ -150,6 +142,5 @@ class _ConfigReview:
         )
 
 
-def _subject(question: AdmissionReview, *, new: bool) -> Subject | None:
-    whole = question.target if new else question.before
+def _subject(question: AdmissionReview, whole: JsonObject) -> Subject | None:
     return subject_of(whole, group=question.group, kind=question.kind, namespace=question.namespace, name=question.name)

@@ -2,20 +2,17 @@
 
 Promises: no answer is kept, so an object that follows its Cluster and policy by a millisecond meets both; at most
 four small reads an object (eight for one that becomes a MachinePool's), ten more of records where several policies
-select its cluster, and one in all where a namespace has no policy. Reviews of policies of one namespace that come
-together share a read. Any replica can tell, whether it leads or not.
+select its cluster, and one in all where a namespace has no policy. Any replica can tell, whether it leads or not.
 Leaves to others: deciding (``decide``), the time that it may take (``service``).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject, machines_of
@@ -29,7 +26,6 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import NotFound
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 _CLUSTER_GROUP: Final = "cluster.x-k8s.io"
@@ -37,16 +33,8 @@ _OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
 _OWN_VERSION: Final = "v1alpha1"
 MAX_RECORDS: Final = 1000
 """Of a cluster that several policies select. Where there are more it is not known under which of them most joined."""
-MAX_CLUSTERS: Final = 1000
-"""Of a namespace, that a policy is compared for."""
 _PAGE: Final = 100
-"""Records or Clusters in one answer: about 1 MiB, which is parsed in the event loop."""
-_MOST_READS: Final = 4
-"""Namespaces that are read at one time to compare policies."""
-_READ_TIME: Final = 4.0
-"""Seconds for one of them; a review waits no longer (``handler.MAX_WAIT``)."""
-_RECORDS: Final = "MachineRecords"
-"""The inventory in which clusters are ClusterRecords."""
+"""Records in one answer: about 1 MiB, which is parsed in the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +49,6 @@ class RenderFacts:
     """The policy as it is stored; None where it cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """What a policy is compared with."""
-
-    policies: list[JsonObject] = field(repr=False)
-    """The others: names and clusterSelectors."""
-    clusters: list[JsonObject] = field(repr=False)
-    """Those that are not paused, where there are other policies: names and labels."""
-
-
 class FactReader:
     """Reads them."""
 
@@ -80,29 +58,20 @@ class FactReader:
         *,
         namespace: str | None,
         now: Callable[[], datetime],
-        inventory: Collection[str] = ("ClusterAPI",),
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """``namespace``: the only one whose Clusters are served; None: all. ``inventory``: where clusters come from."""
+        """``namespace``: the only one whose Clusters are served; None: all."""
         self._client = client
-        self._namespace = namespace
+        self.namespace = namespace
         self._now = now
-        self._inventory = inventory
         self._max_records = max_records
-        self._sharing: SingleFlight[str, Neighbours | None] = SingleFlight()
-        """By namespace: reads for policies."""
-        self._reads = asyncio.Semaphore(_MOST_READS)
-
-    def concerns(self, namespace: str) -> bool:
-        """Tell whether a namespace is one whose Clusters are served."""
-        return self._namespace in {None, namespace}
 
     async def of(self, subject: Subject) -> RenderFacts | None:
         """Return what is known of the subject's cluster; None where it has none, or one that no policy selects.
 
         Raises ``ApiError``.
         """
-        if not self.concerns(subject.namespace):
+        if self.namespace not in {None, subject.namespace}:
             return None
         policies = await self._list(_OWN_GROUP, _OWN_VERSION, "nodeattestationpolicies", subject.namespace)
         cluster = await self._cluster(subject) if policies else None
@@ -145,47 +114,6 @@ class FactReader:
         except NotFound:
             return False
         return reference is not None and await makes_machines(self._client, reference, namespace)
-
-    async def beside(self, namespace: str, policy: str) -> Neighbours | None:
-        """Return the other policies of a namespace and its Clusters; None: too many of these.
-
-        Who asks while a namespace is being read gets the same answer: it may lack what was written meanwhile, and the
-        policy's status tells then. Raises ``ApiError`` and ``TimeoutError``.
-        """
-        found = await self._sharing.share(namespace, partial(self._read_namespace, namespace))
-        if found is None:
-            return None
-        others = [one for one in found.policies if text(one, "metadata", "name") != policy]
-        return Neighbours(others, found.clusters if others else [])
-
-    async def _read_namespace(self, namespace: str) -> Neighbours | None:
-        """Read all policies of a namespace and, where there are any, its Clusters; None: too many of these."""
-        async with asyncio.timeout(_READ_TIME), self._reads:
-            policies: list[JsonObject] = []
-            if self.concerns(namespace):
-                path = paths.collection_path(_OWN_GROUP, _OWN_VERSION, "nodeattestationpolicies", namespace=namespace)
-                async for page in self._pages(path):
-                    policies += [_slim(one, "clusterSelector") for one in items(page, "items")]
-            clusters = await self._active_clusters(namespace) if policies else []
-        return None if len(clusters) > MAX_CLUSTERS else Neighbours(policies, clusters)
-
-    async def _active_clusters(self, namespace: str) -> list[JsonObject]:
-        """Return the clusters of a namespace that are not paused, each name once; no more once there are too many."""
-        kinds: list[str] = []
-        if version := await self._served():
-            kinds.append(paths.collection_path(_CLUSTER_GROUP, version, "clusters", namespace=namespace))
-        if _RECORDS in self._inventory:
-            kinds.append(paths.collection_path(_OWN_GROUP, _OWN_VERSION, "clusterrecords", namespace=namespace))
-        found: dict[str, JsonObject] = {}
-        for path in kinds:
-            async with aclosing(self._pages(path, _PAGE)) as pages:
-                async for page in pages:
-                    for cluster in items(page, "items"):
-                        if not cluster_paused(cluster):
-                            found.setdefault(text(cluster, "metadata", "name"), _slim(cluster))
-                    if len(found) > MAX_CLUSTERS:
-                        return [*found.values()]
-        return [*found.values()]
 
     async def _policies_recorded(self, cluster: JsonObject) -> Counter[str] | None:
         """Count a cluster's machines by the policy of their valid certificate; None: too many. Raises ``ApiError``."""
@@ -241,11 +169,3 @@ class FactReader:
         except NotFound:
             return ""
         return text(found, "preferredVersion", "version")
-
-
-def _slim(whole: JsonObject, *spec: str) -> JsonObject:
-    """Keep an object's name and labels, and some fields of its spec."""
-    meta = mapping(whole, "metadata")
-    named: JsonObject = {"name": text(meta, "name"), "labels": mapping(meta, "labels")}
-    kept: JsonObject = {one: value for one, value in mapping(whole, "spec").items() if one in spec}
-    return {"metadata": named, "spec": kept}

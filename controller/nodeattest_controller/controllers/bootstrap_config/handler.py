@@ -38,6 +38,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     Verdict,
 )
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.policy_reviewer import PolicyReviewer
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
@@ -104,13 +105,12 @@ class AdmissionHandler:
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
         ``proven``: gets the address of each caller that sends an AdmissionReview.
         """
-        comparisons = None if verifies_clients else policy_reviewer.ComparisonLimiter(clock)
+        labelled = PolicyReviewer(reader.namespace, is_unlabelled=False)
+        unlabelled = PolicyReviewer(reader.namespace, is_unlabelled=True)
         self._reviewers: Mapping[str, Reviewer] = {
             config_reviewer.PATH: config_reviewer.ConfigReviewer(reader, renderer, reporter, max_wait=max_wait),
-            policy_reviewer.PATH: policy_reviewer.PolicyReviewer(reader, is_unlabelled=False, comparisons=comparisons),
-            policy_reviewer.UNLABELLED_PATH: policy_reviewer.PolicyReviewer(
-                reader, is_unlabelled=True, comparisons=comparisons
-            ),
+            policy_reviewer.PATH: labelled,
+            policy_reviewer.UNLABELLED_PATH: unlabelled,
         }
         self._metrics = metrics
         self._clock = clock

@@ -105,12 +105,7 @@ class WebhookServer:
         proven = ProvenClients()
         self._reporter = RefusalReporter(self._client, events=events, now=_now, clock=time.monotonic)
         service = AdmissionHandler(
-            FactReader(
-                self._client,
-                namespace=self._settings.watch_namespace,
-                inventory=self._settings.inventory,
-                now=_now,
-            ),
+            FactReader(self._client, namespace=self._settings.watch_namespace, now=_now),
             PolicyRenderer(),
             self._metrics,
             clock=time.monotonic,
