@@ -1,12 +1,10 @@
 """The webhook's resources: an API server POSTs an AdmissionReview and gets its answer.
 
-Promises: every request gets an answer within ``MAX_WAIT`` of its head, whatever it holds and however slowly its body
-comes; what is no AdmissionReview of v1 is a 400 that says so; no object, no patch and no token is logged, nor kept.
-At most ``MOST_REVIEWS`` are worked on at one time, and what they cost in memory is bounded from the first byte of a
-request to the last one of its answer; of both, and of the thread that reads large reviews, one client leaves the others
-their share. Callers that were not verified are told nothing of a policy but what is in their own request.
-Leaves to others: connections and client certificates (``nodeattest_serving.listener``), the verdicts
-(``config_reviewer``, ``policy_reviewer``).
+Every request gets an answer within ``MAX_WAIT`` of its head. At most ``MAX_REVIEWS`` are worked on at one time, and
+what they cost in memory is bounded from the first byte of a request to the last one of its answer. One client leaves
+the others their share of both. No object, patch or token is logged or kept. Callers that were not verified are told
+nothing of a policy but what is in their own request.
+Out of scope: connections and client certificates (``nodeattest_serving.listener``), the verdicts (the reviewers).
 Source: k8s.io/api admission/v1; apiserver pkg/admission/plugin/webhook/mutating (dispatcher.go).
 """
 
@@ -15,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 from aiohttp import web
 
@@ -53,21 +51,18 @@ from nodeattest_serving.tls import common_name
 MAX_WAIT: Final = 4.0
 """Seconds for one review: its body, its turns and all its reads; the API server gives us five (``timeoutSeconds`` in
 manifests/webhook)."""
-MOST_HELD: Final = 64 << 20
+MAX_HELD: Final = 64 << 20
 """Bytes that requests cost at one time: nine of the largest in ASCII, some thousands of usual ones."""
-MOST_HELD_OF_CLIENT: Final = MOST_HELD // 2
+MAX_HELD_OF_CLIENT: Final = MAX_HELD // 2
 """Of one client; and of all clients together that have not sent a valid review yet."""
-MOST_REVIEWS: Final = 16
-MOST_REVIEWS_OF_CLIENT: Final = MOST_REVIEWS // 2
-_MOST_WAITING: Final = 128
+MAX_REVIEWS: Final = 16
+MAX_REVIEWS_OF_CLIENT: Final = MAX_REVIEWS // 2
+_MAX_WAITING: Final = 128
 """Each connection has one request."""
-P = ParamSpec("P")
-T = TypeVar("T")
 _SMALL: Final = 32 << 10
-"""Bytes of a review that is read in the event loop, in a few milliseconds; usual ones have 10 KiB."""
+"""Bytes of a review that is read in a few milliseconds; usual ones have 10 KiB."""
 _PLACE_WAIT: Final = 2.0
-"""Seconds that a review waits for its turn, and for the thread; counted in ``MAX_WAIT``."""
-_LARGE: Final = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+"""Seconds that a review waits for its turn; counted in ``MAX_WAIT``."""
 _LINES, _LINE_RATE = 20, 1 / 10
 """Log lines about malformed reviews of all clients at once, and a second after that; metrics count all of them."""
 _RETRY_AFTER: Final = 2
@@ -81,7 +76,7 @@ _POLICY_SAYS_WHY: Final = (
 )
 """What a caller that was not verified is told where the reason would name a policy, or quote it."""
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class AdmissionHandler:
@@ -119,15 +114,14 @@ class AdmissionHandler:
         self._client_names = frozenset(client_names)
         self._proven = ProvenClients(clock=clock) if proven is None else proven
         self._lines = RateLimiter(burst=_LINES, per_second=_LINE_RATE, clock=clock)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reviews")
         self._held = Counter[str]()
         """Bytes, by client."""
         wait = min(_PLACE_WAIT, max_wait)
         self._places = FairSemaphore(
-            limit=MOST_REVIEWS, limit_of_peer=MOST_REVIEWS_OF_CLIENT, max_waiting=_MOST_WAITING, timeout=wait
+            limit=MAX_REVIEWS, limit_of_peer=MAX_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=wait
         )
-        self._reading = FairSemaphore(limit=1, max_waiting=_MOST_WAITING, timeout=wait)
-        """Whose turn the thread is: clients take turns there, too."""
+        self._reading = FairSemaphore(limit=1, max_waiting=_MAX_WAITING, timeout=wait)
+        """Whose turn it is to have a large review read."""
 
     @property
     def held(self) -> int:
@@ -141,76 +135,65 @@ class AdmissionHandler:
         reviewer = self._reviewers.get(request.raw_path.partition("?")[0])
         if reviewer is None:
             return _text_reply(HTTPStatus.NOT_FOUND, f"expected {' or '.join(self._reviewers)}")
-        refused = _misdirected(request)
-        if refused is not None:
-            return refused
+        misdirected = _misdirected(request)
+        if misdirected is not None:
+            return misdirected
         hold = _Hold(self._held, client, self._proven)
-        deadline = asyncio.get_running_loop().time() + self._max_wait
         try:
-            async with asyncio.timeout_at(deadline):
-                body = await _read_body(request, hold)
-        except TimeoutError:
+            reply = await self._answer(reviewer, request, client, hold)
+        except _RefusedError as refused:
             hold.release()
-            return _text_reply(HTTPStatus.REQUEST_TIMEOUT, _SLOW.format(self._max_wait))
-        except _TooMuchError as error:
-            hold.release()
-            return _text_reply(error.status, str(error))
-        except BaseException:  # nobody is left to be answered
-            hold.release()
-            raise
-        return await self._in_turn(reviewer, body, client, hold, deadline)
-
-    async def _in_turn(self, reviewer: Reviewer, body: bytearray, client: str, hold: _Hold, deadline: float) -> Reply:
-        try:
-            async with AsyncExitStack() as place:
-                async with asyncio.timeout_at(deadline):
-                    await place.enter_async_context(self._places.acquire(client))
-                reply = await self._review(reviewer, body, client, hold, deadline)
-        except _TooMuchError as error:
-            reply = _text_reply(error.status, str(error))
-        except (Unavailable, TimeoutError):
-            reply = _text_reply(HTTPStatus.SERVICE_UNAVAILABLE, _BUSY)
+            return _text_reply(refused.status, str(refused))
         except BaseException:  # nobody is left to be answered
             hold.release()
             raise
         return replace(reply, written=hold.release)
 
-    async def _review(self, reviewer: Reviewer, body: bytearray, client: str, hold: _Hold, deadline: float) -> Reply:
-        began = self._clock()
-        content = bytes(body)
-        body.clear()
+    async def _answer(self, reviewer: Reviewer, request: web.BaseRequest, client: str, hold: _Hold) -> Reply:
+        deadline = asyncio.get_running_loop().time() + self._max_wait
         try:
-            async with asyncio.timeout_at(deadline), self._turn_to_read(content, client):
-                hold.resize(await self._apart(content, hold, admission_review.cost, content))
-                seen = await self._apart(content, hold, reviewer.read, content)
+            async with asyncio.timeout_at(deadline):
+                body = await _read_body(request, hold)
+        except TimeoutError:
+            raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, _SLOW.format(self._max_wait)) from None
+        try:
+            async with AsyncExitStack() as place:
+                async with asyncio.timeout_at(deadline):
+                    await place.enter_async_context(self._places.acquire(client))
+                return await self._review(reviewer, body, client, hold, deadline)
+        except (Unavailable, TimeoutError):
+            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, _BUSY) from None
+
+    async def _review(self, reviewer: Reviewer, body: bytes, client: str, hold: _Hold, deadline: float) -> Reply:
+        began = self._clock()
+        try:
+            async with asyncio.timeout_at(deadline):
+                review = await self._read(reviewer, body, client, hold)
         except Denied as denied:
             if self._lines.take(""):
                 what = fields(client=client, expected=denied.expected, got=denied.got)
-                _LOG.warning("not an AdmissionReview", extra=what)
+                log.warning("not an AdmissionReview", extra=what)
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
             return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
-        del content
         self._proven.add(client)
-        question = seen.question
-        verdict = await _logged(reviewer, seen, client, deadline)
-        self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
-        answer = _answer(question, verdict, tells_everything=self._verifies_clients)
+        verdict = await review.verdict(client, deadline)
+        _log_verdict(reviewer, review.question, verdict)
+        self._metrics.admission(review.question.kind, verdict.outcome, self._clock() - began)
+        answer = _answer(review.question, verdict, tells_everything=self._verifies_clients)
         hold.resize(len(answer))
         return Reply(status=HTTPStatus.OK, body=answer)
 
-    def _turn_to_read(self, content: bytes, client: str) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if len(content) <= _SMALL else self._reading.acquire(client)
-
-    async def _apart(self, content: bytes, hold: _Hold, work: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
-        """Call what takes time with a large review in a thread: one at a time, so that it delays nobody much.
-
-        A thread cannot be cancelled: what it holds counts until it is done, also where the deadline was before.
-        """
-        if len(content) <= _SMALL:
-            return work(*values, **named)
-        call = self._thread.submit(work, *values, **named)
-        hold.keep_until_done(call)
-        return await asyncio.wrap_future(call)
+    async def _read(self, reviewer: Reviewer, body: bytes, client: str, hold: _Hold) -> ReadReview:
+        """Read a review; large ones one at a time, and they get at most half of the event loop's time."""
+        if len(body) <= _SMALL:
+            hold.resize(admission_review.cost(body))
+            return reviewer.read(body)
+        async with self._reading.acquire(client):
+            began = time.monotonic()
+            hold.resize(admission_review.cost(body))
+            review = reviewer.read(body)
+            await asyncio.sleep(time.monotonic() - began)
+            return review
 
 
 def is_api_server(transport: asyncio.BaseTransport | None, names: Collection[str]) -> bool:
@@ -227,83 +210,52 @@ class _Hold:
         self._client = client
         self._proven = proven
         self._size = 0
-        self._calls = 0
-        """Under way in the thread."""
-        self._released = False
-
-    def keep_until_done(self, call: Future[T]) -> None:
-        """Hold on while a thread has the body, whatever is released meanwhile."""
-        loop = asyncio.get_running_loop()
-        self._calls += 1
-
-        def done(_call: Future[T]) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody counts
-                loop.call_soon_threadsafe(self._end_call)
-
-        call.add_done_callback(done)
-
-    def _end_call(self) -> None:
-        self._calls -= 1
-        if self._released:
-            self.release()
 
     def resize(self, size: int) -> None:
-        """Hold so many bytes from now on; raises ``_TooMuchError``."""
+        """Hold so many bytes from now on; raises ``_RefusedError``."""
         self._held[self._client] += size - self._size
         self._size = size
         peers = {self._client}
         if self._client not in self._proven:
             peers = {client for client in self._held if client not in self._proven}
-        if sum(self._held[client] for client in peers) > MOST_HELD_OF_CLIENT or self._held.total() > MOST_HELD:
-            raise _TooMuchError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
+        if sum(self._held[client] for client in peers) > MAX_HELD_OF_CLIENT or self._held.total() > MAX_HELD:
+            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
 
     def release(self) -> None:
-        """Hold nothing more, as soon as no thread has the body."""
-        self._released = True
-        if self._calls:
-            return
+        """Hold nothing more."""
         self._held[self._client] -= self._size
         self._size = 0
         if not self._held[self._client]:
             del self._held[self._client]
 
 
-class _TooMuchError(Exception):
-    """A body that is not taken."""
+class _RefusedError(Exception):
+    """A request that is not reviewed."""
 
-    def __init__(self, status: HTTPStatus, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
-async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytearray:
+async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytes:
     """Read the body within what all may cost."""
-    kept = bytearray()
+    body = bytearray()
     async for chunk in request.content.iter_any():
-        kept += chunk
-        hold.resize(len(kept))
-        if len(kept) > admission_review.MAX_BODY:
-            raise _TooMuchError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {admission_review.MAX_BODY} bytes"
-            )
-    return kept
+        body += chunk
+        hold.resize(len(body))
+        if len(body) > admission_review.MAX_BODY:
+            message = f"expected at most {admission_review.MAX_BODY} bytes"
+            raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+    return bytes(body)
 
 
-async def _logged(reviewer: Reviewer, seen: ReadReview, client: str, deadline: float) -> Verdict | Unable:
-    """Decide, and log it unless nothing happened."""
-    question, verdict = seen.question, await seen.verdict(client, deadline)
-    if verdict.outcome not in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
-        more = fields(**_reported(question, verdict))
-        _LOG.log(_level_of(question, verdict), reviewer.log_message, extra=more)
-    return verdict
-
-
-def _level_of(question: AdmissionReview, verdict: Verdict | Unable) -> int:
-    """Choose the level: a topology's controller makes dry runs of each object, again and again."""
-    if question.dry_run:
-        return logging.DEBUG
-    wrong = verdict.outcome in {AdmissionOutcome.DENIED, AdmissionOutcome.UNAVAILABLE}
-    return logging.WARNING if wrong else logging.INFO
+def _log_verdict(reviewer: Reviewer, question: AdmissionReview, verdict: Verdict | Unable) -> None:
+    """Log a verdict, unless nothing happened; a topology's controller makes dry runs again and again."""
+    if verdict.outcome in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
+        return
+    is_bad = verdict.outcome in {AdmissionOutcome.DENIED, AdmissionOutcome.UNAVAILABLE}
+    level = logging.DEBUG if question.dry_run else logging.WARNING if is_bad else logging.INFO
+    log.log(level, reviewer.log_message, extra=fields(**_reported(question, verdict)))
 
 
 def _misdirected(request: web.BaseRequest) -> Reply | None:
