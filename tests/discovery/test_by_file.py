@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from discovery_files import ANY_SERVER, CA, EVIL, PUBLIC, Cluster, published, text_of
-from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, config_map, script, status
+from lying_servers import CLUSTER_INFO, QUIET, Ca, Reply, config_map, script, status
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_providers.errors import Reason, Unavailable
@@ -32,11 +32,6 @@ def test_a_file_that_kubespray_copies_needs_no_more_than_a_certificate_that_pass
     assert "does not let us read" in found.notes[0]
     assert cluster.server.paths == [CLUSTER_INFO]
     assert cluster.server.headers <= QUIET
-
-
-def test_cluster_info_that_agrees_leaves_nothing_to_note(cluster: Cluster) -> None:
-    cluster.server.says = published(cluster.server.url, CA)
-    assert cluster.find(cluster.config()).notes == ()
 
 
 def test_cluster_info_changes_neither_server_nor_cas_of_the_file(cluster: Cluster) -> None:
@@ -97,20 +92,6 @@ def test_the_current_contexts_cluster_is_meant(cluster: Cluster) -> None:
     ]
     config["current-context"] = "b"
     assert cluster.find(config).info.server == cluster.server.url
-
-
-def test_the_unnamed_cluster_is_meant_where_no_context_is_current(cluster: Cluster) -> None:
-    config = cluster.config()
-    config["clusters"].insert(0, {"name": "theirs", "cluster": {"server": ANY_SERVER}})
-    assert cluster.find(config).info.server == cluster.server.url
-
-
-def test_the_name_in_the_servers_certificate_may_be_another(cluster: Cluster) -> None:
-    server = cluster.stack.enter_context(LyingServer(CA.server(["kubernetes"], []), status(403)))
-    config = cluster.config(server=server.url)
-    assert cluster.reason(config) == Reason.SERVER_NOT_TRUSTED
-    config["clusters"][0]["cluster"]["tls-server-name"] = "kubernetes"
-    assert cluster.find(config).info.tls_server_name == "kubernetes"
 
 
 # How it is reached
@@ -189,24 +170,7 @@ def test_a_file_that_is_not_taken_from_there(cluster: Cluster, case: str) -> Non
 # What the server must prove
 
 
-@pytest.mark.parametrize("code", [401, 404, 500])
-def test_other_answers_are_asked_again_until_the_time_is_over(cluster: Cluster, code: int) -> None:
-    cluster.server.says = status(code)
-    assert cluster.reason(cluster.config()) == Reason.API_UNAVAILABLE
-    assert len(cluster.server.seen) == 3
-
-
-def test_a_server_that_comes_up_later_is_found(cluster: Cluster) -> None:
-    cluster.server.says = script(status(503), status(401), published(cluster.server.url, CA))
-    assert cluster.find(cluster.config()).notes == ()
-
-
 @pytest.mark.parametrize("ca", [EVIL, Ca("expired", starts=-600, lasts=-300), Ca("early", starts=300)])
 def test_a_foreign_or_expired_ca_lets_no_server_pass(cluster: Cluster, ca: Ca) -> None:
     assert cluster.reason(cluster.config(ca=ca.pem)) == Reason.SERVER_NOT_TRUSTED
     assert cluster.server.seen == []
-
-
-def test_an_expired_certificate_does_not_pass(cluster: Cluster) -> None:
-    expired = cluster.stack.enter_context(LyingServer(CA.server(starts=-600, lasts=-300), status(403)))
-    assert cluster.reason(cluster.config(server=expired.url)) == Reason.SERVER_NOT_TRUSTED

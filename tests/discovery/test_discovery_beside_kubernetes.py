@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from http import HTTPStatus
 from pathlib import Path
 
@@ -74,20 +73,6 @@ async def test_odd_secrets_have_the_same_fate_and_the_same_bytes(cluster: TokenC
     assert sorted(ours[0].items()) == sorted(theirs[0].items())
 
 
-@pytest.mark.parametrize("first", ["ours", "theirs"])
-async def test_neither_writes_what_the_other_has_left(cluster: TokenCluster, assets: Path, first: str) -> None:
-    fill(cluster)
-    async with working(cluster.kubeconfig()) if first == "ours" else nullcontext():
-        with controller_manager(cluster.plane, assets, THEIRS) if first == "theirs" else nullcontext():
-            await until(lambda: is_settled(cluster), "the first one's work", state=lambda: fate(cluster))
-    before = len(cluster.plane.requests())
-    async with working(cluster.kubeconfig()) if first == "theirs" else nullcontext():
-        with controller_manager(cluster.plane, assets, THEIRS) if first == "ours" else nullcontext():
-            await work_of(cluster, 1)
-    written = [one.partition(" ")[2] for one in writes_since(cluster, before, lost=False)]
-    assert len(written) == len(set(written)) == 2, written
-
-
 async def test_both_at_once_settle_without_a_storm(cluster: TokenCluster, assets: Path) -> None:
     cluster.publish()
     before = len(cluster.plane.requests())
@@ -106,35 +91,6 @@ async def test_both_at_once_settle_without_a_storm(cluster: TokenCluster, assets
     assert done <= 3 * (31 + 2 * 5)
     assert cluster.info()["jws-kubeconfig-s00001"] == signature(tokens[1], "anew\n")
     assert told.signings or done
-
-
-async def test_where_the_kubeconfig_is_gone_only_ours_takes_stale_signatures(
-    cluster: TokenCluster, assets: Path
-) -> None:
-    cluster.publish({"note": "no kubeconfig", "jws-kubeconfig-t00000": "stale"})
-    cluster.add("t00000")
-    with controller_manager(cluster.plane, assets, THEIRS):
-        cluster.add("x00000", expiration=PAST)
-        await until(lambda: not cluster.has("bootstrap-token-x00000"), "kube-controller-manager's work")
-        assert cluster.signed_ids() == {"t00000"}
-        before = len(cluster.plane.requests())
-        async with working(cluster.kubeconfig()):
-            await until(lambda: cluster.info() == {"note": "no kubeconfig"})
-            cluster.edit(kubeconfig=KUBECONFIG)
-            await until(lambda: cluster.signed_ids() == {"t00000"}, "a signature after the stale one was taken")
-        assert len(writes_since(cluster, before)) in {2, 3}  # the one that took it, and a signature of one or of both
-
-
-async def test_a_secret_of_the_type_under_another_name_is_left_alone_by_ours_only(
-    cluster: TokenCluster, assets: Path
-) -> None:
-    cluster.add("t00001", name="other-t00001", expiration=PAST)
-    cluster.publish()
-    async with working(cluster.kubeconfig()):
-        await work_of(cluster, 1)
-        assert cluster.has("other-t00001")
-    with controller_manager(cluster.plane, assets, THEIRS):
-        await until(lambda: not cluster.has("other-t00001"))
 
 
 def writes_since(cluster: TokenCluster, count: int, *, lost: bool = True) -> list[str]:

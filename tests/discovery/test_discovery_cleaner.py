@@ -9,7 +9,7 @@ import pytest
 from polling import until
 from token_world import CLEANER, TokenCluster, VirtualTime, applied_writes, working
 
-from nodeattest_discovery.controllers.deps import RECHECK, ControllerDeps
+from nodeattest_discovery.controllers.deps import ControllerDeps
 from nodeattest_sandbox.control_plane import ControlPlane
 
 START = datetime(2020, 6, 1, tzinfo=UTC)
@@ -36,13 +36,6 @@ async def test_an_expired_token_is_deleted_and_no_other(cluster: TokenCluster) -
     assert [cluster.has(f"bootstrap-token-cln00{number}") for number in (1, 2, 3)] == [False, True, True]
 
 
-@pytest.mark.parametrize("text", ["never", "2030-01-01", "1893456000", "2030-01-01 00:00:00Z", "2030-02-30T00:00:00Z"])
-async def test_an_expiration_that_nobody_can_read_has_passed(cluster: TokenCluster, text: str) -> None:
-    async with working(cluster.kubeconfig(), enabled=CLEANER):
-        cluster.add("cln004", expiration=text)
-        await until(lambda: not cluster.has("bootstrap-token-cln004"))
-
-
 async def test_what_is_no_token_by_type_and_name_is_never_deleted(cluster: TokenCluster) -> None:
     past = "2020-01-01T00:00:00Z"
     cluster.add("cln005", kind="Opaque", expiration=past)
@@ -54,29 +47,6 @@ async def test_what_is_no_token_by_type_and_name_is_never_deleted(cluster: Token
         await told.worked_off()
     assert told.names == ["bootstrap-token-cln008"]
     assert len(await applied_writes(cluster, 1)) == 1
-
-
-async def test_a_token_goes_at_its_moment_and_not_before(cluster: TokenCluster) -> None:
-    time = VirtualTime(START)
-    cluster.add("cln010", expiration="2020-06-01T00:30:00Z")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
-        for _ in range(29):
-            time.advance(60)
-            await told.worked_off()
-        time.advance(59.9)
-        await told.worked_off()
-        assert not cluster.writes()
-        time.advance(0.1)
-        await until(lambda: told.names == ["bootstrap-token-cln010"])
-
-
-async def test_a_clock_that_jumps_forward_is_followed_soon(cluster: TokenCluster) -> None:
-    time = VirtualTime(START)
-    cluster.add("cln011", expiration="2020-06-02T00:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
-        time.jump(25 * 3600)
-        time.advance(RECHECK)
-        await until(lambda: told.names == ["bootstrap-token-cln011"])
 
 
 async def test_a_clock_that_jumps_back_deletes_nothing_early(cluster: TokenCluster) -> None:
@@ -119,26 +89,3 @@ async def test_a_prolonged_token_stays_and_a_shortened_one_goes(cluster: TokenCl
         time.advance(45)
         await told.worked_off()
         assert cluster.has("bootstrap-token-cln013")
-
-
-async def test_a_token_that_a_finalizer_holds_is_asked_to_go_once(cluster: TokenCluster) -> None:
-    time = VirtualTime(START)
-    cluster.add("cln015", expiration="2020-01-01T00:00:00Z", finalizer="tests.example/hold")
-    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
-        await until(lambda: told.names)
-        cluster.add("cln016", expiration="2020-01-01T00:00:00Z")
-        await until(lambda: len(told.names) == 2)  # the watch told before that the first is being deleted
-        for _ in range(5):
-            time.advance(RECHECK)
-            await told.worked_off()
-        deleted = [entry.name for entry in await applied_writes(cluster, 2)]
-        assert deleted.count("bootstrap-token-cln015") == 1  # the watch may tell later that the second is gone
-    cluster.release("cln015")
-
-
-async def test_hundreds_that_expire_together_all_go(cluster: TokenCluster) -> None:
-    for number in range(150):
-        cluster.add(f"clm{number:03d}", expiration="2020-01-01T00:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=CLEANER) as told:
-        await until(lambda: len(told.names) == 150)
-    assert len(await applied_writes(cluster, 150)) == 150

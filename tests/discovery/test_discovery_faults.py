@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from polling import until
-from token_world import CLEANER, SIGNER, TokenCluster, applied_writes, signature, working
+from token_world import CLEANER, SIGNER, TokenCluster, applied_writes, working
 from write_gate import Call, Gate
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.controllers.deps import TokenController
-from nodeattest_kube.errors import Conflict, Forbidden, Unreachable
+from nodeattest_kube.errors import Conflict, Unreachable
 from nodeattest_sandbox.control_plane import ControlPlane
 
 
@@ -43,19 +40,6 @@ class Times:
             return False
         self.left -= 1
         return True
-
-
-@pytest.mark.parametrize("code", [500, 503, 429, 403, 404])  # 404: a load balancer without a back end
-async def test_a_refused_write_of_signatures_is_made_again(cluster: TokenCluster, gate: Gate, code: int) -> None:
-    hit = Times("PUT", 3)
-    gate.refused = lambda call: code if hit(call) else None
-    cluster.publish()
-    token = cluster.add("flt001")
-    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
-    async with working(path, enabled=SIGNER) as told:
-        await until(lambda: cluster.info().get("jws-kubeconfig-flt001") == signature(token))
-        await until(lambda: told.signings)
-    assert [(controller, error.status) for controller, error in told.failures] == [(TokenController.SIGNER, code)] * 3
 
 
 async def test_a_lost_race_for_cluster_info_is_run_again_on_what_stands_there_now(
@@ -104,37 +88,6 @@ async def test_a_write_whose_answer_is_lost_is_looked_up_before_it_is_made_again
     assert [entry.code for entry in await applied_writes(cluster, 1)].count(200) == 1
 
 
-async def test_a_write_that_hangs_is_given_up_and_made_again(cluster: TokenCluster, gate: Gate) -> None:
-    hit, hanging = Times("PUT", 1), [True]
-    held: set[int] = set()
-
-    def is_held(call: Call) -> bool:
-        if hit(call):
-            held.add(id(call))
-        return id(call) in held and hanging[0]
-
-    gate.held = is_held
-    cluster.publish()
-    cluster.add("flt004")
-    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
-    async with working(path, enabled=SIGNER, request_timeout=5.0) as told:
-        await until(lambda: cluster.signed_ids() == {"flt004"})
-        hanging[0] = False
-    assert isinstance(told.failures[0][1], Unreachable)
-
-
-@pytest.mark.parametrize("code", [500, 403])
-async def test_a_refused_delete_is_made_again(cluster: TokenCluster, gate: Gate, code: int) -> None:
-    hit = Times("DELETE", 2)
-    gate.refused = lambda call: code if hit(call) else None
-    cluster.add("flt005", expiration="2020-01-01T00:00:00Z")
-    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
-    async with working(path, enabled=CLEANER) as told:
-        await until(lambda: told.names == ["bootstrap-token-flt005"])
-    assert not cluster.has("bootstrap-token-flt005")
-    assert [(controller, error.status) for controller, error in told.failures] == [(TokenController.CLEANER, code)] * 2
-
-
 @pytest.mark.parametrize("what", ["made anew", "prolonged"])
 async def test_a_token_that_changed_between_decision_and_delete_is_decided_again(
     cluster: TokenCluster, gate: Gate, what: str
@@ -162,68 +115,6 @@ async def test_a_token_that_changed_between_decision_and_delete_is_decided_again
     assert cluster.has("bootstrap-token-flt006")
     assert told.names == ["bootstrap-token-flt016"]
     assert not told.failures
-
-
-async def test_an_api_server_that_hung_is_served_again(cluster: TokenCluster, gate: Gate) -> None:
-    hangs = Times("DELETE", 1)
-    frozen: list[bool] = []
-
-    def freeze(call: Call) -> bool:
-        if hangs(call):
-            cluster.plane.freeze()
-            frozen.append(True)
-        return True
-
-    cluster.publish()
-    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
-    with ExitStack() as stack:
-        async with working(path, request_timeout=5.0) as told:
-            cluster.add("flt007")
-            await until(lambda: cluster.signed_ids() == {"flt007"})
-            gate.before = freeze
-            stack.callback(cluster.plane.resume)
-            cluster.add("flt008", expiration="2020-01-01T00:00:00Z")
-            await until(lambda: frozen, "the hang")  # on a loaded machine a request may have failed before
-            before = len(told.failures)
-            await until(lambda: len(told.failures) > before, "a request that nobody answers")
-            cluster.plane.resume()
-            cluster.add("flt009")
-            await until(lambda: cluster.signed_ids() == {"flt007", "flt009"})
-            await until(lambda: not cluster.has("bootstrap-token-flt008"))
-
-
-async def test_history_that_the_server_forgot_costs_no_change(cluster: TokenCluster, gate: Gate) -> None:
-    cluster.publish()
-    cluster.add("flt010")
-    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
-    async with working(path):
-        await until(lambda: cluster.signed_ids() == {"flt010"})
-        away = [True]
-        gate.refused = lambda _: 503 if away else None
-        gate.break_connections()
-        cluster.remove("flt010")
-        cluster.add("flt011")
-        cluster.add("flt012", expiration="2020-01-01T00:00:00Z")
-        await asyncio.to_thread(cluster.plane.expire_history)
-        before = len(cluster.requests())
-        away.clear()
-        await until(lambda: cluster.signed_ids() == {"flt011"})
-        await until(lambda: not cluster.has("bootstrap-token-flt012"))
-    assert "list" in {entry.verb for entry in cluster.requests()[before:]}
-
-
-async def test_rights_that_come_late_are_used_when_they_are_there(cluster: TokenCluster, gate: Gate) -> None:
-    allowed: list[bool] = []
-    gate.refused = lambda call: None if allowed or not call.is_write else 403
-    cluster.publish()
-    cluster.add("flt014")
-    cluster.add("flt015", expiration="2020-01-01T00:00:00Z")
-    path = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated"))
-    async with working(path) as told:
-        await until(lambda: {who for who, error in told.failures if isinstance(error, Forbidden)} == {*TokenController})
-        allowed.append(True)
-        await until(lambda: cluster.signed_ids() == {"flt014"})
-        await until(lambda: not cluster.has("bootstrap-token-flt015"))
 
 
 async def test_two_signers_at_once_settle(cluster: TokenCluster) -> None:

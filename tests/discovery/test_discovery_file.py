@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from discovery_files import ANY_SERVER, CA, EVIL, SECRET, Cluster, Config, text_of
 from lying_servers import QUIET, status
 
-from nodeattest_discovery.node.credential import BasicCredential, TokenCredential
+from nodeattest_discovery.node.credential import TokenCredential
 from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -120,11 +120,6 @@ def test_a_file_that_says_too_much_or_too_little_is_refused_before_anybody_is_as
     assert cluster.server.seen == []
 
 
-def test_a_ca_in_lines_is_read_as_go_reads_it(cluster: Cluster) -> None:
-    config = with_cluster(**{"certificate-authority-data": base64.encodebytes(CA.pem).decode()})(cluster)
-    assert cluster.find(config).info.ca_certificates
-
-
 def test_no_refusal_shows_a_secret(cluster: Cluster) -> None:
     for make, _ in REFUSED.values():
         with pytest.raises((Denied, Unavailable)) as caught:
@@ -144,16 +139,6 @@ def test_a_file_from_elsewhere_names_no_files_of_this_machine(cluster: Cluster, 
 def test_a_command_from_elsewhere_is_refused_even_if_it_is_ours(cluster: Cluster) -> None:
     cluster.stdin = text_of(runs("kubelet-authenticator")(cluster)).encode
     assert cluster.reason_at("-") == NOT_ALLOWED
-
-
-def test_our_own_command_is_reported_and_never_run(cluster: Cluster) -> None:
-    trap = cluster.folder / "kubelet-authenticator"
-    trap.write_text(f"#!/bin/sh\ntouch {cluster.folder}/ran\n")
-    trap.chmod(0o700)
-    found = cluster.find(runs(str(trap))(cluster))
-    assert found.runs_authenticator
-    assert found.credential is None
-    assert not (cluster.folder / "ran").exists()
 
 
 # Credentials, where they are allowed
@@ -182,18 +167,6 @@ def test_an_allowed_token_does_not_go_to_a_server_whose_certificate_does_not_pas
     config = cluster.config(server=evil.url, user={"token": SECRET})
     assert cluster.reason(config, allow_credentials=True) == Reason.SERVER_NOT_TRUSTED
     assert evil.seen == []
-
-
-def test_a_token_file_beside_is_read_without_its_line_end(cluster: Cluster) -> None:
-    (cluster.folder / "token").write_text(SECRET + "\n")
-    config = cluster.config(user={"tokenFile": "token", "token": "old"})
-    assert cluster.find(config, allow_credentials=True).credential == TokenCredential(SECRET)
-
-
-def test_a_password_is_basic_authentication(cluster: Cluster) -> None:
-    found = cluster.find(cluster.config(user={"username": "a", "password": "b"}), allow_credentials=True)
-    assert found.credential == BasicCredential("a", "b")
-    assert ("authorization", "Basic YTpi") in cluster.server.seen[0].headers
 
 
 def test_a_client_certificate_is_read_with_its_key(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from jwt_kit import NOW, TOKEN
 
 from nodeattest_discovery.front.service import FrontLimits
 from nodeattest_discovery.jwt import mint
-from nodeattest_serving.bounded_server import BindAddress, SettingsError, client_of
+from nodeattest_serving.bounded_server import BindAddress, client_of
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.tls import ServingCertificate
 
@@ -45,33 +45,6 @@ async def test_a_new_certificate_is_shown_without_a_restart_and_a_bad_one_is_not
         assert (await ask(listener.port, request, new)).status == 200
     finally:
         await listener.stop()
-
-
-async def test_old_versions_of_tls_are_not_spoken(tmp_path: Path) -> None:
-    authority = Authority()
-    tls = ServingCertificate(*authority.certify(tmp_path))
-    assert tls.context.minimum_version is ssl.TLSVersion.TLSv1_2
-
-
-def test_files_that_are_no_certificate_and_key_are_refused_at_the_start(tmp_path: Path) -> None:
-    certificate, key = Authority().certify(tmp_path)
-    _, other = Authority().certify(tmp_path / "other")
-    for bad in ((certificate, other), (key, key), (certificate, tmp_path / "none"), (tmp_path, key)):
-        with pytest.raises(SettingsError, match="expected a certificate in PEM and its key"):
-            ServingCertificate(*bad)
-
-
-async def test_an_address_that_is_taken_is_told(tmp_path: Path) -> None:
-    authority = Authority()
-    tls = ServingCertificate(*authority.certify(tmp_path))
-    handler = service(KnownCluster.of(authority)).handle
-    first = Listener(handler, BindAddress(LOOPBACK, 0), tls.context, FrontLimits())
-    await first.start()
-    try:
-        with pytest.raises(SettingsError, match="another process listens there"):
-            await Listener(handler, BindAddress(LOOPBACK, first.port), tls.context, FrontLimits()).start()
-    finally:
-        await first.stop()
 
 
 @pytest.mark.parametrize(

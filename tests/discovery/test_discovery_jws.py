@@ -7,7 +7,6 @@ import hmac
 from pathlib import Path
 
 import pytest
-from core_kit import golden
 from hypothesis import given
 from hypothesis import strategies as st
 from polling import eventually
@@ -49,12 +48,6 @@ SIGNATURE = OF_JOSHUA + "VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8"
 def test_kubernetes_own_vectors_come_out_byte_for_byte(content: bytes, key: BootstrapToken, signature: str) -> None:
     assert jws.sign(content, key) == signature
     assert jws.is_valid(signature, content, key)
-
-
-def test_the_signature_of_a_real_cluster_comes_out_byte_for_byte() -> None:
-    data = golden()
-    made = token.parse("abcdef.0123456789abcdef")
-    assert jws.sign(data["kubeconfig"].encode(), made) == data["jws-kubeconfig-abcdef"]
 
 
 def rewritten(header: bytes, *, signed: bytes | None = None) -> str:
@@ -100,16 +93,6 @@ FORGED = {
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
 def test_no_other_text_is_a_signature(forged: str) -> None:
     assert not jws.is_valid(forged, CONTENT, JOSHUA)
-
-
-@pytest.mark.parametrize("content", [b"", CONTENT[:-1], CONTENT + b"\n", CONTENT.replace(b"other", b"outer")])
-def test_no_other_content_is_signed(content: bytes) -> None:
-    assert not jws.is_valid(SIGNATURE, content, JOSHUA)
-
-
-def test_no_other_token_signs_the_same() -> None:
-    assert not jws.is_valid(SIGNATURE, CONTENT, BootstrapToken("joshua", "my voice is my passcodf"))
-    assert not jws.is_valid(SIGNATURE, CONTENT, BootstrapToken("joshub", JOSHUA.secret))
 
 
 @given(st.binary(), st.from_regex(r"[a-z0-9]{6}\.[a-z0-9]{16}", fullmatch=True), st.text())

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from datetime import UTC, datetime
 
-import jwt as pyjwt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from joserfc import jwt as joserfc_jwt
-from joserfc.jwk import OctKey
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
 
 from nodeattest_discovery import jwt as jws
@@ -34,37 +30,6 @@ def test_what_we_mint_is_proved_and_has_these_very_bytes() -> None:
     assert header == encode_base64url(b'{"alg":"HS256","kid":"abcdef","typ":"JWT"}')
     assert claims == encode_base64url(b'{"sub":"abcdef","iat":1800000000,"exp":1800000060}')
     assert verdict(minted.encode()) == TOKEN.id
-
-
-def test_a_proof_tells_what_was_checked() -> None:
-    question = verify(parse(mint(TOKEN, NOW).encode()), TOKEN, now=NOW)
-    assert [check.name for check in question.checks] == [
-        "signature",
-        "expiration",
-        "lifetime ahead",
-        "lifetime",
-        "audience",
-    ]
-    assert TOKEN.secret not in repr(question)
-
-
-@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
-def test_other_libraries_read_what_we_mint() -> None:
-    now = int(datetime.now(UTC).timestamp())
-    minted = mint(TOKEN, now, audience="cluster-1")
-    read = pyjwt.decode(minted, TOKEN.secret, algorithms=["HS256"], audience="cluster-1")
-    assert read == {"sub": TOKEN.id, "iat": now, "exp": now + 60, "aud": "cluster-1"}
-    key = OctKey.import_key(TOKEN.secret)
-    assert joserfc_jwt.decode(minted, key, algorithms=["HS256"]).claims == read
-
-
-@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
-def test_we_read_what_other_libraries_mint() -> None:
-    header = {"alg": "HS256", "kid": TOKEN.id, "typ": "JWT"}
-    claims = {"sub": TOKEN.id, "exp": NOW + 60}
-    theirs = pyjwt.encode(claims, TOKEN.secret, algorithm="HS256", headers={"kid": TOKEN.id})
-    assert verdict(theirs.encode()) == TOKEN.id
-    assert verdict(joserfc_jwt.encode(header, claims, OctKey.import_key(TOKEN.secret)).encode()) == TOKEN.id
 
 
 @pytest.mark.parametrize(
@@ -153,12 +118,6 @@ def test_what_is_no_jwt_of_the_token_is_refused(text: bytes) -> None:
     assert verdict(text) == Reason.DISCOVERY_REQUEST_REFUSED
 
 
-def test_stray_bits_at_the_end_of_the_signature_make_another_text_not_a_second_spelling() -> None:
-    text = jwt()
-    last = bytes([text[-1] + 1])
-    assert verdict(text[:-1] + last) == Reason.DISCOVERY_REQUEST_REFUSED
-
-
 def test_clocks_may_differ_by_less_than_a_minute() -> None:
     assert verdict(mint(TOKEN, NOW + 60).encode()) == TOKEN.id
     assert verdict(mint(TOKEN, NOW - 59).encode()) == TOKEN.id
@@ -187,25 +146,8 @@ def test_as_many_macs_are_computed_for_a_token_that_nobody_has(token: BootstrapT
     assert computed == [16]
 
 
-def test_nobody_has_the_secret_that_stands_in_for_an_unknown_tokens() -> None:
-    made = jwt(HEADER | {"kid": "000000"}, CLAIMS | {"sub": "000000"}, secret="0" * 16)
-    assert verdict(made, token=None) == Reason.DISCOVERY_REQUEST_REFUSED
-    assert verdict(made, token=BootstrapToken("000000", "")) == Reason.DISCOVERY_REQUEST_REFUSED
-
-
 @given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_are_refused_and_no_other_exception_comes_out(data: bytes) -> None:
     assert verdict(data) == Reason.DISCOVERY_REQUEST_REFUSED
     assert verdict(jwt(data, CLAIMS)) == Reason.DISCOVERY_REQUEST_REFUSED
     assert verdict(jwt(HEADER, data)) == Reason.DISCOVERY_REQUEST_REFUSED
-
-
-@given(st.integers(0, len(jwt()) - 1), st.integers(1, 255))
-def test_every_byte_counts(at: int, change: int) -> None:
-    text = bytearray(jwt())
-    text[at] ^= change
-    assert verdict(bytes(text)) == Reason.DISCOVERY_REQUEST_REFUSED
-
-
-def test_a_minted_jwt_shows_no_secret() -> None:
-    assert TOKEN.secret not in repr(parse(mint(TOKEN, NOW).encode()))

@@ -16,7 +16,7 @@ from test_discovery_token import NO_TOKENS
 from nodeattest_discovery import clusterinfo, secret, token
 from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
-from nodeattest_discovery.secret import SECRET_TYPE, Expiry
+from nodeattest_discovery.secret import Expiry
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal, Client
@@ -82,26 +82,6 @@ def test_an_api_server_knows_whoever_shows_a_token_as_we_say(answers: dict[str, 
     groups, code = answers[odd.token]
     assert groups == odd.groups
     assert code == (401 if groups is None else 200)
-
-
-def test_a_token_that_is_being_deleted_is_nobodys(control_plane: ControlPlane) -> None:
-    held, sentinel = odd_secrets("d")[0], odd_secrets("e")[0]
-    admin = control_plane.client()
-    map_at(held.body, "metadata")["finalizers"] = ["example.com/held"]
-    try:
-        admin.create(SECRETS, held.body)
-        control_plane.await_token(held.token)
-        admin.send("DELETE", f"{SECRETS}/{held.name}")
-        found = admin.get(f"{SECRETS}/{held.name}")
-        assert secret.authenticating_groups(found, datetime.now(UTC)) is None
-        assert secret.signing_token(found, datetime.now(UTC)) == token.parse(held.token)
-        admin.create(SECRETS, sentinel.body)
-        control_plane.await_token(sentinel.token)
-        # A real server remembers a token that it took for ten seconds, and this one it took.
-        eventually(lambda: reviewed(admin, held.token) is None, "the token is nobody's")
-    finally:
-        admin.patch(f"{SECRETS}/{held.name}", {"metadata": {"finalizers": None}})
-        removed(admin, sentinel.name)
 
 
 @pytest.mark.conformance
@@ -184,17 +164,3 @@ def test_what_is_no_token_to_us_is_none_to_kubeadm(assets: Path) -> None:
             assert "was not of the form" in done.stderr, text
     sound = kubeadm(assets, "token", "create", token.generate().reveal(), "--dry-run", "--kubeconfig", "/nonexistent")
     assert "was not of the form" not in sound.stderr
-
-
-def test_secrets_of_tokens_are_listed_by_their_type(control_plane: ControlPlane) -> None:
-    admin, mine = control_plane.client(), odd_secrets("f")[0]
-    admin.create(SECRETS, mine.body)
-    try:
-        selector = f"type={SECRET_TYPE}"
-        found = [text_at(each, "metadata", "name") for each in admin.list(SECRETS, fieldSelector=selector)]
-        assert mine.name in found
-        assert all(text_at(each, "type") == SECRET_TYPE for each in admin.list(SECRETS, fieldSelector=selector))
-        others = admin.list(SECRETS, fieldSelector=f"type!={SECRET_TYPE}")
-        assert mine.name not in {text_at(each, "metadata", "name") for each in others}
-    finally:
-        removed(admin, mine.name)

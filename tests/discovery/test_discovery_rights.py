@@ -9,17 +9,15 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import pytest
-from polling import eventually, until
+from polling import until
 from token_rights import GROUPS, USER, apply, shipped, withdraw
-from token_world import BOTH, SIGNER, TokenCluster, working
+from token_world import BOTH, TokenCluster, working
 
 from nodeattest_discovery.clusterinfo import PATH
-from nodeattest_kube.errors import Forbidden
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 
-FLOW: Final = "/apis/flowcontrol.apiserver.k8s.io"
 LIMIT: Final = 60.0
 """Seconds until a server must act by what was just applied."""
 
@@ -113,35 +111,6 @@ async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(cluster: To
         withdraw(cluster.admin, applied)
 
 
-async def test_without_the_cleaner_s_role_nothing_is_deleted_and_the_signer_works(cluster: TokenCluster) -> None:
-    applied = apply(cluster.admin, shipped("workload-discovery", "nodeattest:bootstrap-signer"))
-    try:
-        cluster.publish()
-        cluster.add("rgt003", expiration="2020-01-01T00:00:00Z")
-        cluster.add("rgt004")
-        async with working(cluster.kubeconfig(), enabled=BOTH) as told:
-            await until(lambda: cluster.signed_ids() == {"rgt004"})
-            await until(lambda: told.failures)
-        assert {type(error) for _, error in told.failures} == {Forbidden}
-        assert cluster.has("bootstrap-token-rgt003")
-    finally:
-        withdraw(cluster.admin, applied)
-
-
-async def test_the_signer_s_rights_suffice_after_a_lost_race(cluster: TokenCluster) -> None:
-    applied = apply(cluster.admin, shipped("workload-discovery", "nodeattest:bootstrap-signer"))
-    try:
-        cluster.publish()
-        async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
-            for number in range(15):
-                cluster.add(f"rgt1{number:02d}")
-                cluster.edit(note=str(number))
-            await until(lambda: len(cluster.signed_ids()) == 15)
-        assert Forbidden not in {type(error) for _, error in told.failures}
-    finally:
-        withdraw(cluster.admin, applied)
-
-
 def anonymous(plane: ControlPlane, path: str) -> http.client.HTTPResponse:
     """GET without credentials."""
     where = urlsplit(plane.server)
@@ -169,26 +138,3 @@ async def test_with_the_reader_role_anybody_reads_cluster_info_and_nothing_else(
         assert not may(reader, Call("get", "configmaps", "kube-public", "cluster-info")), "it is for the anonymous"
     finally:
         withdraw(cluster.admin, applied)
-
-
-@pytest.mark.conformance
-def test_a_real_server_puts_anonymous_reads_of_cluster_info_on_a_level_of_their_own(
-    real_control_plane: ControlPlane,
-) -> None:
-    admin = real_control_plane.client()
-    collections = {"PriorityLevelConfiguration": "prioritylevelconfigurations", "FlowSchema": "flowschemas"}
-    paths: list[str] = []
-    try:
-        for made in shipped("cluster-info-limit"):
-            path = f"/apis/{text_at(made, 'apiVersion')}/{collections[text_at(made, 'kind')]}"
-            stored = admin.create(path, made)
-            paths.append(f"{path}/{text_at(stored, 'metadata', 'name')}")
-        uid = text_at(admin.get(paths[-1]), "metadata", "uid")
-
-        def flow_schema(path: str) -> str | None:
-            return anonymous(real_control_plane, path).headers["X-Kubernetes-PF-FlowSchema-UID"]
-
-        eventually(lambda: flow_schema(PATH) == uid, "the flow schema in force", state=lambda: flow_schema(PATH))
-        assert flow_schema("/api/v1/namespaces/kube-system/configmaps") != uid
-    finally:
-        withdraw(admin, paths[::-1])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
-from typing import cast
 
 import pytest
 from core_kit import NOW
@@ -46,12 +44,6 @@ def test_an_odd_secret_is_read_as_kubernetes_reads_it(odd: OddSecret) -> None:
     assert known(odd) == odd.groups
 
 
-def test_the_table_holds_each_verdict() -> None:
-    verdicts = {(odd.signed, odd.cleaned, odd.groups is not None) for odd in ODD}
-    both, nothing = (True, False, True), (False, False, False)
-    assert verdicts == {both, (True, False, False), (False, False, True), (False, True, False), nothing}
-
-
 def test_a_token_expires_at_its_very_moment() -> None:
     body = stored(secret.encode(TokenSecret(token=TOKEN, expires=NOW)))
     just_before = NOW - timedelta(microseconds=1)
@@ -66,14 +58,6 @@ def test_a_secret_that_is_being_deleted_still_signs_and_authenticates_nobody() -
     body = stored(secret.encode(TokenSecret(token=TOKEN)), deletionTimestamp="2026-01-01T00:00:00Z")
     assert secret.authenticating_groups(body, NOW) is None
     assert secret.signing_token(body, NOW) == TOKEN
-
-
-def test_bytes_that_are_no_utf8_stay_what_they_are() -> None:
-    body = stored(secret.encode(TokenSecret(token=TOKEN)))
-    cast("dict[str, str]", body["data"])["token-secret"] = base64.b64encode(b"\xff\xfe\xed\xa0\x80").decode()
-    found = secret.signing_token(body, NOW)
-    assert found is not None
-    assert found.secret.encode("utf-8", "surrogateescape") == b"\xff\xfe\xed\xa0\x80"
 
 
 @pytest.mark.parametrize(
@@ -125,13 +109,6 @@ def test_the_data_of_a_token_are_those_that_kubeadm_writes() -> None:
     }
 
 
-def test_groups_keep_their_order_and_stand_once() -> None:
-    groups = ("system:bootstrappers:b", "system:bootstrappers:a", "system:bootstrappers:b")
-    body = stored(secret.encode(TokenSecret(token=TOKEN, groups=groups)))
-    assert secret.text_values(body, ["auth-extra-groups"]) == ("system:bootstrappers:b,system:bootstrappers:a",)
-    assert secret.authenticating_groups(body, NOW) == ("system:bootstrappers", *sorted(set(groups)))
-
-
 @pytest.mark.parametrize(
     "group",
     [
@@ -152,27 +129,6 @@ def test_a_group_that_would_cost_the_token_its_life_is_not_written(group: str) -
     with pytest.raises(Denied) as raised:
         secret.encode(TokenSecret(token=TOKEN, groups=(group,)))
     assert raised.value.reason is Reason.TOKEN_MALFORMED
-
-
-@pytest.mark.parametrize(
-    "unusable",
-    [
-        TokenSecret(token=TOKEN, usages=frozenset()),
-        TokenSecret(token=TOKEN, usages=frozenset({Usage.SIGNING})),
-        TokenSecret(token=TOKEN, description="\ud800"),
-    ],
-    ids=["no usage", "groups of a token that only signs", "half a character"],
-)
-def test_what_no_control_plane_can_use_is_not_written(unusable: TokenSecret) -> None:
-    with pytest.raises(Denied) as raised:
-        secret.encode(unusable)
-    assert raised.value.reason is Reason.TOKEN_MALFORMED
-
-
-def test_a_description_keeps_the_bytes_of_the_command_line() -> None:
-    argument = b"caf\xe9".decode("utf-8", "surrogateescape")
-    data = secret.encode(TokenSecret(token=TOKEN, description=argument))
-    assert base64.b64decode(data["description"]) == b"caf\xe9"
 
 
 tokens = st.builds(

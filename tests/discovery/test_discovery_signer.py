@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 import pytest
 from polling import until
 from token_world import (
-    CLEANER,
     KUBECONFIG,
     SIGNER,
     TokenCluster,
@@ -19,7 +18,6 @@ from token_world import (
     working,
 )
 
-from nodeattest_discovery.controllers.deps import RECHECK
 from nodeattest_sandbox.control_plane import ControlPlane
 
 
@@ -59,20 +57,6 @@ async def test_what_is_as_it_must_be_is_never_written(cluster: TokenCluster) -> 
     assert len(await applied_writes(cluster, 1)) == 1
 
 
-async def test_nobody_is_asked_while_nothing_changes(cluster: TokenCluster) -> None:
-    cluster.publish()
-    cluster.add("sgn005", expiration="2999-01-01T00:00:00Z")
-    time = VirtualTime()
-    async with working(cluster.kubeconfig(), enabled=SIGNER | CLEANER, deps=time.deps) as told:
-        await until(lambda: "sgn005" in cluster.signed_ids())
-        await applied_writes(cluster, 1)
-        before = len(cluster.requests())
-        for _ in range(10):
-            time.advance(RECHECK)
-            await told.worked_off()
-        assert len(cluster.requests()) == before
-
-
 async def test_a_changed_kubeconfig_is_signed_anew_as_the_exact_string(cluster: TokenCluster) -> None:
     cluster.publish()
     token = cluster.add("sgn006")
@@ -99,17 +83,6 @@ async def test_signatures_of_nobody_go_and_everything_else_stays(cluster: TokenC
     assert "tests.example/note" in str(found["metadata"])
 
 
-async def test_without_a_kubeconfig_no_signature_stays(cluster: TokenCluster) -> None:
-    cluster.publish()
-    cluster.add("sgn008")
-    async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
-        await until(lambda: cluster.signed_ids() == {"sgn008"})
-        cluster.edit(kubeconfig=None, note="still here")
-        await until(lambda: not cluster.signed_ids())
-        await until(lambda: told.signings == [1, 0])
-        assert cluster.info() == {"note": "still here"}
-
-
 async def test_signatures_that_stand_are_not_taken_away_before_the_tokens_are_known(cluster: TokenCluster) -> None:
     tokens = [cluster.add(f"sgn1{number:02d}") for number in range(5)]
     cluster.publish({"kubeconfig": KUBECONFIG, **{f"jws-kubeconfig-{token.id}": signature(token) for token in tokens}})
@@ -117,40 +90,6 @@ async def test_signatures_that_stand_are_not_taken_away_before_the_tokens_are_kn
         cluster.remove("sgn100")
         await until(lambda: len(cluster.signed_ids()) == 4)
     assert len(await applied_writes(cluster, 1)) == 1
-
-
-async def test_a_hundred_tokens_at_once_take_few_writes(cluster: TokenCluster) -> None:
-    cluster.publish()
-    for number in range(100):
-        cluster.add(f"sgm{number:03d}")
-    async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
-        await until(lambda: told.signings)
-        assert len(cluster.signed_ids()) == 100
-        assert len(await applied_writes(cluster, 1)) == 1
-    assert told.signings == [100]
-
-
-async def test_cluster_info_that_is_made_anew_is_signed_anew(cluster: TokenCluster) -> None:
-    cluster.publish()
-    cluster.add("sgn009")
-    async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
-        await until(lambda: "sgn009" in cluster.signed_ids())
-        cluster.admin.send("DELETE", "/api/v1/namespaces/kube-public/configmaps/cluster-info")
-        cluster.publish()
-        await until(lambda: "sgn009" in cluster.signed_ids())
-    assert not told.failures
-
-
-async def test_a_signature_that_a_person_removed_comes_back(cluster: TokenCluster) -> None:
-    cluster.publish()
-    token = cluster.add("sgn010")
-    async with working(cluster.kubeconfig(), enabled=SIGNER):
-        for spoilt in (None, "somebody's", None):
-            await until(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
-            cluster.admin.patch(
-                "/api/v1/namespaces/kube-public/configmaps/cluster-info", {"data": {"jws-kubeconfig-sgn010": spoilt}}
-            )
-        await until(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
 
 
 async def test_a_token_s_end_takes_its_signature_at_that_moment_without_the_cleaner(cluster: TokenCluster) -> None:
@@ -168,20 +107,6 @@ async def test_a_token_s_end_takes_its_signature_at_that_moment_without_the_clea
         await until(lambda: not cluster.signed_ids())
     assert cluster.has("bootstrap-token-sgn011")
     assert len(await applied_writes(cluster, 3)) == 3
-
-
-async def test_a_clock_that_jumps_past_a_token_s_end_takes_its_signature_soon(cluster: TokenCluster) -> None:
-    time = VirtualTime(datetime(2026, 6, 1, tzinfo=UTC))
-    cluster.publish()
-    cluster.add("sgn013", expiration="2026-06-01T12:00:00Z")
-    async with working(cluster.kubeconfig(), enabled=SIGNER, deps=time.deps):
-        await until(lambda: cluster.signed_ids() == {"sgn013"})
-        time.jump(13 * 3600)
-        time.advance(RECHECK)
-        await until(lambda: not cluster.signed_ids())
-        time.jump(-13 * 3600)
-        cluster.edit(note="an event")
-        await until(lambda: cluster.signed_ids() == {"sgn013"})
 
 
 async def pass_hours(time: VirtualTime, hours: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from hypothesis import given
@@ -15,9 +15,7 @@ from nodeattest_discovery.controllers.bootstrap_signer import (
     RevertBackoff,
     current_signatures,
     desired_cluster_info,
-    find_signing_tokens,
 )
-from nodeattest_discovery.controllers.deps import slim_token
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.values import JsonObject, dig
@@ -52,24 +50,6 @@ def test_signing_is_done_once_and_touches_signatures_only(data: dict[str, str], 
     assert current_signatures(after) == wanted
 
 
-def test_a_cluster_info_without_data_is_left_alone() -> None:
-    assert desired_cluster_info({"metadata": {"name": "cluster-info"}}, [ONE]) is None
-
-
-def test_the_first_end_of_a_signer_is_when_to_look_again() -> None:
-    secrets = [
-        secret_of("aaaaaa"),
-        secret_of("bbbbbb", "2026-06-03T00:00:00Z"),
-        secret_of("cccccc", "2026-06-02T00:00:00Z"),
-        secret_of("dddddd", "2026-05-31T00:00:00Z"),
-        secret_of("eeeeee", "never"),
-    ]
-    found = find_signing_tokens(secrets, NOW)
-    assert {token.id for token in found.tokens} == {"aaaaaa", "bbbbbb", "cccccc"}
-    assert found.until == NOW + timedelta(days=1)
-    assert find_signing_tokens(secrets[:1], NOW).until is None
-
-
 def fight(time: VirtualTime, undone: RevertBackoff, seconds: float) -> list[float]:
     """Write whenever allowed, while somebody undoes each write at once; return when."""
     end, written = time.seconds + seconds, list[float]()
@@ -90,34 +70,3 @@ def test_who_undoes_our_writes_again_and_again_is_answered_ever_slower() -> None
     assert written[3] - written[0] < 0.1, "people edit cluster-info, too"
     assert len(written) < 80
     assert max(second - first for first, second in pairwise(written)) <= 61
-
-
-def test_backoff_of_reverted_writes_is_per_content_and_ends_with_it() -> None:
-    time = VirtualTime()
-    undone = RevertBackoff(time.deps)
-    fight(time, undone, 300)
-    assert undone.wait({"sig": "y"}) == 0
-    undone.wrote({"sig": "y"})
-    assert undone.wait({"sig": "y"}) == 0
-    time.advance(600)
-    assert undone.wait({"sig": "x"}) == 0
-
-
-def test_of_a_token_only_what_decides_is_kept() -> None:
-    fat: JsonObject = {
-        **secret_of("abc123"),
-        "metadata": {
-            "name": "bootstrap-token-abc123",
-            "uid": "u",
-            "resourceVersion": "1",
-            "annotations": {"a": "b" * 1000},
-            "managedFields": [{"manager": "m" * 1000}],
-        },
-    }
-    data = dig(fat, "data")
-    assert isinstance(data, dict)
-    data["description"] = "x" * 1000
-    kept = slim_token(fat)
-    assert len(str(kept)) < 500
-    assert find_signing_tokens([kept], NOW) == find_signing_tokens([fat], NOW)
-    assert slim_token({"metadata": 1, "data": []}) == {"type": None, "metadata": {}, "data": {}}

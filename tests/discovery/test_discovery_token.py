@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import cycle
 
 import pytest
 from hypothesis import example, given
@@ -72,38 +71,6 @@ def test_a_text_is_a_token_exactly_if_the_pattern_of_kubernetes_says_so(text: st
             token.parse(text)
 
 
-@pytest.mark.parametrize("text", ["abcdef", SOUND])
-def test_an_id_is_read_from_an_id_and_from_a_token(text: str) -> None:
-    assert token.parse_id(text) == "abcdef"
-
-
-@pytest.mark.parametrize("text", ["", "abcde", "abcdefg", "ABCDEF", "abcdef\n", "abcdef.", f".{SECRET}", "abcde٣"])
-def test_what_is_no_id_is_denied(text: str) -> None:
-    assert not token.is_token_id(text)
-    with pytest.raises(Denied) as raised:
-        token.parse_id(text)
-    assert raised.value.reason is Reason.TOKEN_MALFORMED
-
-
 def test_no_representation_shows_a_secret() -> None:
     made = token.parse(SOUND)
     assert SECRET not in f"{made!r} {made} {[made]}"
-
-
-def test_a_generated_token_is_a_token() -> None:
-    made = {token.generate().reveal() for _ in range(100)}
-    assert len(made) == 100
-    assert all(token.parse(text) for text in made)
-
-
-def test_each_of_the_22_characters_is_drawn_by_itself_from_all_36() -> None:
-    alphabets: list[str] = []
-    digits = cycle("0123456789")
-
-    def choose(alphabet: str) -> str:
-        alphabets.append(alphabet)
-        return next(digits)
-
-    assert token.generate(choose).reveal() == "012345.6789012345678901"
-    assert len(alphabets) == 22
-    assert {"".join(sorted(alphabet)) for alphabet in alphabets} == {"0123456789abcdefghijklmnopqrstuvwxyz"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from front_kit import Authority, KnownCluster, ask, listening, secret_object
+from front_kit import Authority, KnownCluster, ask, listening
 from jwt_kit import CLAIMS, NOW, TOKEN, jwt
 
 from nodeattest_discovery.front import tokenreview
@@ -17,8 +17,7 @@ from nodeattest_discovery.front.service import FrontSettings, Metrics, WebhookSe
 from nodeattest_discovery.front.tokenreview import PATH, TokenReviewService
 from nodeattest_discovery.jwt import mint
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Reason
-from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_address
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.listener import Listener
 
 V1 = "authentication.k8s.io/v1"
@@ -74,13 +73,6 @@ async def test_whoever_proves_a_token_is_a_reader_of_cluster_info_and_nothing_of
     assert "system:" not in json.dumps(said)
 
 
-async def test_the_groups_of_a_tokens_secret_are_not_its_jwts(
-    known: KnownCluster, webhook: Listener, authority: Authority
-) -> None:
-    known.secrets[TOKEN.id] = secret_object(auth_extra_groups="system:bootstrappers:kubeadm:default-node-token")
-    assert "system:" not in json.dumps(await status(webhook, authority, review()))
-
-
 @pytest.mark.parametrize(
     "token",
     [
@@ -96,11 +88,6 @@ async def test_the_groups_of_a_tokens_secret_are_not_its_jwts(
 )
 async def test_any_other_bearers_token_is_nobodys(token: str, webhook: Listener, authority: Authority) -> None:
     assert await status(webhook, authority, review(token)) == NOBODY
-
-
-async def test_a_token_without_a_usage_is_nobodys(known: KnownCluster, webhook: Listener, authority: Authority) -> None:
-    known.secrets[TOKEN.id] = secret_object(usage_bootstrap_authentication=None)
-    assert await status(webhook, authority, review()) == NOBODY
 
 
 @pytest.mark.parametrize(
@@ -149,13 +136,6 @@ async def test_what_is_no_token_review_is_refused(
     assert (await ask(webhook.port, request_, authority)).status == code
 
 
-async def test_while_the_cluster_is_not_known_well_enough_nobody_is_reviewed(
-    known: KnownCluster, webhook: Listener, authority: Authority
-) -> None:
-    known.away = "the API server is away"
-    assert (await ask(webhook.port, post(review()), authority)).status == 503
-
-
 async def test_where_a_client_ca_is_given_only_its_clients_may_ask(
     known: KnownCluster, authority: Authority, tmp_path: Path
 ) -> None:
@@ -180,30 +160,3 @@ def test_without_a_client_ca_only_this_machine_may_ask(host: str) -> None:
             address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=BindAddress(host, 9444))
         )
     FrontSettings(address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=address))
-
-
-@pytest.mark.parametrize("text", ["", "9443", "host", "host:", "host:x", "host:65536", "::1:443", "host:\u0664"])
-def test_an_address_is_a_host_and_a_port(text: str) -> None:
-    with pytest.raises(SettingsError, match="host:port"):
-        parse_address(text, "--bind-address")
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        (":9443", BindAddress("", 9443)),
-        ("[::1]:1", BindAddress("::1", 1)),
-        ("127.0.0.1:0", BindAddress("127.0.0.1", 0)),
-    ],
-)
-def test_an_address_is_read(text: str, address: BindAddress) -> None:
-    assert parse_address(text, "--bind-address") == address
-
-
-def test_a_name_is_made_of_the_id_of_a_token_only() -> None:
-    parsed = tokenreview.parse(review())
-    with pytest.raises(ValueError, match="no id"):
-        tokenreview.answer(parsed, "system:masters")
-    with pytest.raises(Denied) as denied:
-        tokenreview.parse(b"{}")
-    assert denied.value.reason is Reason.DISCOVERY_REQUEST_REFUSED

@@ -8,26 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lying_servers import VirtualTime
 
 from nodeattest_discovery.node import credential as configmap
 from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason
 
-ENDPOINTS = {
-    "127.0.0.1:6443": Endpoint("127.0.0.1", 6443),
-    "api.example:6443": Endpoint("api.example", 6443),
-    "API.example:6443": Endpoint("api.example", 6443),
-    "[::1]:6443": Endpoint("::1", 6443),
-    "[FD00:0::1]:6443": Endpoint("fd00::1", 6443),
-    "https://127.0.0.1:6443": Endpoint("127.0.0.1", 6443),
-    "https://127.0.0.1:6443/": Endpoint("127.0.0.1", 6443),
-    "https://api.example": Endpoint("api.example", 443),
-    "https://[::1]": Endpoint("::1", 443),
-    "a:1": Endpoint("a", 1),
-    "a:65535": Endpoint("a", 65535),
-}
 NO_ENDPOINTS = [
     "",
     ":",
@@ -67,11 +53,6 @@ NO_ENDPOINTS = [
 ]
 
 
-@pytest.mark.parametrize("text", ENDPOINTS)
-def test_an_endpoint_is_host_and_port_or_an_https_url(text: str) -> None:
-    assert parse_endpoint(text) == ENDPOINTS[text]
-
-
 @pytest.mark.parametrize("text", NO_ENDPOINTS)
 def test_everything_else_is_no_endpoint(text: str) -> None:
     with pytest.raises(Denied) as caught:
@@ -104,17 +85,6 @@ def info(**changes: object) -> dict[str, Any]:
     return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": data} | changes
 
 
-def test_the_configmap_gives_text_and_signatures() -> None:
-    found = configmap.parse(json.dumps(info()).encode())
-    assert (found.kubeconfig, found.signatures) == ("text", {"abcdef": "h..s"})
-    assert "text" not in repr(found)
-
-
-def test_a_configmap_without_data_has_neither() -> None:
-    found = configmap.parse(json.dumps(info(data=None)).encode())
-    assert (found.kubeconfig, found.signatures) == (None, {})
-
-
 OTHERS: dict[str, bytes] = {
     "nothing": b"",
     "no object": b"[]",
@@ -139,22 +109,7 @@ OTHERS: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("case", OTHERS)
-def test_another_answer_is_no_configmap(case: str) -> None:
-    with pytest.raises(Denied) as caught:
-        configmap.parse(OTHERS[case])
-    assert caught.value.reason == Reason.CLUSTER_INFO_MALFORMED
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_configmap_or_denied(body: bytes) -> None:
     with pytest.raises(Denied):
         configmap.parse(body)
-
-
-def test_no_attempt_begins_after_the_deadline() -> None:
-    time = VirtualTime()
-    deadline = time.environment(limit=12).deadline()
-    assert [deadline.pause(5), deadline.pause(5), deadline.pause(5)] == [True, True, False]
-    assert deadline.left == 2
-    assert time.moment == 10

@@ -14,14 +14,12 @@ from lying_servers import Ca
 from token_world import TokenCluster
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
-from nodeattest_discovery.node.by_file import by_file
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.node.refresh import refresh
 from nodeattest_discovery.tls import pin_of
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane, controller_manager
@@ -78,42 +76,6 @@ def cluster(control_plane: ControlPlane) -> Iterator[Readable]:
     made.clean()
     yield made
     made.clean()
-
-
-def test_a_cluster_is_found_by_a_token_that_we_signed_with(cluster: Readable) -> None:
-    token = cluster.add("nod001")
-    cluster.publish({"kubeconfig": cluster.text, "jws-kubeconfig-nod001": jws.sign(cluster.text.encode(), token)})
-    cluster.allow()
-    found = by_token([cluster.endpoint], token, frozenset({pin_of(cluster.ca)}), AROUND)
-    assert (found.kubeconfig, found.info.server, found.notes) == (cluster.text, cluster.plane.server, ())
-
-
-def test_a_server_under_another_ca_than_the_pinned_is_not_believed(cluster: Readable) -> None:
-    token, evil = cluster.add("nod002"), Ca("evil")
-    text = clusterinfo.build(cluster.plane.server, cluster.plane.ca_certificate.read_bytes() + evil.pem)
-    cluster.publish({"kubeconfig": text, "jws-kubeconfig-nod002": jws.sign(text.encode(), token)})
-    cluster.allow()
-    with pytest.raises(Unavailable) as caught:
-        by_token([cluster.endpoint], token, frozenset({evil.pin}), Environment(limit=2))
-    assert caught.value.reason == Reason.SERVER_NOT_TRUSTED
-
-
-def test_a_closed_cluster_info_is_waited_for(cluster: Readable) -> None:
-    token = cluster.add("nod003")
-    cluster.publish({"kubeconfig": cluster.text, "jws-kubeconfig-nod003": jws.sign(cluster.text.encode(), token)})
-    environment = Environment(limit=20, clock=Clock(sleep=lambda _: cluster.allow()))
-    found = by_token([cluster.endpoint], token, frozenset({pin_of(cluster.ca)}), environment)
-    assert found.asked == cluster.plane.server
-
-
-def test_a_file_is_enough_where_cluster_info_is_closed(cluster: Readable, tmp_path: Path) -> None:
-    cluster.publish({"kubeconfig": cluster.text})
-    file = tmp_path / "discovery.conf"
-    file.write_text(cluster.text)
-    found = by_file(str(file), AROUND, stdin=lambda: b"")
-    assert "its certificate passed" in found.notes[0]
-    cluster.allow()
-    assert by_file(str(file), AROUND, stdin=lambda: b"").notes == ()
 
 
 def test_a_refresh_follows_a_rotation_and_refuses_a_replacement(cluster: Readable) -> None:

@@ -53,17 +53,6 @@ def test_no_server_can_have_a_node_compute_in_a_group_of_its_choice(context: ssl
     assert {name.partition("-")[0].partition("_")[0] for name in offered} == {"ECDHE", "TLS"}
 
 
-def test_whatever_its_status_an_answer_is_an_answer() -> None:
-    with LyingServer(CA.server(), status(403)) as server:
-        assert ask(of(server)).status == 403
-
-
-def test_headers_come_back_as_often_as_they_were_sent() -> None:
-    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A: 1\r\nx-a: 2\r\n\r\n"
-    with LyingServer(CA.server(), Reply(raw=raw)) as server:
-        assert [value for name, value in ask(of(server)).headers if name == "x-a"] == ["1", "2"]
-
-
 def test_no_proxy_and_no_authority_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     authorities = tmp_path / "ca.pem"
     authorities.write_bytes(CA.pem)
@@ -74,14 +63,6 @@ def test_no_proxy_and_no_authority_come_from_the_environment(monkeypatch: pytest
         assert ask(of(server), https.Verified(ca_pem=CA.pem)).body == b"hello"
         assert refused(of(server), https.Verified(ca_pem=None)).reason == Reason.SERVER_NOT_TRUSTED
         assert len(server.seen) == 1
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="not possible here: no IPv6")
-def test_ipv6_is_spoken_with_brackets() -> None:
-    with LyingServer(CA.server((), ["::1"]), HELLO, host="::1") as server:
-        address = Endpoint("::1", server.port)
-        assert ask(address, https.Verified(ca_pem=CA.pem)).body == b"hello"
-        assert dict(server.seen[0].headers)["host"] == f"[::1]:{server.port}"
 
 
 # Who may answer
@@ -104,11 +85,6 @@ def test_a_certificate_that_does_not_pass_ends_the_connection_before_anything_is
         assert found.reason == Reason.SERVER_NOT_TRUSTED
         assert server.url in found.detail
         assert server.seen == []
-
-
-def test_another_name_may_be_expected() -> None:
-    with LyingServer(CA.server(["kubernetes"], []), HELLO) as server:
-        assert ask(of(server), https.Verified(ca_pem=CA.pem, server_name="kubernetes")).body == b"hello"
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
@@ -171,16 +147,6 @@ def test_reading_ends_where_the_limit_is(case: str) -> None:
         assert f"more than {https.LIMIT}" in refused(of(server)).detail
 
 
-def test_the_largest_answer_comes_whole() -> None:
-    with LyingServer(CA.server(), Reply(body=b"x" * https.LIMIT)) as server:
-        assert len(ask(of(server)).body) == https.LIMIT
-
-
-def test_an_answer_may_end_with_the_connection_if_tls_says_so() -> None:
-    with LyingServer(CA.server(), Reply(raw=b"HTTP/1.1 200 OK\r\n\r\nwhole", ends=True)) as server:
-        assert ask(of(server)).body == b"whole"
-
-
 def test_a_credential_is_never_shown_to_an_unverified_server() -> None:
     with LyingServer(CA.server(), status(403)) as server:
         with pytest.raises(Unavailable):
@@ -221,29 +187,7 @@ def test_a_server_that_never_shakes_hands_is_left_in_time() -> None:
         assert "no whole answer" in refused(address, limit=0.3).detail
 
 
-def test_no_tls_is_no_server_of_ours() -> None:
-    with silent(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
-        assert "TLS failed" in refused(address).detail
-
-
 def test_a_dripping_answer_does_not_stretch_the_time() -> None:
     # Each byte comes within any time-out of one read; only the whole exchange's end stops it.
     with LyingServer(CA.server(), Reply(body=b"x" * 1000, slowly=0.02)) as server:
         assert "no whole answer" in refused(of(server), limit=2).detail
-
-
-def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = Endpoint("127.0.0.1", listener.getsockname()[1])
-    assert refused(address).reason == Reason.API_UNAVAILABLE
-
-
-def test_a_name_that_nobody_has_is_unavailable() -> None:
-    assert refused(Endpoint("nobody.invalid", 443)).reason == Reason.API_UNAVAILABLE
-
-
-@pytest.mark.parametrize("name", ["a\0b", "." * 300, "a..b", "ä" * 70, "a" * 64], ids=len)
-def test_an_impossible_name_is_unavailable_and_no_bug(name: str) -> None:
-    with LyingServer(CA.server(), HELLO) as server:
-        refused(of(server), https.Verified(ca_pem=CA.pem, server_name=name))
-        assert server.seen == []

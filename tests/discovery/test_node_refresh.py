@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
 from lying_servers import QUIET, Ca, LyingServer, Reply, Says, VirtualTime, config_map, script, status
 
 from nodeattest_discovery import clusterinfo
@@ -60,16 +59,6 @@ def test_nothing_new_is_none_after_one_quiet_question(servers: Servers) -> None:
     assert server.headers <= QUIET
 
 
-def test_the_same_cluster_in_other_words_needs_no_second_question(servers: Servers) -> None:
-    server = servers.stand(OLD)
-    server.says = published(text(server, OLD))
-    found = servers.ask(server)
-    assert found is not None
-    assert found.kubeconfig == text(server, OLD)
-    assert found.ca_pem == OLD.pem
-    assert len(server.seen) == 1
-
-
 def test_a_rotation_is_followed_from_old_to_both_to_new(servers: Servers) -> None:
     before, after = servers.stand(OLD), servers.stand(NEW)
     before.says = published(text(before, OLD, NEW))
@@ -81,19 +70,6 @@ def test_a_rotation_is_followed_from_old_to_both_to_new(servers: Servers) -> Non
     assert done is not None
     assert done.ca_pem == NEW.pem
     assert before.headers | after.headers <= QUIET
-
-
-def test_a_renewed_certificate_of_the_same_key_is_the_same_ca(servers: Servers) -> None:
-    ca = Ca("renewed")
-    short = ca.certificate
-    server = servers.stand(ca)
-    ca.renew()
-    assert ca.certificate != short
-    server.says = published(text(server, ca))
-    pem = short.public_bytes(Encoding.PEM)
-    found = refresh([server.url], pem, None, servers.time.environment())
-    assert found is not None
-    assert found.ca_pem == ca.pem
 
 
 def test_a_server_that_moved_is_found(servers: Servers) -> None:
@@ -110,15 +86,6 @@ def test_a_server_that_moved_is_found(servers: Servers) -> None:
 def test_a_cluster_that_does_not_tell_changes_nothing_and_the_person_is_told(servers: Servers, code: int) -> None:
     assert servers.ask(servers.stand(OLD, status(code))) is None
     assert any(str(code) in line for line in servers.time.told)
-
-
-def test_the_next_server_is_asked_when_one_is_away(servers: Servers) -> None:
-    away, here = servers.stand(OLD, status(503)), servers.stand(OLD)
-    here.says = published(text(here, OLD))
-    found = servers.ask(away, here)
-    assert found is not None
-    assert found.asked == here.url
-    assert servers.time.moment == 0
 
 
 def test_a_server_that_lies_does_not_keep_the_others_from_telling(servers: Servers) -> None:
@@ -233,8 +200,3 @@ def test_news_that_is_not_believed(servers: Servers, make: Callable[[Servers], L
     server = make(servers)
     assert servers.reason(server) == reason
     assert server.headers <= QUIET
-
-
-def test_a_node_without_a_valid_ca_waits_for_its_clock(servers: Servers) -> None:
-    expired = Ca("expired", starts=-600, lasts=-300)
-    assert servers.reason(servers.stand(OLD), trusted=(expired,)) == Reason.SERVER_NOT_TRUSTED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from issuer_server import IssuerServer
 from token_kit import AUDIENCE, bad_tokens, claims, elliptic, header, rsa_key, token
 
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.tokens.jwt import ALGORITHMS, Expected
+from nodeattest_identity.tokens.jwt import Expected
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_providers.errors import Denied
 
@@ -73,18 +72,6 @@ async def ours(issuer: IssuerServer, asked: list[Case]) -> set[str]:
             continue
         taken.add(case.name)
     return taken
-
-
-def pyjwt_client(issuer: IssuerServer, asked: list[Case]) -> set[str]:
-    """Ask PyJWT with its PyJWKClient."""
-
-    client = pyjwt.PyJWKClient(issuer.jwks_uri, ssl_context=ssl.create_default_context(cafile=str(issuer.ca)))
-
-    def take(text: str) -> None:
-        key = client.get_signing_key_from_jwt(text)
-        pyjwt.decode(text, key, algorithms=list(ALGORITHMS), audience=AUDIENCE, issuer=issuer.url)
-
-    return _taken(asked, take, pyjwt.PyJWTError)
 
 
 def google(issuer: IssuerServer, asked: list[Case]) -> set[str]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-import yaml
 from addon_kit import documents, sidecar_arguments
 
 from nodeattest_cli.addon_auth import sidecar
-from nodeattest_controller import manifests
-from nodeattest_identity.addon.gateway.target import GROUP
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES
 from nodeattest_parsing.values import JsonObject, JsonValue, dig
 
@@ -36,33 +33,6 @@ def test_the_sidecar_s_arguments_are_those_that_it_knows_and_needs() -> None:
     assert {name for name, parameter in options.items() if parameter.required} <= given
 
 
-def test_the_container_is_the_one_of_the_manifests() -> None:
-    text = (manifests.folder("addon-sidecar") / "sidecar.yaml").read_text(encoding="utf-8")
-    patch = cast("JsonObject", yaml.safe_load(text))
-    [container] = objects(dig(patch, "spec", "template", "spec", "containers"))
-    [volume] = objects(dig(patch, "spec", "template", "spec", "volumes"))
-    assert container in objects(pod()["containers"])
-    assert volume in objects(pod()["volumes"])
-    assert dig(patch, "metadata") == {"name": "dashboard", "namespace": "apps"}
-
-
-def test_the_pod_keeps_to_the_restricted_profile_and_has_no_token() -> None:
-    """Source: Kubernetes docs, concepts/security/pod-security-standards."""
-    assert dig(only("Namespace"), "metadata", "labels", "pod-security.kubernetes.io/enforce") == "restricted"
-    assert pod()["automountServiceAccountToken"] is False
-    assert only("ServiceAccount")["automountServiceAccountToken"] is False
-    held = cast("JsonObject", pod()["securityContext"])
-    assert held["runAsNonRoot"] is True
-    assert held["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in objects(pod()["containers"]):
-        own = cast("JsonObject", container["securityContext"])
-        assert own["allowPrivilegeEscalation"] is False
-        assert own["readOnlyRootFilesystem"] is True
-        assert own["capabilities"] == {"drop": ["ALL"]}
-        assert dig(container, "resources", "limits", "memory")
-    assert {key for volume in objects(pod()["volumes"]) for key in volume} == {"name", "configMap"}
-
-
 def test_service_and_network_policy_lead_to_the_sidecar_and_never_to_the_dashboard_itself() -> None:
     ports = {
         str(each["name"]) for container in objects(pod()["containers"]) for each in objects(container.get("ports", []))
@@ -72,16 +42,6 @@ def test_service_and_network_policy_lead_to_the_sidecar_and_never_to_the_dashboa
     ingress = objects(dig(only("NetworkPolicy"), "spec", "ingress"))
     assert [each["port"] for rule in ingress for each in objects(rule["ports"])] == ["authenticated", "health"]
     assert "from" in ingress[0]
-
-
-def test_users_get_one_verb_on_one_service_of_the_gateway() -> None:
-    [rule] = objects(only("Role")["rules"])
-    assert rule == {
-        "apiGroups": [GROUP],
-        "resources": ["services/proxy"],
-        "resourceNames": ["dashboard"],
-        "verbs": ["get"],
-    }
 
 
 def test_all_connections_at_once_fit_into_the_memory_that_a_sidecar_may_use() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Final, cast
-from urllib.parse import quote, urljoin
 
 import jwt as pyjwt
 import pytest
@@ -34,11 +33,11 @@ from websockets.sync.client import connect
 from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.app import Ports
-from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, ServiceEndpoint
+from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.service import GatewaySettings, UserLimits
-from nodeattest_identity.addon.gateway.target import GROUP, ROOT, parse
+from nodeattest_identity.addon.gateway.target import GROUP, ROOT
 from nodeattest_kube.client import ApiClient
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, load, maps_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
@@ -191,14 +190,6 @@ def test_the_add_on_learns_a_user_with_a_certificate_and_sees_no_credential(worl
     assert not [name for name, _ in cast("list[list[str]]", answer.json["headers"]) if "remote" in name.lower()]
 
 
-def test_the_add_on_learns_a_user_with_a_bearer_token_and_does_not_get_that(world: World) -> None:
-    answer = send(world.robot, "GET", f"{DASHBOARD}/?add-auth=true")
-    assert verified(world, answer, "apps/dashboard")["sub"] == "system:serviceaccount:apps:robot"
-    [authorization] = answer.header_of_request("Authorization")
-    assert authorization != world.robot.headers["Authorization"]
-    assert world.robot.headers["Authorization"].removeprefix("Bearer ") not in answer.body.decode()
-
-
 def test_a_right_is_needed_and_holds_for_one_service_and_verb(world: World) -> None:
     before = len(world.add_on.seen)
     assert send(world.jim, "GET", f"{DASHBOARD}/").status == 403
@@ -259,16 +250,6 @@ def test_whoever_walks_around_kube_apiserver_reaches_nobody(world: World, who: s
     assert len(world.add_on.seen) == before
 
 
-def test_the_front_proxy_s_certificate_alone_gives_no_user_more_than_rbac_does(world: World) -> None:
-    """kube-apiserver's authorizer is asked again: a stolen front-proxy key names anybody, but invents no rights."""
-    directory = world.directory / "front"
-    context = world.direct((directory / "front-proxy-client.crt", directory / "front-proxy-client.key"))
-    before = len(world.add_on.seen)
-    assert ask(context, world.port, "GET", f"{DASHBOARD}/", {"X-Remote-User": "jim"}).status == 403
-    assert ask(context, world.port, "GET", f"{DASHBOARD}/").status == 401
-    assert len(world.add_on.seen) == before
-
-
 def test_a_websocket_passes_kube_apiserver_with_a_token_of_its_own(world: World) -> None:
     url = world.jane.server.replace("https", "wss") + f"{DASHBOARD}/ws?add-auth=true"
     with connect(url, ssl=world.jane.tls, subprotocols=["echo"], open_timeout=60) as socket:  # pyright: ignore[reportArgumentType]
@@ -294,81 +275,3 @@ def led_to(answer: Answer) -> str:
     reference = unescape(found[1].decode())
     assert f'<a href="{found[1].decode()}">'.encode() in answer.body, "kube-apiserver changes nothing"
     return reference
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize(("location", "ends"), [("/login?x=1", "/login?x=1"), ("login", "/moved/login"), ("/", "/")])
-def test_a_redirect_of_an_add_on_can_be_followed_by_who_came_through_kube_apiserver(
-    world: World, status: int, location: str, ends: str
-) -> None:
-    """Later API servers answer 502 to a redirect: what comes through here is none."""
-    path = f"{DASHBOARD}/moved/{status}"
-    found = led_to(send(world.jane, "GET", f"{path}?to={quote(location)}", BROWSER))
-    assert urljoin(f"http://localhost:8001{path}", found) == f"http://localhost:8001{DASHBOARD}{ends}"
-    told = send(world.jane, "GET", f"{path}?to={quote(location)}")
-    assert (told.status, told.json["reason"]) == (406, "NotAcceptable")
-    assert found in str(told.json["message"])
-
-
-def test_kubectl_lists_the_group_and_takes_services_for_kubernetes_own(world: World, assets: Path) -> None:
-    def kubectl(*words: str) -> str:
-        command = [assets / "kubectl", f"--kubeconfig={world.plane.admin_kubeconfig}", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    assert f"{GROUP}/v1alpha1" in kubectl("api-versions").split()
-    assert NAME in kubectl("get", "services", "-n", NAMESPACE)
-    assert '"/x"' in kubectl("get", "--raw", f"{DASHBOARD}/x?add-auth=true")
-
-
-def test_the_gateway_s_own_account_finds_services_and_may_nothing_else(world: World) -> None:
-    account = Client.from_kubeconfig(world.directory / "gateway.kubeconfig")
-    admin = world.plane.client()
-    metadata: JsonMap = {"name": "real"}
-    ports: JsonMap = {"ports": [{"name": "web", "port": 80, "protocol": "TCP"}]}
-    made: JsonMap = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": ports}
-    admin.create("/api/v1/namespaces/apps/services", made)
-    listed: JsonMap = {
-        "apiVersion": "v1",
-        "kind": "Endpoints",
-        "metadata": metadata,
-        "subsets": [
-            {
-                "addresses": [{"ip": "10.1.2.3", "targetRef": {"kind": "Pod", "name": "real-0", "namespace": "apps"}}],
-                "ports": [{"name": "web", "port": 8080}],
-            }
-        ],
-    }
-    admin.create("/api/v1/namespaces/apps/endpoints", listed)
-
-    async def found() -> ServiceEndpoint:
-        async with ApiClient.from_kubeconfig_file(world.directory / "gateway.kubeconfig") as client:
-            reader = ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda several: several[0])
-            return await reader.resolve(parse(f"{ROOT}/namespaces/apps/services/real:web/proxy/"))
-
-    assert world.loop.call(found()) == ServiceEndpoint("10.1.2.3", 8080)
-    for path in (
-        "/api/v1/namespaces/apps/services",
-        "/api/v1/namespaces/apps/pods",
-        "/api/v1/namespaces/apps/secrets",
-        f"/api/v1/namespaces/{NAMESPACE}/secrets",
-        "/api/v1/namespaces/kube-system/configmaps/other",
-        f"{DASHBOARD}/",
-        "/api/v1/namespaces/apps/services/real/proxy/",
-    ):
-        assert send(account, "GET", path).status == 403, path
-    assert send(account, "GET", "/api/v1/namespaces/apps", {"Impersonate-User": "jane@example.com"}).status == 403
-
-
-def test_a_role_for_one_service_is_written_as_the_page_says(world: World, assets: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "addon-auth.md").read_text()
-    [line] = [line.strip() for line in page.splitlines() if line.strip().startswith("kubectl create role dashboard")]
-    flags = [f"--kubeconfig={world.plane.admin_kubeconfig}", "--dry-run=server", "-o", "json"]
-    told = subprocess.run([assets / "kubectl", *line.split()[1:], *flags], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    [rule] = maps_at(load(told.stdout.encode()), "rules")
-    assert rule == {
-        "apiGroups": [GROUP],
-        "resources": ["services/proxy"],
-        "resourceNames": ["dashboard"],
-        "verbs": ["get", "create"],
-    }

@@ -53,15 +53,6 @@ def test_a_port_is_found_by_number_and_by_name(name: str, port: int) -> None:
     assert found == [ServiceEndpoint("10.0.0.1", port), ServiceEndpoint("fd00::2", port)]
 
 
-def test_the_only_port_needs_no_name() -> None:
-    assert ready_endpoints(service(PORTS[:1]), endpoints(address("10.0.0.1")), target("dashboard")) == [
-        ServiceEndpoint("10.0.0.1", 8080)
-    ]
-    with pytest.raises(StatusError) as refused:
-        ready_endpoints(service(), endpoints(address("10.0.0.1")), target("dashboard"))
-    assert refused.value.status == 400
-
-
 @pytest.mark.parametrize("name", ["dashboard:81", "dashboard:8080", "dashboard:other", "dashboard:53", "dashboard:dns"])
 def test_a_port_that_the_service_does_not_have_is_refused(name: str) -> None:
     with pytest.raises(StatusError) as refused:
@@ -127,18 +118,6 @@ def test_an_address_that_pods_have_is_asked(ip: str) -> None:
     assert ready_endpoints(service(), endpoints(address(ip)), target()) == [ServiceEndpoint(ip, 8080)]
 
 
-def test_a_pod_that_is_not_ready_is_not_asked() -> None:
-    with pytest.raises(StatusError) as refused:
-        ready_endpoints(service(), endpoints(not_ready=[address("10.0.0.1")]), target())
-    assert refused.value.status == 503
-
-
-@pytest.mark.parametrize("answer", [{}, {"subsets": None}, {"subsets": [1, {"addresses": 1, "ports": "x"}]}])
-def test_odd_answers_lead_nowhere(answer: JsonObject) -> None:
-    with pytest.raises(StatusError):
-        ready_endpoints(service(), answer, target())
-
-
 @pytest.mark.conformance
 async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_control_plane: ControlPlane) -> None:
     admin = real_control_plane.client()
@@ -167,13 +146,6 @@ async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_co
         with pytest.raises(StatusError) as refused:
             await reader.resolve(wanted)
         assert refused.value.status == 404
-
-
-async def test_an_api_server_that_does_not_answer_is_503(control_plane: ControlPlane) -> None:
-    async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig("nobody-in-particular")) as client:
-        with pytest.raises(StatusError) as refused:
-            await ApiEndpointResolver(client, clock=lambda: 0.0, pick=lambda found: found[0]).resolve(target())
-        assert refused.value.status == 503
 
 
 def subset(addresses: int, ports: int) -> JsonValue:

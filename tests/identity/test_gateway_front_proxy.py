@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -42,14 +41,6 @@ def of_version(number: int) -> str:
     return ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01" + bytes([number]), 1))
 
 
-def test_kubeadm_s_config_map_is_believed() -> None:
-    trust = read_trust(config_map())
-    assert trust.allowed_names == {"front-proxy-client"}
-    assert trust.pem == FRONT.pem.decode()
-    assert not trust.has_uid
-    assert read_trust(config_map(requestheader_uid_headers='["X-Remote-Uid"]')).has_uid
-
-
 @pytest.mark.parametrize(
     ("changes", "remedy"),
     [
@@ -70,17 +61,6 @@ def test_a_config_map_that_names_no_front_proxy_is_refused(changes: dict[str, st
         read_trust(config_map(**changes))
     with pytest.raises(TrustError, match="got none"):
         read_trust(None)
-
-
-@pytest.mark.parametrize("names", [None, "", "[]"])
-@pytest.mark.parametrize(
-    "users", [USERS.pem.decode(), FRONT.pem.decode(), FRONT.pem.decode() + USERS.pem.decode(), None]
-)
-def test_any_name_is_refused_whatever_ca_users_certificates_are_of(names: str | None, users: str | None) -> None:
-    """An intermediate under the front proxy's CA could certify users, and need not be in the ConfigMap."""
-    with pytest.raises(TrustError, match="could claim to be anybody"):
-        read_trust(config_map(client_ca_file=users, requestheader_allowed_names=names))
-    assert read_trust(config_map(client_ca_file=users)).allowed_names
 
 
 def test_a_user_is_read_as_kube_apiserver_wrote_him() -> None:
@@ -109,12 +89,6 @@ def test_a_uid_counts_only_where_this_kube_apiserver_writes_it() -> None:
         identify(writes, "front-proxy-client", [*claimed, ("X-Remote-UID", "another")])
 
 
-def test_a_name_of_another_header_that_the_config_map_lists_is_not_read() -> None:
-    trust = read_trust(config_map(requestheader_username_headers='["X-Remote-User", "X-Forwarded-User"]'))
-    who = identify(trust, "front-proxy-client", [USER, ("X-Forwarded-User", "root")])
-    assert who.user == "jane"
-
-
 @given(
     st.lists(st.tuples(st.sampled_from(["X-Remote-User", "X-Remote-Group", "X-Remote-Extra-a", "Cookie"]), st.text())),
     st.sampled_from([None, "front-proxy-client", "other"]),
@@ -129,9 +103,3 @@ def test_any_headers_give_an_identity_that_can_be_written_or_a_refusal(
     assert common_name == "front-proxy-client"
     assert [value for name, value in headers if name == "X-Remote-User"] == [who.user]
     json.dumps([who.user, *who.groups]).encode()
-
-
-def test_the_config_map_of_a_ca_file_on_disk_reads_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "ca.crt"
-    file.write_bytes(b"# a comment\n" + FRONT.pem)
-    assert read_trust(config_map(requestheader_client_ca_file=file.read_text())) == read_trust(config_map())

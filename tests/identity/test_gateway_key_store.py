@@ -22,7 +22,6 @@ from nodeattest_identity.addon.gateway.keyset import (
 )
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_parsing.values import dig_text
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
@@ -154,12 +153,3 @@ async def test_keys_that_were_not_compared_for_long_sign_nothing(control_plane: 
         assert "600 s" in (key_store.unready_reason() or "")
         await key_store.refresh()
         assert key_store.signer(world.now) is not None
-
-
-async def test_a_namespace_that_is_not_there_is_said(control_plane: ControlPlane) -> None:
-    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
-        key_store = Replicas(control_plane, "gateway-nowhere", client).add()
-        with pytest.raises((ApiError, KeySetError)):
-            await key_store.refresh()
-        with pytest.raises(NotFound):
-            await client.get(paths.core_path("secrets", SECRET_NAME, namespace="gateway-nowhere"))

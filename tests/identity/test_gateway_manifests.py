@@ -6,8 +6,7 @@ from nodeattest_cli.addon_auth import gateway
 from nodeattest_controller import manifests
 from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_identity.addon.gateway.keyset import SECRET_NAME
-from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY, request_verb
-from nodeattest_identity.addon.gateway.target import API_SERVICE, GROUP, RESOURCE, SUBRESOURCE, VERSION
+from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES, STALLED_BYTES
 from nodeattest_parsing.values import JsonObject
 
@@ -44,32 +43,6 @@ def test_the_gateway_reads_one_service_at_a_time_and_keeps_one_secret() -> None:
     }
     bound = {text(each, "roleRef", "name") for each in MADE if str(each["kind"]).endswith("RoleBinding")}
     assert bound == {"nodeattest:addon-gateway", "extension-apiserver-authentication-reader"}
-
-
-def test_users_get_the_one_sub_resource_and_nobody_is_bound_to_it() -> None:
-    verbs = tuple(request_verb(method) for method in ("GET", "POST", "PUT", "PATCH", "DELETE"))
-    assert rules("ClusterRole", name="nodeattest:addon-user") == {(GROUP, f"{RESOURCE}/{SUBRESOURCE}", (), verbs)}
-    subjects = [subject for each in MADE for subject in items(each, "subjects")]
-    assert {text(subject, "kind") for subject in subjects} == {"ServiceAccount"}
-
-
-def test_kube_apiserver_is_sent_where_the_gateway_listens_and_verifies_it() -> None:
-    service, api_service, deployment = find("Service"), find("APIService"), find("Deployment")
-    assert text(api_service, "metadata", "name") == API_SERVICE
-    spec = mapping(api_service, "spec")
-    assert (spec["group"], spec["version"]) == (GROUP, VERSION)
-    assert "insecureSkipTLSVerify" not in spec
-    assert mapping(spec, "service") == {**mapping(service, "metadata"), "port": 443}
-    assert mapping(service, "spec", "selector") == mapping(deployment, "spec", "selector", "matchLabels")
-    [container] = items(deployment, "spec", "template", "spec", "containers")
-    named = {text(port, "name"): port["containerPort"] for port in items(container, "ports")}
-    [port] = items(service, "spec", "ports")
-    assert f"--bind-address=:{named[text(port, 'targetPort')]}" in strings(container, "args")
-    assert f"--health-bind-address=:{named['health']}" in strings(container, "args")
-    opened = {
-        text(port, "port") for rule in items(find("NetworkPolicy"), "spec", "ingress") for port in items(rule, "ports")
-    }
-    assert opened == set(named)
 
 
 def test_the_deployment_has_flags_that_the_command_knows_and_keeps_keys_where_the_role_is() -> None:

@@ -17,7 +17,6 @@ import pytest
 from aiohttp import ClientError, ClientSession, TCPConnector
 from front_kit import LOOPBACK, Authority
 from gateway_kit import AddOn, FixedEndpoints, certify
-from multidict import CIMultiDict
 from yarl import URL
 
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
@@ -168,35 +167,6 @@ async def test_a_request_with_a_body_gets_a_token_of_its_own_because_it_ends_wit
         assert len({read, *written}) == 3
 
 
-@pytest.mark.parametrize("has_uid", [True, False])
-async def test_a_uid_of_the_front_proxy_is_in_the_review_and_in_the_token_if_kube_apiserver_writes_it(
-    tmp_path: Path, has_uid: bool
-) -> None:
-    site = Site(tmp_path, has_uid=has_uid)
-    async with running(site), site.client(site.front) as client:
-        sent = {
-            **JANE,
-            "X-Remote-Uid": "7",
-            "X_Remote_Uid": "forged",
-            "X-Uid": "forged",
-            "X-Remote-Extra-Uid": "forged",
-        }
-        status, _, body = await get(client, site, f"{DASHBOARD}/", sent)
-        assert status == 200
-        headers = {name.lower(): value for name, value in json.loads(body)["headers"]}
-        assert "forged" not in headers.values()
-        assert "7" not in headers.values()
-        token = headers["authorization"].removeprefix("Bearer ").encode()
-        assert site.key is not None
-        expected = Expected(issuer=ISSUER, audiences=frozenset({"apps/dashboard"}))
-        claims = verify(token, (site.key.verifying,), expected, now=1_800_000_000.0)
-        assert claims.extra.get("uid") == ("7" if has_uid else None)
-        assert site.uids == ["7" if has_uid else ""]
-        twice = [*JANE.items(), ("X-Remote-Uid", "7"), ("X-Remote-Uid", "forged")]
-        async with client.get(site.url(f"{DASHBOARD}/"), headers=CIMultiDict(twice)) as answer:
-            assert answer.status == (401 if has_uid else 200)
-
-
 async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_not_kept_out(tmp_path: Path) -> None:
     site = Site(tmp_path, limits=UserLimits(user_burst=2, user_rate=0.2))
     async with running(site), site.client(site.front) as client:
@@ -244,16 +214,6 @@ async def test_an_answer_and_a_websocket_end_at_the_longest_duration(tmp_path: P
         await asyncio.gather(streams(), talks())
 
 
-async def test_without_a_path_a_page_leads_to_one(tmp_path: Path) -> None:
-    browser = {**JANE, "Accept": "text/html,*/*;q=0.8"}
-    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
-        status, headers, body = await get(client, site, f"{DASHBOARD}?add-auth=true&x=1", browser)
-        assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-        assert f'content="0; url={"../" * 7}{DASHBOARD[1:]}/?add-auth=true&amp;x=1"'.encode() in body
-        assert (await get(client, site, DASHBOARD))[0] == 406
-        assert (await get(client, site, DASHBOARD, method="POST"))[0] == 404
-
-
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
 @pytest.mark.parametrize("location", ["/login?x=1", "login", "", "https://other.example/"])
 async def test_no_redirect_of_an_add_on_leaves_the_gateway(tmp_path: Path, status: int, location: str) -> None:
@@ -273,15 +233,6 @@ async def test_no_redirect_of_an_add_on_leaves_the_gateway(tmp_path: Path, statu
             else:
                 assert got == 404
         assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200, "the connection is usable"
-
-
-async def test_a_service_that_nobody_knows_and_one_that_is_down(tmp_path: Path) -> None:
-    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
-        assert (await get(client, site, f"{ROOT}/namespaces/apps/services/other/proxy/"))[0] == 404
-        await site.add_on.stop()
-        status, _, body = await get(client, site, f"{DASHBOARD}/")
-        assert status == 502
-        assert str(site.add_on.port) not in body.decode()
 
 
 async def test_discovery_is_for_the_front_proxy(tmp_path: Path) -> None:
@@ -359,23 +310,3 @@ async def test_an_https_service_must_show_a_certificate_for_its_name(tmp_path: P
     async with running(site), site.client(site.front) as client:
         found = await get(client, site, f"{ROOT}/namespaces/apps/services/https:dashboard:443/proxy/")
         assert (found[0], len(site.add_on.seen)) == (status, 1 if status == 200 else 0)
-
-
-async def test_a_service_that_has_no_certificate_is_not_asked_over_https(tmp_path: Path) -> None:
-    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
-        assert (await get(client, site, f"{ROOT}/namespaces/apps/services/https:dashboard:443/proxy/"))[0] == 502
-        assert site.add_on.seen == []
-
-
-async def test_unauthenticated_clients_cannot_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    flood = 60
-    with caplog.at_level(logging.INFO):
-        async with running(Site(tmp_path)) as site, site.client() as client:
-            for _ in range(flood):
-                assert (await get(client, site, DASHBOARD))[0] == 401
-            lines = [record for record in caplog.records if "refused proxy: 401" in record.getMessage()]
-            assert 0 < len(lines) < flood / 2
-            site.clock += 60
-            await get(client, site, DASHBOARD)
-    assert f"{flood - len(lines)} similar lines were skipped" in caplog.text
-    assert f'code="401",what="proxy"}} {flood + 1}' in site.metrics.render().decode()

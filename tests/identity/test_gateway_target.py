@@ -34,11 +34,6 @@ def test_a_service_is_named_as_in_kube_apiserver_s_own_proxy(name: str, expected
     assert target.audience == f"kube-system/{expected[1]}"
 
 
-def test_without_a_slash_there_is_no_path_and_with_one_there_is() -> None:
-    assert parse(f"{SERVICES}/dashboard/proxy?add-auth=true").path is None
-    assert parse(f"{SERVICES}/dashboard/proxy/").path == "/"
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -118,10 +113,3 @@ def test_any_text_gives_one_service_or_a_refusal(text: str) -> None:
         except StatusError:
             continue
         assert raw.startswith(f"{ROOT}/namespaces/{target.namespace}/services/{target.name}/proxy")
-
-
-def test_no_refusal_sends_users_around_the_gateway() -> None:
-    """kube-apiserver's own proxy forwards without a caller's identity, and with whatever he says of himself."""
-    with pytest.raises(StatusError) as refused:
-        parse(f"{SERVICES}/dashboard/proxy/?add-auth=no")
-    assert "/api/v1" not in refused.value.message

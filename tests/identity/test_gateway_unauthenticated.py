@@ -133,14 +133,6 @@ async def test_however_many_unauthenticated_clients_connect_few_stay_and_the_fro
         assert site.server.turned_away >= MANY - FEW
 
 
-async def test_connections_of_one_client_use_no_slots_of_others(tmp_path: Path) -> None:
-    async with running(tmp_path, limits()) as site:
-        sidecars = await site.strangers(2, local=ELSEWHERE)
-        come = await site.strangers(MANY)
-        assert await answered(sidecars) == 2
-        assert await answered(come) <= FEW - 2
-
-
 async def test_an_unauthenticated_connection_ends_however_busy_and_the_front_proxys_stays(tmp_path: Path) -> None:
     async with running(tmp_path, limits(unauthenticated_seconds=3)) as site:
         front_proxy = await site.connect(site.front_proxy)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -19,24 +17,16 @@ from issuer_kit import LOOPBACK, Upstream, new_key, upstream
 from polling import until
 
 from nodeattest_controller.controllers.issuer import (
-    LOG,
     NOT_PUBLISHED,
     PUBLISHED,
     IssuerController,
-    IssuerEvents,
     PublishTargets,
-    publish_targets,
 )
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard, Ownership
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
-from nodeattest_identity.publish.publisher import publish
-from nodeattest_identity.publish.state import Desired
-from nodeattest_identity.publish.store import DirectoryStore
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder, ObjectRef
@@ -176,26 +166,6 @@ async def test_a_clusters_documents_stand_where_its_issuer_says_and_follow_its_k
     assert first.kid in said
 
 
-async def test_a_key_that_stays_though_the_cluster_does_not_name_it_is_told_of_once_a_day(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    fleet, now = Fleet(), [0.0]
-    management, events = cast("ManagementCache", fleet), cast("EventRecorder", fleet)
-    reports = ClusterEvents(KEY, management, events, log=LOG, clock=lambda: now[0])
-    report = IssuerEvents(reports, Metrics())
-    base, store = "https://tokens.example/fleet", DirectoryStore(tmp_path)
-    site = PublishTargets(base, f"dir:{tmp_path}", 3600).of(KEY)
-    old, new = new_key(), new_key()
-    want = Desired(issuer=site.issuer, jwks_uri=site.jwks_uri, keys=(old, new))
-    await publish(store, want, clock=time.time)
-    with caplog.at_level(logging.INFO):
-        for now[0] in (0.0, 60.0, 3600.0, 25 * 3600.0):
-            report.published(site, await publish(store, replace(want, keys=(new,)), clock=time.time))
-    told = [str(vars(each)) for each in caplog.records if each.getMessage().endswith("hold what is not wanted")]
-    assert len(told) == 2
-    assert all(old.kid in each for each in told)
-
-
 async def test_a_cluster_of_another_issuer_is_left_alone_and_told_of_in_the_log_only(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -241,23 +211,6 @@ async def test_while_an_api_server_fails_or_lies_what_was_published_stays(bench:
     assert any("manifests/workload-issuer" in said for said in warnings)
 
 
-async def test_what_the_public_does_not_see_is_told_and_looked_at_again(bench: Bench, tmp_path: Path) -> None:
-    bench.public = False
-    async with (
-        upstream(bench.issuer(KEY), [new_key()], tmp_path / "a") as there,
-        bench.following(KEY, there.kubeconfig),
-    ):
-        await until(lambda: bench.count("not-public") > 1)
-        bench.public = True
-        await asked_more(there)
-        failed = bench.count("not-public")
-        await asked_more(there)
-        assert bench.count("not-public") == failed
-    warnings = [said for kind, _, said in bench.fleet.events if kind.startswith("Warning")]
-    assert len(warnings) == 1
-    assert "got 404" in warnings[0]
-
-
 @pytest.mark.parametrize("field_", ["paused", "owned"])
 async def test_a_cluster_that_may_not_be_acted_for_is_not_even_asked(field_: str, bench: Bench, tmp_path: Path) -> None:
     setattr(bench.fleet, field_, field_ == "paused")
@@ -268,14 +221,3 @@ async def test_a_cluster_that_may_not_be_acted_for_is_not_even_asked(field_: str
         await until(lambda: bench.fleet.looks > 3)
         assert not there.asked
     assert not list(bench.folder.iterdir())
-
-
-def test_it_runs_only_where_it_is_named_and_each_cluster_has_its_own_place() -> None:
-    named = {"issuer_base": "https://tokens.example/", "issuer_place": "s3://bucket/fleet/"}
-    assert publish_targets(Settings(identity="a", **named)) is None  # pyright: ignore[reportArgumentType] - by name
-    sites = publish_targets(Settings(identity="a", controllers=("issuer",), **named))  # pyright: ignore[reportArgumentType] - by name
-    assert sites is not None
-    one, other = sites.of(KEY), sites.of(OTHER)
-    assert (one.issuer, str(one.location)) == ("https://tokens.example/fleet/blue", "s3://bucket/fleet/fleet/blue")
-    assert one.jwks_uri == "https://tokens.example/fleet/blue/openid/v1/jwks"
-    assert (one.owner, other.owner) == ("fleet/blue", "fleet/green")

@@ -21,10 +21,8 @@ from hypothesis import strategies as st
 from nodeattest_identity.issuer.documents import (
     DocumentError,
     UrlError,
-    configuration_url,
     documents,
     issuer_url,
-    jwks_url,
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks, read_pem, verifying_key
@@ -51,27 +49,6 @@ def test_keys_stay_in_the_files_order_and_private_ones_leave_their_public_half()
     assert (first.alg, second.alg) == ("RS256", "ES256")
     assert first.spki == verifying_key(RSA.public_key()).spki
     assert second.public.public_numbers() == EC.public_key().public_numbers()
-
-
-@pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda one: one.name)
-def test_coordinates_are_as_long_as_the_field(curve: ec.EllipticCurve) -> None:
-    size = (curve.key_size + 7) // 8
-    short = next(
-        key
-        for key in (ec.derive_private_key(number, curve).public_key() for number in range(1, 20_000))
-        if key.public_numbers().x.bit_length() <= 8 * (size - 1)
-    )
-    shown = jwk(verifying_key(short))
-    assert len(base64.urlsafe_b64decode(str(shown["x"]) + "==")) == size
-    assert read_jwks(jwks(shown))[0].public.public_numbers() == short.public_numbers()
-
-
-def test_what_is_written_is_read_again_under_the_same_names() -> None:
-    keys = (verifying_key(RSA.public_key()), verifying_key(EC.public_key()))
-    made = documents(ISSUER, JWKS_URI, keys)
-    assert [(key.kid, key.spki) for key in read_jwks(made.jwks)] == [(key.kid, key.spki) for key in keys]
-    said = parse_configuration(made.configuration)
-    assert (said.issuer, said.jwks_uri, said.algorithms) == (ISSUER, JWKS_URI, ("ES256", "RS256"))
 
 
 def unencrypted(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
@@ -277,23 +254,6 @@ def test_an_issuer_is_kept_byte_for_byte(text: str) -> None:
 def test_what_kube_apiserver_or_a_url_parser_may_take_otherwise_is_no_issuer(text: str) -> None:
     with pytest.raises(UrlError, match="expected the https URL"):
         issuer_url(text)
-
-
-def test_a_key_sets_url_may_have_a_query_and_no_fragment() -> None:
-    assert jwks_url("https://keys.example/v2.0/keys?p=a&b=c") == "https://keys.example/v2.0/keys?p=a&b=c"
-    for text in (
-        "https://keys.example/?",
-        "https://keys.example/?a#b",
-        "https://keys.example/?a?b",
-        "http://keys.example",
-    ):
-        with pytest.raises(UrlError, match="expected the https URL"):
-            jwks_url(text)
-
-
-def test_the_configuration_stands_below_the_issuers_path() -> None:
-    assert configuration_url("https://a.example/c1") == "https://a.example/c1/.well-known/openid-configuration"
-    assert configuration_url("https://a.example/c1/") == "https://a.example/c1/.well-known/openid-configuration"
 
 
 def test_no_keys_and_two_keys_of_one_name_give_no_documents() -> None:

@@ -18,9 +18,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, UrlError, documents, issuer_url
-from nodeattest_identity.issuer.keys import read_jwks, read_pem, verifying_key
-from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, documents
+from nodeattest_identity.issuer.keys import read_pem, verifying_key
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 
 ISSUER: Final = "https://issuer.example/clusters/a&b"
@@ -138,34 +137,3 @@ def test_both_documents_equal_kube_apiservers_byte_for_byte(served: Served) -> N
     assert made.jwks == served.get(JWKS_PATH, **JWKS_TYPE)
     assert len(made.keys) == 10
     assert {key.alg for key in made.keys} == {"RS256", "ES256", "ES384", "ES512"}
-
-
-@pytest.mark.conformance
-def test_a_key_in_two_files_is_written_once_and_read_though_kube_apiserver_writes_it_twice(
-    assets: Path, tmp_path: Path
-) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    twice, passed_over = tmp_path / "twice.pem", tmp_path / "passed-over.pem"
-    twice.write_bytes(public(key) * 2)
-    # PKCS #8 around a curve's key is the one form that it passes over, and we publish.
-    passed_over.write_bytes(public(key) + private(ec.generate_private_key(ec.SECP384R1()), PrivateFormat.PKCS8))
-    flags = [f"--service-account-key-file={file}" for file in (twice, passed_over)]
-    with start_real(tmp_path / "plane", assets, name="twice", flags=flags) as plane:
-        theirs = plane.client().send("GET", JWKS_PATH, headers=JWKS_TYPE)[1]
-        account = read_pem(plane.pki.account_public_key.read_bytes())
-    (one, _) = read_pem(twice.read_bytes())
-    assert theirs.count(one.kid.encode()) == 3
-    assert read_jwks(theirs) == (*account, one)
-    assert [key.alg for key in read_pem(passed_over.read_bytes())] == ["ES256", "ES384"]
-
-
-@pytest.mark.conformance
-def test_an_issuer_that_kube_apiserver_publishes_nothing_for_is_refused_here(assets: Path, tmp_path: Path) -> None:
-    odd = "https://issuer.example?x"
-    with start_real(tmp_path / "plane", assets, name="odd-issuer", issuer=odd) as plane:
-        with pytest.raises(ApiRefusal, match="404"):
-            plane.client().send("GET", CONFIGURATION_PATH)
-        log = (plane.directory / "kube-apiserver.log").read_text(encoding="utf-8", errors="replace")
-    assert "issuer URL may not include a query" in log
-    with pytest.raises(UrlError, match="without user, query and fragment"):
-        issuer_url(odd)

@@ -61,15 +61,6 @@ def may(client: Client, **attributes: JsonMap) -> bool:
     return cast("JsonMap", answer["status"])["allowed"] is True
 
 
-def test_the_role_has_kubernetes_own_name_and_its_four_urls() -> None:
-    role, binding = shipped(DEFAULT)
-    assert role["rules"] == [{"nonResourceURLs": sorted(URLS), "verbs": ["get"]}]
-    assert binding["subjects"] == [
-        {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:serviceaccounts"}
-    ]
-    assert role["metadata"] == binding["metadata"]
-
-
 @pytest.mark.conformance
 def test_kube_apiservers_own_role_and_binding_are_within_ours(real_control_plane: ControlPlane) -> None:
     admin = real_control_plane.client()

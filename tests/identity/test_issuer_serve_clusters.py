@@ -139,20 +139,6 @@ async def test_a_cluster_publishes_under_its_own_name_only(control_plane: Contro
     assert f'nodeattest_issuer_reads_total{{issuer="{management.issuer("evil")}",outcome="other-issuer"}}' in metrics
 
 
-async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once(
-    control_plane: ControlPlane, caplog: pytest.LogCaptureFixture
-) -> None:
-    management = Management(control_plane, "issuers-once")
-    management.put("bad", b"no kubeconfig")
-    async with fleet(management):
-        for number in range(3):
-            await until_logged(caplog, f"/worse-{number - 1}-kubeconfig" if number else "/bad-kubeconfig")
-            management.relabel("bad", str(number))
-            management.put(f"worse-{number}", b"no kubeconfig")
-        await until_logged(caplog, "/worse-2-kubeconfig")
-    assert sum("/bad-kubeconfig" in message for message in caplog.messages) == 1
-
-
 class Faulty(RouteTable):
     """Has a bug that one cluster meets twice."""
 
@@ -204,17 +190,3 @@ async def test_an_internal_error_of_one_cluster_is_logged_tried_again_and_stops_
 
 async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     await until(lambda: any(text in message for message in caplog.messages), text, state=lambda: caplog.messages)
-
-
-async def test_narrow_kubeconfigs_stand_under_another_ending_and_broken_ones_are_passed_over(
-    control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    management = Management(control_plane, "issuers-narrow")
-    async with upstream(management.issuer("a"), [new_key()], tmp_path) as a:
-        management.put("a", a.kubeconfig, suffix="-issuer-reader")
-        management.put("a", b"not looked at")
-        management.put("b", b"no kubeconfig", suffix="-issuer-reader")
-        async with fleet(management, secret_suffix="-issuer-reader") as ports:
-            await served(ports, management, a, "a")
-            assert (await ask(ports.documents, management.jwks("b"))).status == 404
-            assert (await ask_until(lambda answer: answer.status == 200, ports.health or 0, get("/readyz"))).status

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from front_kit import Authority
 from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.serve.service import issuer_paths, matches
-from nodeattest_identity.serve.settings import CertificateFiles, FileSource, ServeSettings
+from nodeattest_identity.serve.service import issuer_paths
+from nodeattest_identity.serve.settings import FileSource, ServeSettings
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 
 KEYS = [new_key(), new_key()]
@@ -83,11 +81,6 @@ async def test_a_document_that_the_client_has_is_not_sent_again(tmp_path: Path) 
     assert etag != other
 
 
-def test_an_etag_is_matched_whole() -> None:
-    assert not matches('"abc"', ['"abcd"', "abc", '""', "", "W/", '"x","ab"'])
-    assert matches('"abc"', ['"x"', ' W/"abc" ,"y"'])
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -101,14 +94,6 @@ async def test_every_other_path_is_not_found(path: str, tmp_path: Path) -> None:
         answer = await ask(port, get(path))
     assert answer.status == 404
     assert answer.headers["cache-control"] == "no-cache, private"
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"])
-async def test_other_methods_are_told_which_there_are(method: str, tmp_path: Path) -> None:
-    async with serving(tmp_path, ISSUERS[0]) as port:
-        answer = await ask(port, get("/openid/v1/jwks", "Content-Length: 0", method=method))
-    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
-    assert json.loads(answer.body)["reason"] == "MethodNotAllowed"
 
 
 @pytest.mark.parametrize(
@@ -144,21 +129,6 @@ async def test_two_documents_under_one_path_are_a_setting_that_cannot_be(
     with pytest.raises(SettingsError, match="--service-account-issuer: expected"):
         async with serving(tmp_path, *issuers, jwks_uri=jwks_uri):
             pass
-
-
-async def test_over_tls_browsers_are_told_to_stay_with_it(tmp_path: Path) -> None:
-    authority = Authority()
-    certificate, key = authority.certify(tmp_path / "tls")
-    (tmp_path / "keys.pem").write_bytes(pem(*KEYS))
-    settings = ServeSettings(
-        address=BindAddress(LOOPBACK, 0),
-        source=FileSource(issuers=(issuer_paths(ISSUERS[0]),), files=(tmp_path / "keys.pem",)),
-        certificate=CertificateFiles(certificate=certificate, key=key),
-    )
-    async with running(settings) as ports:
-        tls = ssl.create_default_context(cadata=authority.pem.decode())
-        answer = await ask(ports.documents, get("/openid/v1/jwks"), tls)
-    assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
 
 def test_plain_http_is_for_this_machine_only() -> None:

@@ -168,41 +168,6 @@ async def test_what_was_read_last_is_served_while_the_source_is_away_and_not_for
     assert poller.last_error is None
 
 
-async def test_trouble_is_logged_when_it_changes_and_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
-    source, poller, _, time = followed(max_stale=1e6)
-    for last_error, seconds in (("a", 1), ("a", 1), ("b", 1), ("b", 1), ("b", 600), ("b", 1)):
-        source.gives = SourceError("refused", last_error)
-        time[0] += seconds
-        await poller.poll()
-    said = [record.getMessage()[-1] for record in caplog.records if "cannot read" in record.getMessage()]
-    assert said == ["a", "b", "b"]
-
-
-async def test_a_source_that_fails_is_read_again_before_the_period_is_over_and_then_once_a_period() -> None:
-    source, routes, read_again = Source(), RouteTable(max_age=60, secure=False), asyncio.Event()
-    routes.open(PLACE)
-    source.gives = SourceError("unreachable", "away")
-    count = 0
-
-    async def read() -> tuple[VerifyingKey, ...] | None:
-        nonlocal count
-        count += 1
-        if count == 3:
-            source.gives = (ONE, OTHER)
-        if count == 5:
-            read_again.set()
-        return await source.read()
-
-    config = PollConfig(period=0.01, max_stale=None)
-    poller = Poller([PLACE], read, routes=routes, metrics=Metrics(), config=config)
-    task = asyncio.create_task(poller.run())
-    await asyncio.wait_for(read_again.wait(), 60)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert poller.has_documents
-    assert poller.last_error is None
-
-
 # Put together
 
 

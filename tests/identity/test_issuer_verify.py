@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from issuer_server import IssuerServer, issuer_server
-from token_kit import AUDIENCE, SUBJECT, bad_tokens, claims, elliptic, good_tokens, token
+from token_kit import AUDIENCE, SUBJECT, bad_tokens, elliptic, good_tokens
 
 from nodeattest_cli.main import main
 
@@ -80,20 +80,6 @@ def test_a_refusal_says_expected_got_and_what_to_do_and_ends_with_1(
         assert first.startswith("nodeattest: refused: JWT")
         assert [line.split()[0] for line in rest] == ["expected", "got", "do"]
         assert not any(part.decode() in said.err for part in text.split(b".") if part)
-
-
-def test_control_characters_in_untrusted_claims_are_quoted(
-    issuer: IssuerServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "odd"
-    odd = claims(int(time.time()), issuer.url, sub="\x1b[2J\nnobody\x9b", **{"x\x1b[1A": "\x1b[31m"})
-    path.write_bytes(token(ES, given_claims=odd))
-    assert main(command(issuer, "--token-file", path)) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    assert "\nnobody" not in out
-    assert main(command(issuer, "--token-file", path, "-o", "json")) == 0
-    assert capsys.readouterr().out.isascii()
 
 
 def test_an_issuer_that_cannot_be_asked_is_another_exit_code_than_a_refusal(

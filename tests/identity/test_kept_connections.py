@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
-import pytest
 from aiohttp import web
 
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
@@ -61,44 +60,6 @@ async def test_a_connection_carries_request_after_request() -> None:
             assert head.startswith(b"HTTP/1.1 200 OK")
             assert b"connection: close" not in head.lower()
             assert body == b"127.0.0.1 /a"
-
-
-async def test_without_an_idle_limit_a_connection_ends_after_one_answer() -> None:
-    async with connected(ConnectionLimits()) as (reader, writer):
-        writer.write(GET + GET)
-        assert (await rest(reader)).count(b"HTTP/1.1 200") == 1
-
-
-@pytest.mark.parametrize("first", [b"", GET], ids=["at its beginning", "after an answer"])
-async def test_a_connection_that_says_nothing_ends(first: bytes) -> None:
-    async with connected(ConnectionLimits(idle_seconds=0.1)) as (reader, writer):
-        writer.write(first)
-        assert (await rest(reader)).count(b"HTTP/1.1 200") == bool(first)
-
-
-@pytest.mark.parametrize("first", [b"", GET], ids=["at its beginning", "after an answer"])
-async def test_a_request_that_comes_byte_by_byte_ends_its_connection(first: bytes) -> None:
-    async with connected(ConnectionLimits(idle_seconds=0.2)) as (reader, writer):
-        writer.write(first + GET[:-2] + b"X-Pad: ")
-        trickle = asyncio.create_task(byte_by_byte(writer))
-        assert (await rest(reader)).count(b"HTTP/1.1 200") == bool(first)
-        trickle.cancel()
-
-
-async def byte_by_byte(writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while True:
-            writer.write(b"a")
-            await writer.drain()
-            await asyncio.sleep(0.01)
-
-
-async def test_the_answer_after_a_connections_time_is_its_last() -> None:
-    async with connected(ConnectionLimits(idle_seconds=5.0, connection_seconds=0.0)) as (reader, writer):
-        writer.write(GET + GET)
-        answers = await rest(reader)
-    assert answers.count(b"HTTP/1.1 200") == 1
-    assert b"connection: close" in answers.lower()
 
 
 async def test_more_than_any_request_has_ends_the_connection_although_many_requests_had_less() -> None:

@@ -201,22 +201,6 @@ async def test_who_reads_nothing_of_an_add_ons_answer_is_let_go_at_last_and_so_i
             await until(lambda: seen.closed == 1)
 
 
-async def test_a_body_may_take_longer_than_an_answer() -> None:
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"0123456789")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        await reader.read()
-
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=0.8)) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        writer.write(request("/", "Content-Length: 10", method="POST"))
-        for digit in b"0123456789":
-            await asyncio.sleep(0.09)
-            writer.write(bytes([digit]))
-        assert (await read_answer(reader)).status == 200
-        writer.close()
-
-
 async def test_expect_100_continue_is_answered_once_the_token_holds_and_others_are_417() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"hello")

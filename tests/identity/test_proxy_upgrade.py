@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from contextlib import suppress
-from dataclasses import replace
 
-import node_kit
 import pytest
 from polling import until
 from proxy_kit import LOOPBACK, Seen, exchange, fixed, read_answer, request, upstream
@@ -16,10 +13,6 @@ from sidecar_kit import authorization, sidecar, users_token
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
-
-from nodeattest_identity.addon.sidecar.service import SidecarSettings
-from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_serving.bounded_server import BindAddress
 
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 ACCEPT = base64.b64encode(
@@ -85,45 +78,6 @@ async def test_a_websocket_ends_when_the_token_does() -> None:
             await until(lambda: running.service.in_flight == 0)
 
 
-async def test_npm_ws_speaks_through_a_sidecar_compressed_and_is_told_401_without_a_token() -> None:
-    node_kit.need("ws")
-
-    async def echo(connection: ServerConnection) -> None:
-        with suppress(ConnectionClosed):
-            async for message in connection:
-                await connection.send(message)
-
-    async with serve(echo, LOOPBACK, 0) as server:
-        seen = Seen(port=next(iter(server.sockets)).getsockname()[1])
-        async with sidecar(seen) as running:
-            asked: dict[str, object] = {
-                "url": f"ws://{LOOPBACK}:{running.port}/",
-                "headers": {"Authorization": f"Bearer {users_token(lasts=2).decode()}"},
-                "messages": ["hello", "x" * 100_000],
-            }
-            script = node_kit.ROOT / "tests" / "oracles" / "websocket.mjs"
-            told = await asyncio.to_thread(node_kit.run, script, asked)
-            assert told == {"received": asked["messages"], "status": 0, "code": 1006}
-            told = await asyncio.to_thread(node_kit.run, script, {**asked, "headers": dict[str, str]()})
-            assert told == {"received": [], "status": 401, "code": 0}
-
-
-async def test_when_the_client_goes_the_add_ons_side_ends_too() -> None:
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(SWITCHING)
-        await reader.read()
-
-    async with upstream(script) as seen, sidecar(seen) as running:
-        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        writer.write(request("/", authorization(users_token()), *HANDSHAKE) + b"frames that came early")
-        assert (await read_answer(reader)).status == 101
-        await until(lambda: b"frames that came early" in seen.bytes)
-        writer.transport.abort()
-        await until(lambda: seen.closed == 1)
-        await until(lambda: running.service.in_flight == 0)
-
-
 async def test_who_reads_slowly_is_waited_for_and_gets_everything() -> None:
     size = 4 << 20
 
@@ -179,22 +133,3 @@ async def test_an_upgrade_is_a_get_of_http_1_1() -> None:
         old = request("/", authorization(users_token()), *HANDSHAKE).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
         assert (await exchange(running.port, old)).status == 400
         assert seen.connections == []
-
-
-async def test_a_websocket_ends_after_the_longest_time_also_where_the_token_lasts() -> None:
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(SWITCHING)
-        await reader.read()
-
-    settings = replace(
-        SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1)),
-        limits=ProxyLimits(request_seconds=3),
-    )
-    async with upstream(script) as seen, sidecar(seen, settings) as running:
-        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        writer.write(request("/", authorization(users_token()), *HANDSHAKE))
-        assert (await read_answer(reader)).status == 101
-        assert await reader.read() == b""
-        writer.close()
-        await until(lambda: seen.closed == 1)

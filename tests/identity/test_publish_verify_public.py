@@ -10,7 +10,6 @@ import pytest
 from aiohttp import web
 from public_kit import Public, public
 from publish_kit import HOUR, START, Clock, directory, key, wanted
-from store_kit import BUCKET, moto
 
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.publish.publisher import (
@@ -18,11 +17,9 @@ from nodeattest_identity.publish.publisher import (
     PublicStatus,
     PublishResult,
     check_public,
-    open_store,
     publish,
 )
 from nodeattest_identity.publish.state import Desired
-from nodeattest_identity.publish.store import StoreAccess, parse_location
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 
 
@@ -50,16 +47,6 @@ async def test_what_was_published_is_what_the_public_sees(served: Public) -> Non
     assert sorted(served.asked) == ["/c1/.well-known/openid-configuration", "/c1/openid/v1/jwks"]
 
 
-async def test_a_bucket_behind_https_shows_what_was_published(served: Public, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
-    with moto() as url:
-        store = open_store(parse_location(f"s3://{BUCKET}/c1"), StoreAccess(endpoint_url=url))
-        served.bucket = url
-        published = await publish(store, of(served, "a"), clock=Clock())
-        assert (await seen(served, published)).status is PublicStatus.EQUAL
-
-
 async def test_a_cache_that_shows_the_older_documents_is_waited_for_until_it_may_not_any_more(served: Public) -> None:
     await put(served, "a")
     held = {path: path.read_bytes() for path in served.root.rglob("*") if path.is_file()}
@@ -71,19 +58,6 @@ async def test_a_cache_that_shows_the_older_documents_is_waited_for_until_it_may
     assert key("b").kid in early.findings[0]
     assert (await seen(served, published, now=START + 10 + HOUR)).status is PublicStatus.OLDER
     assert (await seen(served, published, now=START + 11 + HOUR)).status is PublicStatus.WRONG
-
-
-async def test_a_cache_that_shows_what_a_repair_replaced_is_waited_for_too(served: Public) -> None:
-    await put(served, "a")
-    damaged = documents(served.issuer, served.jwks_uri, [key("b")]).jwks
-    jwks = served.root / "openid/v1/jwks"
-    jwks.write_bytes(damaged)
-    assert (await put(served, "a", now=START + 9 * HOUR)).writes
-    later = await put(served, "a", now=START + 9 * HOUR + 60)
-    assert later.writes == ()
-    jwks.write_bytes(damaged)
-    check = await seen(served, later, now=START + 9 * HOUR + 60)
-    assert (check.status, check.until) == (PublicStatus.OLDER, START + 10 * HOUR)
 
 
 def _replaced(**headers: str) -> Callable[[web.Request, web.Response], web.StreamResponse]:
@@ -120,12 +94,6 @@ async def test_what_a_web_server_does_wrong_is_told(
     found = await seen(served, published)
     assert found.status is PublicStatus.WRONG
     assert finding in " ".join(found.findings)
-
-
-async def test_no_cache_at_all_is_well(served: Public) -> None:
-    published = await put(served, "a")
-    served.spoil = _replaced(Cache_Control="no-store")
-    assert (await seen(served, published)).status is PublicStatus.EQUAL
 
 
 async def test_another_issuer_at_the_url_is_told(served: Public) -> None:

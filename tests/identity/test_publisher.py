@@ -10,15 +10,15 @@ import stat
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
 import pytest
 from publish_kit import START, Clock, Faulty, directory, kids, state_of, stood, wanted
 
-from nodeattest_identity.publish.publisher import PublishResult, publish
-from nodeattest_identity.publish.store import DirectoryStore, StoredObject, StoreRefusedError, WriteConflictError
+from nodeattest_identity.publish.publisher import publish
+from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, WriteConflictError
 
 _OBJECTS = {".well-known/openid-configuration", "openid/v1/jwks", ".nodeattest/issuer-state.json"}
 
@@ -62,31 +62,6 @@ async def test_a_key_that_another_run_publishes_while_we_read_is_never_removed(t
     assert set(stood(tmp_path)) == set(kids("a", "other"))
 
 
-async def test_a_key_that_another_run_drops_before_we_do_counts_as_seen(tmp_path: Path) -> None:
-    await publish(directory(tmp_path), wanted("a", "leaked"), clock=Clock())
-    order = replace(wanted("a"), revoked=frozenset(kids("leaked")))
-    done: list[PublishResult] = []
-
-    async def wait(_races: int) -> None:
-        done.append(await publish(directory(tmp_path), order, clock=Clock(START + 6)))
-
-    def race(number: int, _path: str) -> None:
-        if number == 0 and not done:
-            raise WriteConflictError("somebody else wrote")
-
-    ours = await publish(Faulty(directory(tmp_path), before_write=race), order, clock=Clock(START + 5), pause=wait)
-    assert [each.unknown for each in (*done, ours)] == [frozenset(), frozenset()]
-    again = await publish(directory(tmp_path), order, clock=Clock(START + 7))
-    assert again.unknown == set(kids("leaked"))
-
-
-async def test_a_store_that_forgets_content_types_is_reported_and_not_written_for_ever(tmp_path: Path) -> None:
-    forgetful = Faulty(directory(tmp_path), content_type="binary/octet-stream")
-    with pytest.raises(StoreRefusedError, match=r"openid/v1/jwks has another content type"):
-        await publish(forgetful, wanted("a"), clock=Clock())
-    assert len(forgetful.written) < 50
-
-
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
@@ -114,18 +89,6 @@ async def test_a_directory_that_becomes_a_link_while_it_is_written_leads_nowhere
         ended.set()
         await swapping
     assert list((outside / "v1").iterdir()) == []
-
-
-async def test_an_unfinished_file_of_a_killed_run_is_removed(tmp_path: Path) -> None:
-    await publish(directory(tmp_path), wanted("a"), clock=Clock())
-    (tmp_path / "openid/v1/.nodeattest-x1y2").write_bytes(b"half")
-    await publish(directory(tmp_path), wanted("b"), clock=Clock())
-    assert sorted(path.name for path in (tmp_path / "openid/v1").iterdir()) == ["jwks"]
-
-
-async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefusedError, match="expected a directory"):
-        await publish(DirectoryStore(tmp_path / "no"), wanted("a"), clock=Clock())
 
 
 _CHILD = """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +9,11 @@ from typing import Final, cast
 
 import pytest
 import requests
-import yaml
 from issuer_server import IssuerServer, issuer_server
 from polling import eventually
 from relying_parties import KEYS, cases
 from token_kit import AUDIENCE
 
-from nodeattest_cli.main import main
 from nodeattest_identity.tokens.jwt import Expected
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_providers.errors import Denied, Reason
@@ -27,8 +23,6 @@ pytestmark = pytest.mark.conformance
 
 TAKEN: Final = {"no kid"}
 """What kube-apiserver takes of the bad tokens: go-oidc tries every key where a token names none."""
-FIRST_V1: Final = 34
-"""Minor version of Kubernetes from which on the file of ``--authentication-config`` has version v1."""
 ACCOUNT: Final = "/api/v1/namespaces/default/serviceaccounts"
 READERS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
@@ -80,37 +74,6 @@ def test_kube_apiserver_takes_our_documents_and_refuses_what_we_refuse(both: Bot
     assert_takes_the_good_ones(both)
 
 
-def structured(issuer: IssuerServer, minor: int) -> str:
-    """Write the page's AuthenticationConfiguration for an issuer."""
-    page = (Path(__file__).parents[2] / "docs" / "issuer.md").read_text(encoding="utf-8")
-    [block] = [
-        each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "AuthenticationConfiguration" in each
-    ]
-    config = yaml.safe_load(block)
-    assert config["apiVersion"] == "apiserver.config.k8s.io/v1"
-    if minor < FIRST_V1:
-        config["apiVersion"] = "apiserver.config.k8s.io/v1beta1"
-    [authenticator] = config["jwt"]
-    authenticator["issuer"] = {
-        "url": issuer.url,
-        "audiences": [AUDIENCE],
-        "certificateAuthority": issuer.ca.read_text(encoding="utf-8"),
-    }
-    return yaml.safe_dump(config)
-
-
-def test_a_kube_apiserver_with_structured_authentication_does_the_same(assets: Path, tmp_path: Path) -> None:
-    said = subprocess.run([assets / "kube-apiserver", "--version"], capture_output=True, text=True, check=True).stdout
-    minor = int(said.split(".")[1])
-    with issuer_server(tmp_path) as issuer:
-        issuer.publish(KEYS)
-        file = tmp_path / "authentication.yaml"
-        file.write_text(structured(issuer, minor), encoding="utf-8")
-        flags = [f"--authentication-config={file}"]
-        with start_real(tmp_path / "plane", assets, name="structured", flags=flags) as plane:
-            assert_takes_the_good_ones(Both(plane, issuer))
-
-
 @pytest.fixture(scope="module")
 def tokens(both: Both) -> dict[str, str]:
     """Have kube-apiserver issue tokens, and let anybody read its documents as a published issuer would."""
@@ -156,17 +119,3 @@ async def test_tokens_of_kube_apiserver_are_verified_by_its_own_documents(both: 
     with pytest.raises(Denied) as refused:
         await asked.verify(f"{header}.{payload}.{tokens['two'].rpartition('.')[2]}")
     assert refused.value.reason == Reason.JWT_SIGNATURE_INVALID
-
-
-def test_the_command_verifies_a_token_of_a_real_cluster(
-    both: Both, tokens: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "token"
-    path.write_text(tokens["ours"], encoding="utf-8")
-    told = ["--token-file", str(path), "--issuer", both.plane.server, "--ca-file", str(both.plane.ca_certificate)]
-    assert main(["issuer", "verify", *told, "--audience", AUDIENCE]) == 0
-    assert "system:serviceaccount:default:cart" in capsys.readouterr().out
-    assert main(["issuer", "verify", *told, "--audience", "somebody.example"]) == 1
-    assert "JWTAudienceMismatch" in capsys.readouterr().err
-    keys = ["--jwks-file", str(both.plane.pki.account_public_key)]
-    assert main(["issuer", "verify", *told, *keys, "--audience", AUDIENCE]) == 0

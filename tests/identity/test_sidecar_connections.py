@@ -14,7 +14,6 @@ from sidecar_kit import authorization, sidecar, users_token
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_serving.bounded_server import BindAddress
-from nodeattest_serving.connection_slots import ConnectionSlots
 
 USUAL = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
 ELSEWHERE = "127.0.0.2"
@@ -85,61 +84,3 @@ async def test_two_callers_streams_take_at_most_half_of_all_connections() -> Non
                 live.append(reader)
         assert running.service.in_flight == 8
         assert [reader.at_eof() for reader in live] == [False] * 8
-
-
-class _Transport(asyncio.Transport):
-    ended = False
-
-    def abort(self) -> None:
-        self.ended = True
-
-
-def _kept(slots: ConnectionSlots, client: str, owner: str, *, busy: bool = False) -> _Transport:
-    """Open a connection on which a caller asks, or has asked."""
-    one = _Transport()
-    assert slots.take(client, one)
-    slots.keep(one, owner)
-    if not busy:
-        slots.request_ended(one, authenticated=True)
-    return one
-
-
-def test_the_client_with_the_most_replaceable_connections_loses_one_and_kept_ones_stay() -> None:
-    slots = ConnectionSlots(4, 4)
-    kept = [_kept(slots, "a", owner, busy=True) for owner in "ijk"]
-    other = _Transport()
-    assert slots.take("b", other)
-    last = _Transport()
-    assert slots.take("a", last), "b has one that is replaceable, and a has none"
-    assert other.ended
-    assert slots.take("c", _Transport())
-    assert last.ended
-    for one in kept:
-        slots.leave(one)
-        slots.leave(one)  # again, as a lost connection is reported twice
-    assert not any(one.ended for one in kept)
-    for _ in range(3):
-        assert slots.take("d", _Transport())
-
-
-def test_idle_connections_of_one_owner_over_a_quarter_of_all_are_replaced_like_unauthenticated_ones() -> None:
-    slots = ConnectionSlots(8, 8, replaces_oldest=True)
-    first, *rest = [_kept(slots, "a", "alice") for _ in range(3)]
-    others = [_kept(slots, "a", owner) for owner in ("bob", "carol") * 2 + ("dave",)]
-    stranger = _Transport()
-    assert slots.take("b", stranger)
-    assert first.ended
-    assert slots.take("b", _Transport())
-    assert stranger.ended, "one unauthenticated connection replaces another, before any that is kept"
-    assert not any(one.ended for one in (*rest, *others))
-
-
-def test_a_connection_is_kept_no_longer_once_a_request_on_it_is_not_authenticated() -> None:
-    slots = ConnectionSlots(2, 2)
-    one, other = _kept(slots, "a", "alice"), _kept(slots, "a", "bob")
-    slots.request_ended(other, authenticated=False)
-    assert slots.take("b", _Transport())
-    assert (one.ended, other.ended) == (False, True)
-    slots.leave(other)
-    assert slots.take("b", _Transport()), "an idle one"
-    assert one.ended

@@ -12,12 +12,9 @@ import pytest
 from aiohttp import web
 from front_kit import LOOPBACK, Authority
 from issuer_kit import kubeconfig
-from polling import until
 
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
-from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, TokenReviewVerifier
-from nodeattest_kube.client import ApiClient
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Unavailable
 
 OURS = frozenset({"apps/dashboard"})
 YES = {"authenticated": True, "audiences": ["apps/dashboard"], "user": {"username": "alice"}}
@@ -137,29 +134,3 @@ async def test_a_turn_that_comes_as_its_owner_goes_is_the_next_ones() -> None:
     await asking.end()
     assert asking.had[-1] == "c1"
     assert last.done()
-
-
-async def test_unknown_tokens_do_not_delay_reviews_of_others(tmp_path: Path) -> None:
-    go, reviews = asyncio.Event(), list[str]()
-
-    async def review(request: web.BaseRequest) -> web.Response:
-        token = str((await request.json())["spec"]["token"])
-        reviews.append(token)
-        await go.wait()
-        status = YES if token == "alices" else {"authenticated": False}
-        return web.json_response({"kind": "TokenReview", "status": status}, status=201)
-
-    async with api_server(tmp_path, review) as config, ApiClient.from_kubeconfig(config) as client:
-        verifier = TokenReviewVerifier(client, audiences=lambda: OURS, semaphore=FairSemaphore(limit=4, max_waiting=16))
-        verified = CachedVerifier(verifier, keep=10, secret=b"k" * 32, now=lambda: 0.0, clock=lambda: 0.0)
-        strange = [asyncio.create_task(verified.caller(b"junk%d" % each, "10.0.0.1")) for each in range(40)]
-        await until(lambda: len(reviews) == 4)
-        alice = asyncio.create_task(verified.caller(b"alices", "10.0.0.2"))
-        await until(lambda: sum(task.done() for task in strange) == 40 - 4 - 15)
-        assert len(reviews) == 4, "no more at once"
-        go.set()
-        assert (await alice).user == "alice"
-        assert reviews.index("alices") <= 5, "after one of the strangers who had waited before"
-        ended = await asyncio.gather(*strange, return_exceptions=True)
-        assert {type(error) for error in ended} == {Denied, Unavailable}
-        assert len(reviews) == 4 + 15 + 1

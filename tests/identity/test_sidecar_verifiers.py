@@ -19,7 +19,6 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.bounded_server import SettingsError
 
 OURS = frozenset({"apps/dashboard", "apps/other"})
 YES: JsonObject = {
@@ -27,11 +26,6 @@ YES: JsonObject = {
     "audiences": ["apps/dashboard"],
     "user": {"username": "alice", "groups": ["dev"]},
 }
-
-
-def test_a_plain_yes_for_one_of_our_audiences_is_believed() -> None:
-    caller = parse_review({"status": YES}, OURS, expires=None)
-    assert (caller.user, caller.groups, caller.audiences) == ("alice", ("dev",), {"apps/dashboard"})
 
 
 @pytest.mark.parametrize(
@@ -82,16 +76,6 @@ def test_labels_are_read_as_the_downward_api_writes_them() -> None:
     for text in ("app", "app=dashboard", '="a"', "app=7"):
         with pytest.raises(ValueError, match=r".+"):
             read_labels(text)
-
-
-async def test_no_labels_are_a_wrong_setting(tmp_path: Path) -> None:
-    async with _nobody() as client:
-        with pytest.raises(SettingsError, match="downward API"):
-            ServiceAudiences(client, namespace="apps", labels=tmp_path / "labels")
-        with pytest.raises(Unavailable, match="did not review"):
-            await TokenReviewVerifier(client, audiences=lambda: OURS).verify(b"token")
-        with pytest.raises(Unavailable, match="no Service selects"):
-            await TokenReviewVerifier(client, audiences=frozenset[str]).verify(b"token")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from token_kit import elliptic, rsa_key
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
+from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.tokens.jwks_cache import (
     CacheTimes,
     FetchedKeys,
@@ -20,7 +20,6 @@ from nodeattest_identity.tokens.jwks_cache import (
     key_file_cache,
     read_key_files,
 )
-from nodeattest_identity.tokens.relying_party import max_age
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 OLD, NEW = elliptic().verifying, rsa_key().verifying
@@ -98,15 +97,6 @@ async def test_keys_are_kept_as_long_as_the_issuer_says_within_bounds(said: floa
     assert issuer.fetches == 2
 
 
-async def test_a_key_that_the_issuer_takes_back_is_gone_with_the_next_fetch() -> None:
-    issuer = Issuer(keys=(OLD, NEW))
-    ring = issuer.ring()
-    await ring.keys_for(OLD.kid)
-    issuer.keys = (NEW,)
-    issuer.now += 300
-    assert await ring.keys_for(OLD.kid) == (NEW,)
-
-
 @pytest.mark.parametrize("error", [AWAY, ODD])
 async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_talks_nonsense(error: Exception) -> None:
     issuer = Issuer()
@@ -124,16 +114,6 @@ async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_ta
     issuer.now += TIMES.min_interval
     assert await ring.keys_for(OLD.kid) == (OLD,)
     assert ring.last_error is None
-
-
-async def test_without_any_keys_the_refusal_is_the_issuers_and_it_is_not_asked_for_each_token() -> None:
-    issuer = Issuer(error=AWAY)
-    ring = issuer.ring()
-    for _ in range(20):
-        with pytest.raises(Unavailable):
-            await ring.keys_for(OLD.kid)
-    assert issuer.fetches == 1
-    assert _depth(AWAY) < 10, "an error that is raised anew grows by each time"
 
 
 async def test_a_token_whose_key_is_known_does_not_wait_for_an_issuer_that_hangs() -> None:
@@ -167,46 +147,7 @@ async def test_keys_from_files_are_read_in_both_forms_and_again_when_they_change
     assert "jwks.json: No such file" in str(ring.last_error)
 
 
-def test_files_without_keys_are_an_error_that_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "empty").write_bytes(b"")
-    for paths in ([tmp_path / "empty"], [tmp_path / "none"], [tmp_path]):
-        with pytest.raises(KeysError, match=str(paths[0])):
-            read_key_files(paths)
-    with pytest.raises(KeysError, match="at least one file"):
-        read_key_files([])
-
-
-@pytest.mark.parametrize(
-    ("caching", "age", "kept"),
-    [
-        ("", "", None),
-        ("public, max-age=3600", "", 3600),
-        ("max-age=3600", "600", 3000),
-        ("max-age=10", "600", 0),
-        ("MAX-AGE = 5", "", 5),
-        ('max-age="7"', "", 7),
-        ("no-cache, max-age=3600", "", 0),
-        ("no-store", "", 0),
-        ("s-maxage=9", "", None),
-        ("x-max-age=9", "", None),
-        ("max-age=-1", "", None),
-        ("max-age=1e9", "", None),
-        ("max-age=9999999999999999", "", None),
-        ("max-age=60", "soon", 60),
-    ],
-)
-def test_what_is_said_of_keeping_is_read_as_it_stands(caching: str, age: str, kept: float | None) -> None:
-    assert max_age(caching, age) == kept
-
-
 def _pem(key: VerifyingKey) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return key.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def _depth(error: BaseException) -> int:
-    depth, trace = 0, error.__traceback__
-    while trace is not None:
-        depth, trace = depth + 1, trace.tb_next
-    return depth

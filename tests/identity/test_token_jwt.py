@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,12 +15,10 @@ from token_kit import (
     EXPECTED,
     ISSUER,
     NOW,
-    SUBJECT,
     b64u,
     bad_tokens,
     claims,
     elliptic,
-    good_tokens,
     header,
     rsa_key,
     token,
@@ -29,7 +26,6 @@ from token_kit import (
 
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.tokens.jwt import Claims, Expected, mint, parse, read_signing_key, signing_key, verify
-from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
 ALL = [rsa_key(), elliptic(), elliptic(bits=384), elliptic(bits=521)]
@@ -48,16 +44,6 @@ def verdict(text: bytes | str, expected: Expected = EXPECTED, now: float = NOW +
     assert not any(part[:20] in str(refused).encode() for part in long), "a refusal that quotes the token"
     assert all((refused.expected, refused.got, refused.remedy))
     return refused.reason
-
-
-@pytest.mark.parametrize("alg", ["RS256", "ES256", "ES384", "ES512"])
-def test_a_token_of_each_algorithm_is_proved(alg: str) -> None:
-    proved = verdict(good_tokens(ALL, NOW, ISSUER)[alg])
-    assert isinstance(proved, Claims)
-    assert (proved.subject, proved.issuer, proved.audiences) == (SUBJECT, ISSUER, (AUDIENCE,))
-    assert (proved.expires, proved.issued_at, proved.not_before, proved.jwt_id) == (NOW + 600, NOW, NOW, None)
-    assert (proved.algorithm, proved.key_id) == (alg, next(key.kid for key in KEYS if key.alg == alg))
-    assert proved.extra == {"kubernetes.io": claims()["kubernetes.io"]}
 
 
 BAD = {
@@ -115,11 +101,6 @@ def test_a_header_with_one_thing_spoilt_is_refused_though_the_signature_is_right
     changed: dict[str, object], reason: Reason
 ) -> None:
     assert verdict(token(ES, header(ES, **changed))) == reason
-
-
-@pytest.mark.parametrize("changed", [{"typ": "jwt"}, {"typ": None}, {"x5t": "AAAA", "x5t#S256": "AAAA"}])
-def test_headers_that_other_issuers_write_are_taken(changed: dict[str, object]) -> None:
-    assert isinstance(verdict(token(ES, header(ES, **changed))), Claims)
 
 
 @pytest.mark.parametrize(
@@ -216,28 +197,6 @@ def test_a_token_may_be_demanded_to_be_short_and_for_one_audience() -> None:
     assert verdict(two, single) == Reason.JWT_AUDIENCE_MISMATCH
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"issuer": ""},
-        {"audiences": frozenset[str]()},
-        {"audiences": frozenset({""})},
-        {"leeway": 5.1},
-        {"leeway": -1.0},
-        {"leeway": float("nan")},
-        {"longest_lifetime": float("nan")},
-        {"longest_lifetime": float("inf")},
-        {"longest_lifetime": 0.0},
-        {"algorithms": ()},
-        {"algorithms": ("HS256",)},
-        {"algorithms": ("none",)},
-    ],
-)
-def test_expectations_that_would_weaken_a_check_cannot_be_written(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        replace(EXPECTED, **wrong)
-
-
 def test_what_we_mint_is_exactly_what_kubernetes_demands_and_we_and_others_take_it() -> None:
     now = int(datetime.now(UTC).timestamp())
     for key in (rsa_key(), ES):
@@ -266,12 +225,6 @@ def test_what_we_mint_is_exactly_what_kubernetes_demands_and_we_and_others_take_
         assert (read["iat"], read["nbf"], read["exp"]) == (now, now, now + 60)
 
 
-def test_extras_never_replace_a_claim_of_ours() -> None:
-    more: JsonObject = {"aud": "everybody"}
-    with pytest.raises(ValueError, match="other names"):
-        mint(ES, issuer=ISSUER, subject="a", audience=AUDIENCE, now=NOW, lifetime=60, jwt_id="1", extra=more)
-
-
 def test_keys_that_relying_parties_do_not_take_do_not_sign() -> None:
     for refused in (elliptic(bits=384).private, ES.verifying.public, "a key"):
         with pytest.raises(KeysError):
@@ -291,9 +244,3 @@ def test_any_bytes_are_a_token_of_one_spelling_or_refused(data: bytes) -> None:
         assert unverified.token == data
         return
     assert reason in {Reason.JWT_MALFORMED, Reason.JWT_ALGORITHM_NOT_ALLOWED}
-
-
-@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
-def test_no_byte_of_a_token_can_be_changed(position: int, byte: int) -> None:
-    changed = GOOD[:position] + bytes([byte]) + GOOD[position + 1 :]
-    assert isinstance(verdict(changed), Claims) is (changed == GOOD)
