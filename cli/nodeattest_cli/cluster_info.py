@@ -29,7 +29,6 @@ from nodeattest_cli.documents import read_objects, read_text
 from nodeattest_cli.errors import AccessError, ExitCode, StateError, UserError, user_errors
 from nodeattest_cli.options import Duration, connected, file_option, output_option
 from nodeattest_cli.output import format_fields, print_document, print_exactly, print_lines, to_json, to_yaml
-from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.clusterinfo import (
     KUBECONFIG_KEY,
@@ -54,6 +53,7 @@ from nodeattest_discovery.token import parse as parse_token
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from nodeattest_parsing.objects import mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 

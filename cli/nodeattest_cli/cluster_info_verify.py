@@ -29,7 +29,6 @@ from nodeattest_cli.errors import AccessError, ExitCode, StateError, UserError, 
 from nodeattest_cli.options import Duration, connected
 from nodeattest_cli.output import print_lines, to_yaml
 from nodeattest_cli.token import read_token
-from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_discovery import tls as pins
 from nodeattest_discovery.clusterinfo import ClusterInfo, parse_ca_bundle
 from nodeattest_discovery.node.address import parse_endpoint
@@ -38,6 +37,7 @@ from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.node.refresh import refresh as ask_for_news
 from nodeattest_discovery.tls import pin_of
+from nodeattest_parsing.objects import flag, items, mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable

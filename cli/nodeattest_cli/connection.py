@@ -18,10 +18,10 @@ from typing import Final, TypeVar
 from nodeattest_cli.errors import UserError, api_error
 from nodeattest_cli.operator_kubeconfig import read_operator_kubeconfig
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import items, strings, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, KubeconfigError
 from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_parsing.objects import items, strings, text
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typing import Final
 import click
 
 from nodeattest_cli.errors import UserError
-from nodeattest_controller.model.objects import items, text
 from nodeattest_parsing import strict_yaml
+from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.values import JsonObject, ParseError
 

@@ -21,13 +21,13 @@ from nodeattest_controller.controllers.node_attested.conditions import (
 from nodeattest_controller.model.attestation import owner_of, parse_attestation
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import MachineView, cluster_of
-from nodeattest_controller.model.objects import condition, items, mapping, metadata, moment, rfc3339, text
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig
+from nodeattest_parsing.objects import condition, items, mapping, metadata, moment, rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ProviderID

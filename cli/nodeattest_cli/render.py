@@ -31,9 +31,9 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields imp
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render as rendered
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION, annotated
 from nodeattest_controller.model.challenge_secret import creates_secrets
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import key_of, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ProviderName

@@ -23,7 +23,6 @@ from nodeattest_cli.connection import Connection, explained, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError, user_errors
 from nodeattest_cli.options import Duration, connected, output_option
 from nodeattest_cli.output import format_table, print_document, print_exactly, print_lines, to_json, to_yaml
-from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_discovery.clusterinfo import parse_ca_bundle
 from nodeattest_discovery.secret import (
     DEFAULT_GROUP,
@@ -42,6 +41,7 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason

@@ -39,7 +39,8 @@ from nodeattest_kube.access_review import review_access
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_kube.fair_queue import RateLimiter
-from nodeattest_parsing.values import JsonObject, JsonValue, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Unavailable
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits

@@ -17,7 +17,8 @@ from nodeattest_discovery import clusterinfo, secret
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.values import JsonObject, JsonValue, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 ChangeFunction = Callable[[str, JsonObject | None], None]
 

@@ -12,7 +12,8 @@ from typing import Final
 
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_parsing.values import JsonObject, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject
 
 _API: Final = ("authorization.k8s.io", "v1")
 

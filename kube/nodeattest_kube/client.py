@@ -68,7 +68,8 @@ from nodeattest_kube.list_watch import (
 )
 from nodeattest_kube.sockets import Resolver
 from nodeattest_kube.transport import ApiResponse, Limits, Transport
-from nodeattest_parsing.values import JsonObject, dig_text
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject
 
 _QUOTED: Final = 80
 """Characters of a refused name that a message repeats."""
@@ -343,7 +344,7 @@ class ApiClient:
                 page = await self._row(path, asked)
             yield page
             count = min(2 * count, most or bounds.objects)
-            following, previous = dig_text(page, "metadata", "continue"), following
+            following, previous = text(page, "metadata", "continue"), following
             if not following:
                 return
             if following == previous:
@@ -367,7 +368,7 @@ class ApiClient:
         table, _length = await self._read(
             "GET", _target(path, {**asked, **ROW_QUERY}), headers=ROW_HEADERS, timeouts=self._list_timeouts
         )
-        if dig_text(table, "kind") != "Table":
+        if text(table, "kind") != "Table":
             raise Malformed(200, "MalformedAnswer", f"GET {path}: one object is too large, and there is no table of it")
         return {"metadata": table.get("metadata"), "items": []}
 

@@ -22,7 +22,8 @@ from typing import Final, NoReturn, Protocol
 from nodeattest_kube.client import collection_path, object_path
 from nodeattest_kube.errors import ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.memory_budget import NextRead
-from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 _JITTER: Final = 1.2
 """client-go's JitterFactor: candidates ask after one to 2.2 retry periods."""
@@ -109,7 +110,7 @@ class LeaseElector:
     @property
     def leader(self) -> str:
         """The identity that held the lease when last seen, empty if none."""
-        return dig_text(self._lease, "spec", "holderIdentity")
+        return text(self._lease, "spec", "holderIdentity")
 
     async def still_leads(self) -> bool:
         """Return whether nobody else has led up to now, by a read of the lease that begins now; raises ApiError.
@@ -222,13 +223,13 @@ class LeaseElector:
     def _ours(self, lease: JsonObject | None) -> JsonObject:
         """Build the lease with us as its holder; acquireTime and leaderTransitions change with the holder only."""
         now = _micro_time(self._now())
-        held = dig_text(lease, "spec", "holderIdentity") == self._identity
+        held = text(lease, "spec", "holderIdentity") == self._identity
         transitions = dig(lease, "spec", "leaseTransitions")
         count = transitions if isinstance(transitions, int) else 0
         spec: JsonObject = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": max(round(self._duration), 1),
-            "acquireTime": (dig_text(lease, "spec", "acquireTime") or now) if held else now,
+            "acquireTime": (text(lease, "spec", "acquireTime") or now) if held else now,
             "renewTime": now,
             "leaseTransitions": count if held or lease is None else count + 1,
         }
@@ -252,7 +253,7 @@ class LeaseElector:
                         return
                 # We were stopped amid a renewal whose answer we never read: its version is news to us.
                 lease = await self._client.get(self._path)
-                if dig_text(lease, "spec", "holderIdentity") == self._identity:
+                if text(lease, "spec", "holderIdentity") == self._identity:
                     await self._client.replace(self._path, self._free(lease))
 
     def _free(self, lease: JsonObject) -> JsonObject:
@@ -267,7 +268,7 @@ def term_of(lease: JsonObject | None) -> LeaseTerm:
     """Read the term of a lease; nobody's, where there is none."""
     transitions = dig(lease, "spec", "leaseTransitions")
     count = transitions if isinstance(transitions, int) and not isinstance(transitions, bool) else 0
-    return dig_text(lease, "spec", "holderIdentity"), dig_text(lease, "metadata", "uid"), count
+    return text(lease, "spec", "holderIdentity"), text(lease, "metadata", "uid"), count
 
 
 async def read_lease(client: LeaseClient, path: str, limit: float) -> JsonObject | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_parsing.values import JsonObject, dig, dig_text, one_line
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject, one_line
 
 _MESSAGE_LIMIT: Final = 512
 """Characters kept of a server's message: enough for an operator, too few to flood a log."""
@@ -113,13 +114,13 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
 
 def error_from_status(status: int, answer: JsonObject, *, fallback: str, retry_after: str = "") -> ApiError:
     """Turn a ``Status`` object (or ``{}``) into the exception; ``retry_after`` is the header's value."""
-    reason = dig_text(answer, "reason") or fallback
+    reason = text(answer, "reason") or fallback
     exists = status == HTTPStatus.CONFLICT and reason == "AlreadyExists"
     kind = AlreadyExists if exists else _BY_STATUS.get(status, ApiError)
     delay = _seconds(retry_after)
     if delay is None:
         delay = _seconds(dig(answer, "details", "retryAfterSeconds"))
-    return kind(status, one_line(reason, _MESSAGE_LIMIT), dig_text(answer, "message") or fallback, retry_after=delay)
+    return kind(status, one_line(reason, _MESSAGE_LIMIT), text(answer, "message") or fallback, retry_after=delay)
 
 
 def _seconds(value: object) -> float | None:

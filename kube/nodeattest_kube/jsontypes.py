@@ -10,20 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text, key_of
-
-__all__ = [
-    "JsonObject",
-    "JsonValue",
-    "TooManyValues",
-    "check_value_count",
-    "dig",
-    "dig_text",
-    "is_before",
-    "key_of",
-    "parse_json",
-    "version_of",
-]
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject
 
 _LONGEST_VERSION: Final = 20
 """Digits of an unsigned number of 64 bits."""
@@ -54,7 +42,7 @@ def check_value_count(body: bytes, most: int) -> int:
 
 def version_of(item: JsonObject) -> tuple[str, str]:
     """Tell one state of one object from every other: its UID and its opaque resourceVersion."""
-    return dig_text(item, "metadata", "uid"), dig_text(item, "metadata", "resourceVersion")
+    return text(item, "metadata", "uid"), text(item, "metadata", "resourceVersion")
 
 
 def is_before(version: str, other: str) -> bool:

@@ -28,7 +28,8 @@ from typing import Final
 
 from nodeattest_kube.errors import Malformed, TooLarge, error_from_status
 from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
-from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 _ABOVE_STATUS_CODES: Final = 600
 
@@ -63,7 +64,7 @@ def parse_event(line: bytes, path: str, max_values: int, skipped: Callable[[], N
     """Parse one watch event (metav1.WatchEvent), None if it is skipped; raise what an ERROR event says."""
     try:
         event = parse_json(line, max_values, duplicates=True)
-        kind, subject = dig_text(event, "type"), dig(event, "object")
+        kind, subject = text(event, "type"), dig(event, "object")
         if kind != "ERROR" and isinstance(subject, dict):
             return WatchEvent(WatchType(kind), subject)
     except TooManyValues as error:

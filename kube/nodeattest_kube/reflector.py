@@ -31,7 +31,8 @@ from nodeattest_kube.list_watch import TRUSTED, WatchEvent, WatchType
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.periodic import RECONNECT, BackoffPolicy
 from nodeattest_kube.store import BATCH, IndexFunction, Store, Version, in_batches
-from nodeattest_parsing.values import JsonObject, JsonValue, dig_text, key_of
+from nodeattest_parsing.objects import key_of, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 _HEALTHY: Final = 10.0
 """Seconds that a watch must have lasted for the server to count as well again."""
@@ -276,7 +277,7 @@ class Reflector:
             self._complain(error)
             self._version, self._set_back = None, True
             return
-        version = dig_text(page, "metadata", "resourceVersion")
+        version = text(page, "metadata", "resourceVersion")
         if is_before(version, reached):
             where = f"{self._client.log_name}{self._path}"
             _log.warning("%s was set back from version %s to %s and is listed again", where, reached, version)
@@ -308,7 +309,7 @@ class Reflector:
         try:
             async with aclosing(pages):
                 async for page in pages:
-                    version = dig_text(page, "metadata", "resourceVersion")
+                    version = text(page, "metadata", "resourceVersion")
                     count += 1
                     self._bound(count)  # Pages may be empty, but not without end.
                     await self._read_page(page, listed)
@@ -329,7 +330,7 @@ class Reflector:
         items = page.get("items") or []
         if not isinstance(items, list):
             raise self._malformed("a list without items")
-        kind = dig_text(page, "kind").removesuffix("List")
+        kind = text(page, "kind").removesuffix("List")
         for number, item in enumerate(items, start=1):
             if number % BATCH == 0:
                 await self._client.pause()
@@ -385,7 +386,7 @@ class Reflector:
                 if not self._shares:
                     self._bound(len(self._store))
                 self._put(key, version, self._kept(item))
-        reached = dig_text(event.object, "metadata", "resourceVersion")
+        reached = text(event.object, "metadata", "resourceVersion")
         if not reached:
             raise self._malformed("an event without a resourceVersion")
         self._version = reached
@@ -415,7 +416,7 @@ class Reflector:
 
     def _identify(self, item: JsonValue) -> tuple[str, Version, JsonObject]:
         """Name an object and its version."""
-        if not isinstance(item, dict) or not dig_text(item, "metadata", "name"):
+        if not isinstance(item, dict) or not text(item, "metadata", "name"):
             raise self._malformed("an object without a name")
         return key_of(item), version_of(item), item
 
@@ -426,7 +427,7 @@ class Reflector:
 
     def _is_usable(self, key: str, item: JsonObject) -> bool:
         """Whether an object can be asked for by its name, and its name be kept in queues and logs."""
-        name, namespace = dig_text(item, "metadata", "name"), dig_text(item, "metadata", "namespace")
+        name, namespace = text(item, "metadata", "name"), text(item, "metadata", "namespace")
         if is_segment(name) and (is_segment(namespace) or not namespace) and len(name + namespace) <= _LONGEST_NAME:
             return True
         self._pass_over(key, "its name is too long, or none for a path")

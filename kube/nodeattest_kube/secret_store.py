@@ -16,8 +16,9 @@ from typing import Final
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, NotFound
+from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
-from nodeattest_parsing.values import JsonObject, JsonValue, ParseError, dig, dig_text
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 
 _ATTEMPTS: Final = 5
 """Writes that others were faster with, in one update."""
@@ -73,18 +74,18 @@ class SecretStore:
         document: JsonObject = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data}
         if old is None:
             return await self._client.create(self._collection, {**document, "metadata": metadata})
-        metadata["resourceVersion"] = dig_text(old, "metadata", "resourceVersion")
+        metadata["resourceVersion"] = text(old, "metadata", "resourceVersion")
         labels = dig(old, "metadata", "labels")
         if isinstance(labels, dict):
             metadata["labels"] = labels
-        document["type"] = dig_text(old, "type") or "Opaque"
+        document["type"] = text(old, "type") or "Opaque"
         return await self._client.replace(self._path, {**document, "metadata": metadata})
 
 
 def secret_bytes(secret: JsonObject | None, name: str) -> bytes | None:
     """Decode one value of a Secret's ``data``; None where it is absent, empty or no base64."""
     try:
-        return decode_base64(dig_text(secret or {}, "data", name)) or None
+        return decode_base64(text(secret or {}, "data", name)) or None
     except ParseError:
         return None
 

@@ -1,6 +1,6 @@
 """The one error of all parsers.
 
-The types of parsed JSON and YAML, and how to follow field names in them.
+The types of parsed JSON and YAML; ``objects`` reads them.
 
 Foreign text as it may be shown: it forges no line, moves no cursor and floods no log.
 
@@ -33,27 +33,6 @@ JsonObject = dict[str, JsonValue]
 IntegerJsonValue = str | int | bool | None | list["IntegerJsonValue"] | dict[str, "IntegerJsonValue"]
 """JSON whose numbers are integers."""
 IntegerJsonObject = dict[str, IntegerJsonValue]
-
-
-def dig(value: JsonValue, *path: str) -> JsonValue:
-    """Follow field names into nested objects; None where the way ends early."""
-    for field in path:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(field)
-    return value
-
-
-def dig_text(value: JsonValue, *path: str) -> str:
-    """Follow field names to a string; the empty string where there is none (Go's zero value)."""
-    found = dig(value, *path)
-    return found if isinstance(found, str) else ""
-
-
-def key_of(item: JsonObject) -> str:
-    """Name an object within its collection: ``namespace/name``, or ``name`` when it has no namespace."""
-    namespace, name = dig_text(item, "metadata", "namespace"), dig_text(item, "metadata", "name")
-    return f"{namespace}/{name}" if namespace else name
 
 
 def visible(text: str) -> str:

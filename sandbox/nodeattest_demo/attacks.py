@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from nodeattest_controller.model.objects import text
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_demo.lying_server import LyingServer
 from nodeattest_demo.machines import AttestorSettings, ClaimedIdentity, DemoFailure, MachineSpec
@@ -34,6 +33,7 @@ from nodeattest_demo.world import join_info_with_pin, provision, run_join
 from nodeattest_discovery import clusterinfo, token
 from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_parsing.objects import text
 from nodeattest_providers import envelope, pem
 from nodeattest_providers.aws import protocol as aws
 from nodeattest_providers.aws.node.imds import (

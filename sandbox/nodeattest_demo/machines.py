@@ -17,8 +17,8 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
 from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.objects import items, mapping, rfc3339, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ProviderName, Purpose, SignerName, signer_for
 from nodeattest_sandbox.client import ApiRefusal, Client

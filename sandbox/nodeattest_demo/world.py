@@ -33,7 +33,6 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     NODE_CLIENT_ROLE,
     Permission,
 )
-from nodeattest_controller.model.objects import condition, flag, items, mapping, text
 from nodeattest_demo.machines import (
     AttestorSettings,
     Children,
@@ -48,6 +47,7 @@ from nodeattest_discovery import tls as pins
 from nodeattest_discovery.secret import DEFAULT_GROUP
 from nodeattest_discovery.token import generate
 from nodeattest_kube import client as paths
+from nodeattest_parsing.objects import condition, flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.client import ApiRefusal, Client

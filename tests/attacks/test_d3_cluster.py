@@ -23,7 +23,7 @@ from spoilt_objects import OBJECTS
 from spoilt_requests import REQUESTS
 from world import CSRS, World
 
-from nodeattest_controller.model.objects import mapping
+from nodeattest_parsing.objects import mapping
 from nodeattest_providers import pem
 from nodeattest_providers import pkcs10 as csr
 from nodeattest_providers.envelope import LABELS

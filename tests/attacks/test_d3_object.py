@@ -10,7 +10,7 @@ from catalogue import ROWS, Row
 from spoilt_objects import OBJECTS, stored
 
 from nodeattest_controller.model.csr_request import parse_request, summarize
-from nodeattest_controller.model.objects import mapping
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 

@@ -13,8 +13,8 @@ from catalogue import Expected, Row, Verdict
 from node_attested_kit import NOW, machine
 from node_attested_world import NodeAttestedWorld, claim
 
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.cluster_controller import CSRDenied
+from nodeattest_parsing.objects import text
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import Purpose
 

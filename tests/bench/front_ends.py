@@ -22,7 +22,8 @@ from nodeattest_discovery.token import generate
 from nodeattest_identity.addon.gateway.target import ROOT
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.tokens.jwt import SigningKey, mint, signing_key
-from nodeattest_parsing.values import JsonObject, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_sandbox

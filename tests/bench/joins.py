@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from bench.environment import BenchEnvironment
-from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_demo.machines import call_plugin, node_kubeconfig, write_private_file
 from nodeattest_demo.platforms import TpmDemoPlatform
 from nodeattest_demo.world import DemoMachine, provision
 from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.objects import items, mapping, strings, text
 
 IDLE = (sys.executable, "-I", "-c", "pass")
 """An interpreter that does nothing: what any Python program takes here."""

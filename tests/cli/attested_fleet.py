@@ -9,7 +9,7 @@ from typing import cast
 
 from nodeattest_controller import manifests
 from nodeattest_controller.model.attestation import attestation_name
-from nodeattest_controller.model.objects import rfc3339
+from nodeattest_parsing.objects import rfc3339
 from nodeattest_providers.identifiers import ProviderID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at

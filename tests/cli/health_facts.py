@@ -23,8 +23,8 @@ from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLI
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION, lease_annotations
-from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_controller.model.webhook_configuration import MUTATING, shipped_configuration
+from nodeattest_parsing.objects import items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import ProviderName
 

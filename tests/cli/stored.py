@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_controller.model.objects import mapping
 from nodeattest_demo.forged_tpm import ForgedTpm
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import cluster_pin

@@ -18,10 +18,10 @@ import pytest
 from polling import eventually
 
 from nodeattest_controller.controllers.auto_approval.decide import CLOSED_REASONS
-from nodeattest_controller.model.objects import items, text
 from nodeattest_demo.attacks import attacks_for
 from nodeattest_demo.display import AttackResult
 from nodeattest_demo.platforms import PLATFORMS
+from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 from tools import demo_picture

@@ -36,9 +36,9 @@ from nodeattest_cli.doctor.model import GROUPS, HealthSeverity, exit_code, to_do
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
-from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.webhook_configuration import LABEL
-from nodeattest_parsing.values import JsonObject, JsonValue, key_of
+from nodeattest_parsing.objects import items, key_of, mapping, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 ERROR, WARNING, UNKNOWN = HealthSeverity.ERROR, HealthSeverity.WARNING, HealthSeverity.UNKNOWN
 DOCS = Path(__file__).parents[2] / "docs" / "monitor.md"

@@ -13,9 +13,9 @@ from nodeattest_cli.doctor.collect import HealthTarget, gather, read_source
 from nodeattest_cli.doctor.command import examine
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code
-from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.webhook_configuration import MUTATING
 from nodeattest_kube.errors import ApiError
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 HANG_GUARD = 60.0

@@ -17,7 +17,7 @@ from nodeattest_cli.explain.collect import newest
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_cli.main import main
 from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_controller.model.objects import mapping
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.canonical_json import b64encode

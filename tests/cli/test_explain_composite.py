@@ -8,7 +8,7 @@ import pytest
 from stored import MACHINE, Join, changed, stored_csr
 
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
-from nodeattest_controller.model.objects import mapping
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.identifiers import ProviderName

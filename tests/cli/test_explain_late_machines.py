@@ -8,7 +8,7 @@ from late_machines import put_machine, serve_metal3
 from tpm_world import SoftTpm
 
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
-from nodeattest_controller.model.objects import mapping, text
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderID
 from nodeattest_sandbox.pki import ClusterPki

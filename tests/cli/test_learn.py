@@ -13,7 +13,7 @@ from nodeattest_cli.main import main
 from nodeattest_cli.policy.check import problems
 from nodeattest_cli.policy.learn import BootRecord, propose, registers_from_attestation
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import mapping, rfc3339
+from nodeattest_parsing.objects import mapping, rfc3339
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.tpm.config import TpmPolicy, parse_policy

@@ -12,7 +12,7 @@ from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
 from nodeattest_controller.model.issuance_rules import bound_group
-from nodeattest_controller.model.objects import moment
+from nodeattest_parsing.objects import moment
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.control_plane import start_sandbox
 

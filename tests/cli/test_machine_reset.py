@@ -11,7 +11,7 @@ from attested_fleet import LEDGERS, PINS, SPKI, AttestedFleet
 
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import items
+from nodeattest_parsing.objects import items
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import start_sandbox
 

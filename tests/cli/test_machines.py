@@ -15,7 +15,7 @@ from nodeattest_cli.machines.list import outage_budget
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.node_attested.conditions import RefusedClaim
-from nodeattest_controller.model.objects import mapping, rfc3339
+from nodeattest_parsing.objects import mapping, rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap

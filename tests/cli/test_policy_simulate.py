@@ -12,7 +12,7 @@ import pytest
 from attested_fleet import LEDGERS, NAMESPACE, PINS, AttestedFleet
 
 from nodeattest_cli.main import main
-from nodeattest_controller.model.objects import rfc3339
+from nodeattest_parsing.objects import rfc3339
 from nodeattest_sandbox import fleet as sandbox_fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 from nodeattest_sandbox.control_plane import start_sandbox

@@ -10,8 +10,8 @@ import pytest
 from kustomized import TREE, documents, kustomizations, kustomized
 
 from nodeattest_controller.main import run
-from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.settings import Settings
+from nodeattest_parsing.objects import flag, items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap

@@ -29,8 +29,6 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
 from nodeattest_controller.controllers.auto_approval.status import StatusReporter
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import condition as find
-from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -38,6 +36,8 @@ from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.errors import Forbidden
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
+from nodeattest_parsing.objects import condition as find
+from nodeattest_parsing.objects import flag, items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 KEY: Final = ClusterKey("fleet/blue")

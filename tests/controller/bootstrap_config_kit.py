@@ -23,10 +23,10 @@ from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT,
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.patch import json_patch

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from nodeattest_controller.model.objects import items, mapping, number, text
+from nodeattest_parsing.objects import items, mapping, number, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 _SELECTION = re.compile(r"\bself((?:\.[A-Za-z_]\w*)+)(?!\w*\()")

@@ -25,7 +25,6 @@ from nodeattest_controller.controllers.csr.reconciler import PendingAges, Reconc
 from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import condition, items, mapping, rfc3339, text
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
@@ -39,6 +38,7 @@ from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.list_watch import WatchType
 from nodeattest_kube.memory_budget import MemoryPool
+from nodeattest_parsing.objects import condition, items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import Check

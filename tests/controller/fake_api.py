@@ -23,7 +23,8 @@ from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.list_watch import WatchEvent, WatchType
 from nodeattest_kube.sockets import Resolver
-from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError
 
@@ -110,7 +111,7 @@ class FakeApi(ApiClient):
         await self._call("POST", path)
         if path in self.answers:
             return self.answers[path](body)
-        at = f"{unquote(path)}/{dig_text(body, 'metadata', 'name')}"
+        at = f"{unquote(path)}/{text(body, 'metadata', 'name')}"
         if at in self.objects:
             raise AlreadyExists(409, "AlreadyExists", f"{at} exists")
         return copy.deepcopy(self._store(at, body, WatchType.ADDED))
@@ -147,7 +148,7 @@ class FakeApi(ApiClient):
         if found is None:
             raise _not_found(path)
         for name, wanted in (("uid", uid), ("resourceVersion", resource_version)):
-            if wanted is not None and dig_text(found, "metadata", name) != wanted:
+            if wanted is not None and text(found, "metadata", name) != wanted:
                 raise Conflict(409, "Conflict", f"{path}: another {name}")
         self.remove(at)
 
@@ -219,8 +220,8 @@ class FakeApi(ApiClient):
         if found is None:
             raise _not_found(path)
         for name in ("resourceVersion", "uid"):
-            wanted = dig_text(body, "metadata", name)
-            if wanted and wanted != dig_text(found, "metadata", name):
+            wanted = text(body, "metadata", name)
+            if wanted and wanted != text(found, "metadata", name):
                 raise Conflict(409, "Conflict", f"{path}: the object has been modified")
 
     def _store(self, path: str, body: JsonObject, kind: WatchType) -> JsonObject:
@@ -230,7 +231,7 @@ class FakeApi(ApiClient):
         namespace = _namespace(path)
         if namespace:
             meta["namespace"] = namespace
-        uid = dig_text(known or {}, "metadata", "uid") or dig_text(body, "metadata", "uid")
+        uid = text(known or {}, "metadata", "uid") or text(body, "metadata", "uid")
         meta["uid"] = uid or f"uid-{self._version}"
         meta["resourceVersion"] = str(self._version)
         before = dig(known or {}, "metadata", "generation")
@@ -285,7 +286,7 @@ def _selected(obj: JsonObject, query: Mapping[str, str]) -> bool:
         if name not in known or ("" not in wanted and known[name] not in wanted):
             return False
     field, _, value = query.get("fieldSelector", "").partition("=")
-    return not field or dig_text(obj, *field.split(".")) == value
+    return not field or text(obj, *field.split(".")) == value
 
 
 def _meta(obj: JsonObject) -> JsonObject:

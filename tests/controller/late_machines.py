@@ -6,7 +6,7 @@ from typing import Final
 
 from csr_world import CAPI, World, machine
 
-from nodeattest_controller.model.objects import mapping
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 GROUP: Final = "infrastructure.cluster.x-k8s.io"

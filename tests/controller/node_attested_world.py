@@ -15,12 +15,12 @@ from nodeattest_controller.controllers.node_attested.reconciler import NodeAttes
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation, render_attestation
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import condition, items, mapping, text
 from nodeattest_controller.model.refusals import parse_refusals
 from nodeattest_controller.runtime.cluster_controller import CSRDenied
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.events import EventRecorder
+from nodeattest_parsing.objects import condition, items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 

@@ -31,8 +31,8 @@ from nodeattest_controller.model.attestation import (
 )
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.issuance_rules import check_pinned_fingerprints
-from nodeattest_controller.model.objects import items, mapping, text, text_map
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_parsing.objects import items, mapping, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE, pins_for
 from nodeattest_providers.errors import Check, Denied, Reason

@@ -29,9 +29,9 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     SubjectKind,
     is_attested,
 )
-from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 TOKENS, NODES = SubjectKind.BOOTSTRAPPERS, SubjectKind.NODES

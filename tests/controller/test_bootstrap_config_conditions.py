@@ -16,8 +16,8 @@ from nodeattest_controller.controllers.bootstrap_config.decide import Allow, dec
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL
-from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_controller.model.webhook_configuration import shipped_configuration
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 TOKEN: Final = "abcdef.0123456789abcdef"

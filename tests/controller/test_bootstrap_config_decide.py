@@ -18,8 +18,8 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     needs_no_facts,
     refuse_unnamed,
 )
-from nodeattest_controller.model.objects import items, mapping
 from nodeattest_controller.model.policy import Policy
+from nodeattest_parsing.objects import items, mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 

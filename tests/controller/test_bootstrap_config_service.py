@@ -35,10 +35,10 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
 from nodeattest_controller.controllers.bootstrap_config.server import FileCertificate, unproven_limits
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_discovery.front.service import FrontLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
+from nodeattest_parsing.objects import items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox

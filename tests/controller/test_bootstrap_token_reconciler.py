@@ -38,7 +38,6 @@ from nodeattest_controller.controllers.bootstrap_token.reconciler import (
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import new_attestation, render_attestation
-from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
@@ -48,6 +47,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox import fleet

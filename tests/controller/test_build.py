@@ -16,8 +16,9 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.objects import dig
 from nodeattest_parsing.strict_base64 import encode_base64
-from nodeattest_parsing.values import JsonObject, dig
+from nodeattest_parsing.values import JsonObject
 
 ALL = ("*", "standing", "hardening", "bootstrap-token", "bootstrap-signer", "token-cleaner")
 SECRET = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-challenge-keys"

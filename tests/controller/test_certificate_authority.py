@@ -18,7 +18,7 @@ from nodeattest_controller.model.certificate_authority import (
     names_in,
     sign_certificate,
 )
-from nodeattest_controller.model.objects import mapping
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, Purpose

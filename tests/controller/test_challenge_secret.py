@@ -26,7 +26,6 @@ from nodeattest_controller.controllers.challenge_secret import (
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
-from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -35,6 +34,7 @@ from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.errors import ApiError, Forbidden, Invalid
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
+from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.node_interface import SecretBytes

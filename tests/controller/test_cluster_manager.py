@@ -13,7 +13,6 @@ from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_pa
 from polling import others_run, until
 
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
@@ -25,6 +24,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, KubeconfigError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import BackoffPolicy
+from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject
 
 KEY = ClusterKey("fleet/blue")

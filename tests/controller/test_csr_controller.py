@@ -32,7 +32,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.errors import TooManyRequests, Unreachable
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_parsing.values import dig_text
+from nodeattest_parsing.objects import text
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.verifier_interface import NodeRequest
 
@@ -174,7 +174,7 @@ async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -
         kept = runner.workload.requests.get("b")
         assert kept is not None
         await runner.workload.deny(kept, "Tested", "by somebody else")
-        await until(lambda: script.ended == [dig_text(kept, "metadata", "uid")])
+        await until(lambda: script.ended == [text(kept, "metadata", "uid")])
         assert controller.queue.delayed == 0
         runner.changed(frozenset({"tpm://a"}))
         assert controller.queue.depth == 0

@@ -16,9 +16,9 @@ from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.csr_request import RequestState
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.verification.checks import Needs, Pipeline, RequestCheck, Round, Stage
 from nodeattest_controller.verification.facts import FactSource, RequestFacts
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonValue
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.identifiers import PROVIDER_ID_OID, Purpose

@@ -25,9 +25,9 @@ from nodeattest_controller.model.csr_request import (
     parse_kubelet_request,
 )
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.sources import node_key
 from nodeattest_kube.errors import Conflict
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID

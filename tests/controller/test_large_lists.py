@@ -39,7 +39,8 @@ from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import BATCH
-from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
 
@@ -301,7 +302,7 @@ async def test_caches_that_list_at_once_stay_within_one_bound_and_a_namespace_wi
     kept: Counter[str] = Counter()
     for cache in caches:
         for item in cache.values():
-            kept[dig_text(item, "metadata", "namespace")] += object_size("", ("", ""), item)
+            kept[text(item, "metadata", "namespace")] += object_size("", ("", ""), item)
     assert kept["b"] > 0
     assert 400_000 < kept["a"] <= 500_000
     assert kept.total() <= 1_000_000

@@ -13,8 +13,8 @@ from cryptography import x509
 from csr_world import CSRS, OneRound, World, request
 from late_machines import put_host, put_machine, put_metal3, serve_metal3
 
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.sources import machine_key
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonValue
 from nodeattest_providers.errors import Reason

@@ -25,12 +25,12 @@ from nodeattest_controller.model.machine_record import (
     views_of_record,
 )
 from nodeattest_controller.model.node_names import NameSources
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.verification.infrastructure import read_infrastructure
 from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox

@@ -15,10 +15,10 @@ from nodeattest_controller.controllers.bootstrap_config import handler as admiss
 from nodeattest_controller.main import run
 from nodeattest_controller.model import attestation, policy
 from nodeattest_controller.model import webhook_configuration as webhook_label
-from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.runtime import challenge_keys, workload_client
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
+from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers as names
 from nodeattest_sandbox.apiserver.patch import json_patch

@@ -22,7 +22,8 @@ from nodeattest_controller.metrics_server import ScrapeAuthorizer, ScrapeRefused
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, Unreachable
-from nodeattest_parsing.values import JsonObject, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client

@@ -29,10 +29,10 @@ from nodeattest_controller.controllers.node_attested.decide import (
 from nodeattest_controller.controllers.node_attested.pending import HELD, MissingMachines
 from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.objects import flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import Purpose

@@ -26,9 +26,9 @@ from nodeattest_controller.controllers.node_attested.reconciler import (
 from nodeattest_controller.controllers.node_attested.refusal_recorder import RECORD_PAUSE, STATUS_REMEDY
 from nodeattest_controller.model.attestation import new_attestation
 from nodeattest_controller.model.machine_view import view_of_machine
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.cluster_controller import CSRIssued
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose

@@ -10,10 +10,10 @@ from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
 
 from nodeattest_controller.model.infrastructure_kinds import HOSTS
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.platform_cache import PlatformCache
 from nodeattest_kube.errors import Forbidden, Unreachable
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.pki import ClusterPki

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nodeattest_cli.policy.check import problems
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import items, mapping, number, text
 from nodeattest_controller.model.policy import ServingPolicy, check_authorized, parse_attestation_policy, policy_for
+from nodeattest_parsing.objects import items, mapping, number, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName

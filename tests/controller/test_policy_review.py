@@ -10,8 +10,8 @@ from bootstrap_config_kit import alone, answer_of, handled, now, review
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Refuse, Verdict
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_controller.model.objects import strings, text
 from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.objects import strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 API = "attestation.cluster.x-k8s.io/v1alpha1"

@@ -31,7 +31,6 @@ from nodeattest_controller.controllers.policy_status.decide import (
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.metrics import POLICY_REASONS, Metrics
 from nodeattest_controller.model import webhook_configuration as webhook_label
-from nodeattest_controller.model.objects import mapping, rfc3339
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import WebhookCalls, webhook_calls
 from nodeattest_controller.runtime.guard import LeaderOwnsAll
@@ -39,7 +38,8 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_controller.verification.policy_validation import first_flaw
 from nodeattest_kube.events import EventRecorder
-from nodeattest_parsing.values import JsonObject, JsonValue, dig
+from nodeattest_parsing.objects import dig, mapping, rfc3339
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import CAPI, CSRS, NODE, PROVIDER_ID, OneRound, World, machine, request
 from tpm_world import PCR_VALUES, VERSION, SoftTpm, parsed
 
-from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_kube.errors import Forbidden
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive

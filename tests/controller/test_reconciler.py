@@ -29,11 +29,11 @@ from nodeattest_controller.controllers.csr.issuer import clamp_lifetime, is_reus
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation import IssuedCertificate, reset
-from nodeattest_controller.model.objects import items, mapping, rfc3339, text
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
 from nodeattest_controller.runtime.workload_client import CURRENT
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_parsing.objects import items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import CHALLENGE_TTL

@@ -25,9 +25,9 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
     RefusalReporter,
 )
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
-from nodeattest_controller.model.objects import items, mapping, text
 from nodeattest_kube.errors import Conflict, Forbidden
 from nodeattest_kube.events import EventRecorder
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 

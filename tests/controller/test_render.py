@@ -22,7 +22,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
     PROVIDER_ID_SCRIPT,
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
-from nodeattest_controller.model.objects import items, mapping, strings, text
+from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import ProviderName
 

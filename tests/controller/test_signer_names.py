@@ -23,12 +23,12 @@ from nodeattest_controller.controllers.signer_names import (
     signers_of,
 )
 from nodeattest_controller.manifests import crds
-from nodeattest_controller.model.objects import condition, items
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.errors import Forbidden
+from nodeattest_parsing.objects import condition, items
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox

@@ -21,12 +21,12 @@ from fake_api import FakeApi
 from virtual import now, run_virtually
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE, Result
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import AttestationOrder
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector
 from nodeattest_kube.errors import Conflict, Unreachable
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID

@@ -12,11 +12,11 @@ from polling import until
 
 from nodeattest_controller.build import build_manager
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.runtime.guard import ANOTHER, SERVED, WATCH_FILTER_LABEL, mark_of, mark_text
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 
 LEDGERS = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations"

@@ -18,7 +18,8 @@ from nodeattest_discovery.controllers.bootstrap_signer import (
 )
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_parsing.values import JsonObject, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 ONE = BootstrapToken("abc123", SECRET)

@@ -19,7 +19,7 @@ import pytest
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.main import main
 from nodeattest_cli.policy.check import problems
-from nodeattest_controller.model.objects import strings, text
+from nodeattest_parsing.objects import strings, text
 
 TREE = Path(__file__).parents[2]
 BIN = Path(sys.prefix) / "bin"

@@ -21,7 +21,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "values and refusals",
         (
-            "parsing/nodeattest_parsing/{errors,values,printable,strict_base64,strict_json,times,compact_jws}.py",
+            "parsing/nodeattest_parsing/{errors,values,objects,strict_base64,strict_json,times,compact_jws}.py",
             "providers/nodeattest_providers/{errors,names,identifiers}.py",
         ),
     ),

@@ -11,7 +11,8 @@ from nodeattest_kube.errors import KubeconfigError, error_from_status
 from nodeattest_kube.jsontypes import parse_json, version_of
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, parse_kubeconfig
 from nodeattest_kube.list_watch import OBJECT, LineBuffer, PageLimits, drop_oversized
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import key_of
+from nodeattest_parsing.values import JsonObject
 
 _LONGEST_MESSAGE: Final = 2048
 _LINE: Final = 64

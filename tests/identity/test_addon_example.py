@@ -8,7 +8,8 @@ from addon_kit import documents, sidecar_arguments
 
 from nodeattest_cli.addon_auth import sidecar
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES
-from nodeattest_parsing.values import JsonObject, JsonValue, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 
 def only(kind: str) -> JsonObject:

@@ -22,7 +22,7 @@ from nodeattest_identity.addon.gateway.keyset import (
 )
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_parsing.values import dig_text
+from nodeattest_parsing.objects import text
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
 
@@ -59,7 +59,7 @@ class Replicas:
 
     async def stored(self) -> bytes:
         secret = await self.client.get(paths.core_path("secrets", SECRET_NAME, namespace=self.namespace))
-        return base64.b64decode(dig_text(secret, "data", "keys.json"))
+        return base64.b64decode(text(secret, "data", "keys.json"))
 
     async def write(self, data: str) -> None:
         path = paths.core_path("secrets", SECRET_NAME, namespace=self.namespace)

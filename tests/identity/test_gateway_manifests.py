@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nodeattest_cli.addon_auth import gateway
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_identity.addon.gateway.keyset import SECRET_NAME
 from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES, STALLED_BYTES
+from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 
 MADE = manifests.objects("addon-gateway")

@@ -10,7 +10,8 @@ from virtual import now
 
 from nodeattest_kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
 from nodeattest_kube.jsontypes import version_of
-from nodeattest_parsing.values import JsonObject, dig_text
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject
 
 
 class LeaseServer:
@@ -67,7 +68,7 @@ class Wire:
         return await self._answered(deepcopy(self.server.leases[name]))
 
     async def create(self, path: str, body: JsonObject) -> JsonObject:
-        name = dig_text(body, "metadata", "name")
+        name = text(body, "metadata", "name")
         return await self._send(lambda: self._create(name, body), "create", f"{path}/{name}")
 
     async def replace(self, path: str, body: JsonObject) -> JsonObject:

@@ -14,7 +14,8 @@ from nodeattest_kube.elector import LeaseElector
 from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unauthorized, Unreachable
 from nodeattest_kube.list_watch import OBJECT
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.values import JsonObject, dig_text
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 
 NAMESPACE = "default"
@@ -61,7 +62,7 @@ async def test_an_objects_life_with_every_verb(admin: ApiClient) -> None:
     assert (await admin.get(maps("life")))["data"] == {"c": "3"}
     with pytest.raises(Conflict):
         await admin.delete(maps("life"), uid="00000000-0000-0000-0000-000000000000")
-    await admin.delete(maps("life"), uid=dig_text(replaced, "metadata", "uid"))
+    await admin.delete(maps("life"), uid=text(replaced, "metadata", "uid"))
     with pytest.raises(NotFound):
         await admin.get(maps("life"))
 
@@ -86,10 +87,10 @@ async def test_a_paged_list_is_whole(admin: ApiClient) -> None:
     for number in range(5):
         await admin.create(maps(), config_map(f"page-{number}"))
     pages = [page async for page in admin.pages(maps(), {"labelSelector": "room=kube"}, limit=2)]
-    names = [dig_text(item, "metadata", "name") for page in pages for item in _items(page)]
+    names = [text(item, "metadata", "name") for page in pages for item in _items(page)]
     assert [name for name in names if name.startswith("page-")] == [f"page-{number}" for number in range(5)]
     assert len(pages) >= 3
-    assert len({dig_text(page, "metadata", "resourceVersion") for page in pages}) == 1
+    assert len({text(page, "metadata", "resourceVersion") for page in pages}) == 1
 
 
 async def test_an_object_whose_texts_are_full_of_commas_is_read_as_any_other(admin: ApiClient) -> None:
@@ -98,7 +99,7 @@ async def test_an_object_whose_texts_are_full_of_commas_is_read_as_any_other(adm
     for name in ("many-a", "many-c"):
         await admin.create(maps(), config_map(name))
     pages = [page async for page in admin.pages(maps(), limit=1)]
-    names = [dig_text(item, "metadata", "name") for page in pages for item in _items(page)]
+    names = [text(item, "metadata", "name") for page in pages for item in _items(page)]
     assert all(f"many-{each}" in names for each in "abc")
     reflector = Reflector(admin, maps(), on_change=lambda _key, _item: None, query={"labelSelector": "room=kube"})
     running = asyncio.create_task(reflector.run())
@@ -122,7 +123,7 @@ async def test_a_name_with_a_backslash_can_be_asked_for(admin: ApiClient, contro
     group = ("rbac.authorization.k8s.io", "v1", "clusterroles")
     await admin.create(collection_path(*group), role)
     found = await admin.get(object_path(*group, "back\\slash"))
-    assert dig_text(found, "metadata", "name") == "back\\slash"
+    assert text(found, "metadata", "name") == "back\\slash"
     await admin.delete(object_path(*group, "back\\slash"))
 
 
@@ -155,11 +156,11 @@ async def test_a_reflector_follows_through_restart_and_lost_history(
         await until(lambda: reflector.get("default/followed") is not None)
         await asyncio.to_thread(plane.expire_history)
         await write(plane, "2")
-        await until(lambda: dig_text(reflector.get("default/followed"), "data", "n") == "2")
+        await until(lambda: text(reflector.get("default/followed"), "data", "n") == "2")
         if control_plane_kind == "sandbox":  # A real one was restarted to lose its history.
             await asyncio.to_thread(plane.restart)
         await write(plane, "3")
-        await until(lambda: dig_text(reflector.get("default/followed"), "data", "n") == "3")
+        await until(lambda: text(reflector.get("default/followed"), "data", "n") == "3")
         async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
             await client.delete(maps("followed"))
         await until(lambda: told[-1] == ("default/followed", True))
@@ -220,4 +221,4 @@ async def test_one_of_two_candidates_leads_and_the_other_follows(plane: ControlP
         following.cancel()
         await asyncio.gather(leading, following, return_exceptions=True)
         released = await one.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-room")
-        assert dig_text(released, "spec", "holderIdentity") == ""
+        assert text(released, "spec", "holderIdentity") == ""

@@ -17,7 +17,8 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_parsing.values import JsonObject, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -52,7 +53,7 @@ class Leases:
         await self._arrive()
         if self.lease is None:
             raise NotFound(404, "NotFound", path)
-        if dig_text(body, "metadata", "resourceVersion") != str(self.version):
+        if text(body, "metadata", "resourceVersion") != str(self.version):
             raise Conflict(409, "Conflict", path)
         return await self._store(body)
 
@@ -70,7 +71,7 @@ class Leases:
         metadata = self.lease["metadata"]
         assert isinstance(metadata, dict)
         metadata["resourceVersion"] = str(self.version)
-        holder = dig_text(body, "spec", "holderIdentity")
+        holder = text(body, "spec", "holderIdentity")
         if not self.history or self.history[-1][1] != holder:
             self.history.append((now(), holder))
         if self.answer_delay:
@@ -130,10 +131,10 @@ def test_the_first_candidate_leads_and_the_second_waits() -> None:
             "holderIdentity": "one",
             "leaseDurationSeconds": 15,
             "acquireTime": "2026-01-01T00:00:00.010000Z",
-            "renewTime": dig_text(leases.lease, "spec", "renewTime"),
+            "renewTime": text(leases.lease, "spec", "renewTime"),
             "leaseTransitions": 0,
         }
-        assert dig_text(leases.lease, "spec", "renewTime") > "2026-01-01T00:04:55"
+        assert text(leases.lease, "spec", "renewTime") > "2026-01-01T00:04:55"
         await stop(two, one)
 
     run_virtually(main())
@@ -287,7 +288,7 @@ def test_a_stolen_lease_ends_the_term_at_the_next_renewal() -> None:
         with pytest.raises(LostLease, match="thief"):
             await task
         assert now() < 9 + 2 + 0.6
-        assert dig_text(leases.lease, "spec", "holderIdentity") == "thief"
+        assert text(leases.lease, "spec", "holderIdentity") == "thief"
 
     run_virtually(main())
 
@@ -476,7 +477,7 @@ def test_a_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -> None
         with pytest.raises(LostLease, match="nobody"):
             await task
         assert now() < 9 + 2 + 0.6
-        assert dig_text(leases.lease, "spec", "holderIdentity") == ""
+        assert text(leases.lease, "spec", "holderIdentity") == ""
 
     run_virtually(main())
 

@@ -32,7 +32,8 @@ from nodeattest_kube.list_watch import (
 )
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.values import JsonObject, JsonValue, dig_text
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 BOMB = b'{"a":[' + b"{}," * 900_000 + b"{}]}"
 """Less than 3 MiB, and 65 MB once parsed."""
@@ -43,7 +44,7 @@ class Collection:
 
     def __init__(self, *items: JsonObject) -> None:
         self.items = [json.dumps(item) for item in items]
-        self.names = [dig_text(item, "metadata", "name") for item in items]
+        self.names = [text(item, "metadata", "name") for item in items]
         self.limits: list[int] = []
         self.rows: list[str] = []
 
@@ -74,7 +75,7 @@ async def names_in(client: ApiClient, limit: int = 500, skipped: Callable[[], No
     async for page in client.pages("/x", limit=limit, skipped=skipped):
         items = page["items"]
         assert isinstance(items, list)
-        found += [dig_text(item, "metadata", "name") for item in items]
+        found += [text(item, "metadata", "name") for item in items]
     return found
 
 
@@ -302,7 +303,7 @@ class Follower:
         await until(lambda: self.waits <= 0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        return sorted(dig_text(item, "metadata", "name") for item in self.reflector.values())
+        return sorted(text(item, "metadata", "name") for item in self.reflector.values())
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -445,7 +446,7 @@ async def test_a_new_list_leaves_what_is_kept_its_room_and_new_objects_get_what_
     assert len(first) < 200
     assert sum(object_size("", ("", ""), item) for item in follower.reflector.values()) < (2 << 20)
     # What is gone makes room: one more list takes in what was passed over beside it.
-    held = [item for item in newer if dig_text(item, "metadata", "name") not in first]
+    held = [item for item in newer if text(item, "metadata", "name") not in first]
     again = await follower.follow(
         server, answers(listing(1000, *held)), streams(), answers(listing(1001, *held)), streams(), waits=2
     )

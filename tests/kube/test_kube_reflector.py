@@ -18,7 +18,8 @@ from nodeattest_kube.list_watch import OBJECT
 from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import Store
-from nodeattest_parsing.values import JsonObject, JsonValue, dig_text
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 
 class Rig:
@@ -42,7 +43,7 @@ class Rig:
 
     def _on_change(self, key: str, item: JsonObject | None) -> None:
         assert self.reflector.get(key) == item  # The cache is never behind what it tells.
-        self.told.append((key, None if item is None else dig_text(item, "metadata", "resourceVersion")))
+        self.told.append((key, None if item is None else text(item, "metadata", "resourceVersion")))
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -110,7 +111,7 @@ async def test_list_then_watch_from_its_version_with_bookmarks(server: Server, r
         assert await rig.reflector.wait_synced(5)
         await rig.until(lambda: len(server.requests) == 4)
     assert rig.told == [("n/a", "3"), ("b", "4"), ("c", "11"), ("b", "12"), ("n/a", None)]
-    assert sorted(dig_text(item, "metadata", "name") for item in rig.reflector.values()) == ["b", "c"]
+    assert sorted(text(item, "metadata", "name") for item in rig.reflector.values()) == ["b", "c"]
     assert versions(server) == ["list:500", "list:500", "10", "40"]
     watch = server.requests[2].query
     assert watch["fieldSelector"] == "f"
@@ -244,7 +245,7 @@ async def test_a_server_that_was_set_back_to_a_backup_is_listed_again(
     assert versions(server) == ["list:500", "900", "list:1", "list:500", "891"]
     assert rig.reflector.get("gone") is None
     # The version 890 was given twice, to two contents of one object: what was known of versions says nothing now.
-    assert dig_text(rig.reflector.get("b") or {}, "content") == "written since"
+    assert text(rig.reflector.get("b") or {}, "content") == "written since"
     assert {("gone", None), ("b", "890"), ("new", "891")} <= set(rig.told[3:])
 
 
@@ -434,7 +435,7 @@ async def test_jitter_spreads_a_fleet() -> None:
 
 async def test_an_index_follows_its_objects(server: Server, client: ApiClient) -> None:
     rig = Rig(client)
-    rig.reflector.index("owner", lambda item: [dig_text(item, "owner")] if "owner" in item else [])
+    rig.reflector.index("owner", lambda item: [text(item, "owner")] if "owner" in item else [])
     server.script = [
         answers(listing(5, thing("a", 1, owner="x"), thing("b", 2, owner="x"), thing("c", 3))),
         streams(event("MODIFIED", thing("a", 6, owner="y")), event("DELETED", thing("b", 7, owner="x")), then=forever),
@@ -443,7 +444,7 @@ async def test_an_index_follows_its_objects(server: Server, client: ApiClient) -
         await rig.until(lambda: len(rig.told) == 5)
     assert rig.reflector.by_index("owner", "x") == []
     assert rig.reflector.by_index("owner", "y") == [thing("a", 6, owner="y")]
-    rig.reflector.index("name", lambda item: [dig_text(item, "metadata", "name")])  # Over what is there already.
+    rig.reflector.index("name", lambda item: [text(item, "metadata", "name")])  # Over what is there already.
     assert rig.reflector.by_index("name", "c") == [thing("c", 3)]
     with pytest.raises(ValueError, match="exists"):
         rig.reflector.index("name", lambda _item: [])
@@ -453,7 +454,7 @@ async def test_a_transform_sees_each_version_once_and_may_drop_anything(server: 
     seen: list[str] = []
 
     def keep_little(item: JsonObject) -> JsonObject:
-        seen.append(dig_text(item, "metadata", "resourceVersion"))
+        seen.append(text(item, "metadata", "resourceVersion"))
         return {"small": True}
 
     rig = Rig(client, transform=keep_little)
@@ -493,7 +494,7 @@ async def test_a_large_burst_in_odd_chunks_arrives_whole_and_lets_others_run(ser
 
 def test_an_index_keeps_nothing_of_what_is_gone() -> None:
     store = Store()
-    store.index("owner", lambda item: [dig_text(item, "owner")])
+    store.index("owner", lambda item: [text(item, "owner")])
     for number in range(3):
         store.put("a", ("u", str(number)), {"owner": str(number)})
     assert [store.by_index("owner", str(number)) for number in range(3)] == [[], [], [{"owner": "2"}]]

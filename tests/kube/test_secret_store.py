@@ -9,7 +9,8 @@ from fake_api import FakeApi
 
 from nodeattest_kube.errors import Conflict, Forbidden
 from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
-from nodeattest_parsing.values import JsonObject, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject
 
 PATH = "/api/v1/namespaces/system/secrets/keys"
 

@@ -38,9 +38,9 @@ from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletS
 from nodeattest_controller.model.attestation import MAX_LIVE
 from nodeattest_controller.model.csr_request import parse_kubelet_request
 from nodeattest_controller.model.issuance_rules import bound_group
-from nodeattest_controller.model.objects import mapping, rfc3339, text
 from nodeattest_controller.verification.checks import Pipeline, RequestCheck
 from nodeattest_controller.verification.facts import RequestFacts
+from nodeattest_parsing.objects import mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import items, strings, text
+from nodeattest_parsing.objects import items, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal, Client

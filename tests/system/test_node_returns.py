@@ -19,7 +19,7 @@ from polling import SECONDS, eventually
 from short_authority import shorten_certificates
 from world import Agent, Controller, World
 
-from nodeattest_controller.model.objects import moment
+from nodeattest_parsing.objects import moment
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.swtpm import SoftwareTpm

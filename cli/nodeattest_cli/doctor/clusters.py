@@ -31,11 +31,11 @@ from nodeattest_controller.controllers.policy_status.decide import READY, Policy
 from nodeattest_controller.model.attestation import IssuedCertificate, parse_attestation
 from nodeattest_controller.model.infrastructure_kinds import provider_of_kind
 from nodeattest_controller.model.machine_view import bootstrap_config_ref, cluster_of
-from nodeattest_controller.model.objects import condition, items, mapping, number, rfc3339, strings, text
 from nodeattest_controller.model.token_binding import DELETE_UNNAMED, LOST_TOKEN, named_tokens
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_controller.verification.policy_validation import installed
-from nodeattest_parsing.values import JsonObject, JsonValue, key_of
+from nodeattest_parsing.objects import condition, items, key_of, mapping, number, rfc3339, strings, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.identifiers import ProviderName
 

@@ -38,7 +38,6 @@ from nodeattest_cli.fleet import CLUSTER_API, OWN, cluster_api_version, list_obj
 from nodeattest_controller import manifests
 from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL
-from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.webhook_configuration import MUTATING, needs_webhook, shipped_configuration
 from nodeattest_discovery.clusterinfo import PATH as CLUSTER_INFO
 from nodeattest_kube import client as paths
@@ -46,7 +45,8 @@ from nodeattest_kube.access_review import ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, TooLarge, Unreachable
 from nodeattest_kube.jsontypes import version_of
-from nodeattest_parsing.values import JsonObject, JsonValue, key_of
+from nodeattest_parsing.objects import flag, items, key_of, mapping, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 T = TypeVar("T")
 

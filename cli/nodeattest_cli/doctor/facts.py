@@ -17,12 +17,12 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import flag, items, mapping, moment, number, strings, text
 from nodeattest_controller.model.policy import TokenBinding, selects
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.access_review import ResourceAttributes
 from nodeattest_kube.jsontypes import version_of
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import flag, items, key_of, mapping, moment, number, strings, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_serving.bounded_server import SettingsError
 
 _ACCOUNT: Final = "node-attestation-controller"

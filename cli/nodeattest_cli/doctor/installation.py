@@ -27,8 +27,8 @@ from nodeattest_cli.doctor.model import HealthFinding, listed, make_finding
 from nodeattest_controller import manifests
 from nodeattest_controller.model.certificate_authority import BACKDATE
 from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
-from nodeattest_controller.model.objects import condition, flag, items, mapping, strings, text
 from nodeattest_controller.model.webhook_configuration import LABEL, is_decided, label_command
+from nodeattest_parsing.objects import condition, flag, items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import __version__
 

@@ -14,7 +14,6 @@ from cryptography import x509
 from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
 from nodeattest_cli.doctor.model import HealthFinding, listed, make_finding
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
-from nodeattest_controller.model.objects import items, mapping, rfc3339, strings, text
 from nodeattest_controller.model.webhook_configuration import (
     MUTATING,
     WEBHOOK_NAME,
@@ -23,6 +22,7 @@ from nodeattest_controller.model.webhook_configuration import (
     narrowed_by,
     shipped_configuration,
 )
+from nodeattest_parsing.objects import items, mapping, rfc3339, strings, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.certificate_chain import X509_ERRORS

@@ -19,9 +19,9 @@ from nodeattest_controller.controllers.node_attested.conditions import CONDITION
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD, MACHINE_RECORD
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
-from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, strings, text, text_map
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG
 from nodeattest_discovery.token import is_token, is_token_id
+from nodeattest_parsing.objects import items, mapping, moment, rfc3339, strings, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION

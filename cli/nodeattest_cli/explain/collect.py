@@ -34,7 +34,6 @@ from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.token_binding import is_kubeadm_config
 from nodeattest_controller.runtime.platform_cache import path_of_reference
 from nodeattest_discovery.token import USER_PREFIX
@@ -42,6 +41,7 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 

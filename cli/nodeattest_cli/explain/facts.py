@@ -36,7 +36,6 @@ from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KIN
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, instances_have_machines
 from nodeattest_controller.model.node_names import claimed_names
-from nodeattest_controller.model.objects import flag, mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
 from nodeattest_controller.model.resolver import Infrastructure, platform_endorsement_keys
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens, named_tokens
@@ -44,6 +43,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster
 from nodeattest_controller.runtime.platform_cache import slim_object
 from nodeattest_controller.verification.facts import RequestFacts, Verification
 from nodeattest_controller.verification.infrastructure import read_infrastructure
+from nodeattest_parsing.objects import flag, mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable

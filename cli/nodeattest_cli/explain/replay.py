@@ -31,10 +31,10 @@ from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFact
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.csr_request import RequestState, parse_kubelet_request, parse_request, summarize
 from nodeattest_controller.model.node_names import node_names
-from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.resolver import platform_endorsement_keys
 from nodeattest_controller.verification.checks import RequestCheck, Stage
 from nodeattest_controller.verification.facts import RequestFacts
+from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.checks import Checks

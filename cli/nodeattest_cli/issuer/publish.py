@@ -20,7 +20,6 @@ import click
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import Duration, output_option
 from nodeattest_cli.output import format_table, print_document, print_lines, to_json
-from nodeattest_controller.model.objects import rfc3339
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
 from nodeattest_identity.publish.plan import Plan
@@ -39,6 +38,7 @@ from nodeattest_identity.publish.store import (
 )
 from nodeattest_identity.tokens.jwt import printable
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
+from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.values import JsonObject
 
 _FILE: Final = click.Path(path_type=Path)

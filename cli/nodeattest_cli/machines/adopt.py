@@ -40,13 +40,13 @@ from nodeattest_controller.controllers.auto_approval.permissions import is_attes
 from nodeattest_controller.model.attestation import new_for_adoption, parse_attestation, reset
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import condition, items, key_of, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import MAX_PROVIDER_ID, NodeName, ProviderName, node_name, printable, provider_id
 from nodeattest_providers.registry import INSECURE

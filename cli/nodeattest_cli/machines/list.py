@@ -16,8 +16,8 @@ from nodeattest_cli.errors import StateError
 from nodeattest_cli.fleet import MACHINE_GONE, MachineRow, read_fleet, rows_of
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option, selector_option
 from nodeattest_cli.output import format_table, print_document, print_lines, to_json
-from nodeattest_controller.model.objects import rfc3339
 from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.objects import rfc3339
 
 _HEADINGS: Final = (
     *("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "STATE", "REFUSED", "RESETS"),

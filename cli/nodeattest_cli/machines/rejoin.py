@@ -32,13 +32,13 @@ from nodeattest_controller.model.attestation import Attestation, owner_of, parse
 from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import RESOURCES
-from nodeattest_controller.model.objects import rfc3339, text
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
 from nodeattest_discovery.token import generate
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, NotFound
+from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.registry import BUILT_IN

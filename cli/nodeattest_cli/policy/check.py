@@ -29,12 +29,12 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields imp
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered, render
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION, annotated, shares_secret
-from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
 from nodeattest_controller.model.webhook_configuration import is_decided, label_command, needs_webhook
 from nodeattest_controller.verification import policy_validation
 from nodeattest_parsing import structural_schema
-from nodeattest_parsing.values import JsonObject, JsonValue, key_of
+from nodeattest_parsing.objects import flag, items, key_of, mapping, strings, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import registry
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied

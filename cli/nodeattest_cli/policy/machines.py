@@ -21,9 +21,9 @@ from nodeattest_controller.model.machine_view import (
     infrastructure_ref,
     instances_have_machines,
 )
-from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, selects
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import key_of, mapping, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer, provable_names

@@ -35,7 +35,6 @@ from nodeattest_cli.policy.check import problems
 from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
-from nodeattest_controller.model.objects import items, rfc3339, text
 from nodeattest_controller.model.policy import Policy, policy_for, selects
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.platform_cache import path_of_reference
@@ -44,7 +43,8 @@ from nodeattest_controller.verification.facts import Verification
 from nodeattest_controller.verification.policy_validation import installed as find_signer
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, NotFound
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import items, key_of, rfc3339, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import Purpose, SignerName
 from nodeattest_providers.node_interface import Evidence, NodeCsr

@@ -37,7 +37,6 @@ from nodeattest_controller.model.machine_view import (
     ContractReference,
     bootstrap_config_ref,
 )
-from nodeattest_controller.model.objects import mapping, text
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, has_bootstrap_data
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
@@ -50,6 +49,7 @@ from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, 
 from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.store import in_batches
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.verifier_interface import UnusableSecret

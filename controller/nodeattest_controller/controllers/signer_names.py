@@ -28,7 +28,6 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
-from nodeattest_controller.model.objects import condition, items, mapping, text, text_map
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.conditions import (
     Condition,
@@ -45,6 +44,7 @@ from nodeattest_controller.runtime.platform_cache import path_of_reference
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.fair_queue import QueueMetrics, WorkQueue
+from nodeattest_parsing.objects import condition, items, mapping, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import ProviderName, Purpose, signer_for

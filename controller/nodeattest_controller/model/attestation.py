@@ -38,9 +38,9 @@ from typing import Final
 
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
-from nodeattest_controller.model.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.model.refusals import RecordedRefusal, parse_refusals
+from nodeattest_parsing.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.config_fields import COMPOSITE, pins_for, split_pin
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose

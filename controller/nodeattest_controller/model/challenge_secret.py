@@ -13,9 +13,9 @@ from typing import Final
 
 from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
-from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, is_kubeadm_config
+from nodeattest_parsing.objects import flag, items, mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge.protocol import PROVIDER

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
-from nodeattest_controller.model.objects import condition, items, moment, number, strings, text
+from nodeattest_parsing.objects import condition, items, moment, number, strings, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope, pem, pkcs10

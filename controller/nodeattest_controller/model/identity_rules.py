@@ -13,7 +13,7 @@ from typing import Final
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameClaim, NameSources, NameStrength, claim_to, node_names
-from nodeattest_controller.model.objects import text
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import MachineName, ProviderID, printable

@@ -13,9 +13,9 @@ import hmac
 from dataclasses import dataclass
 
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION
-from nodeattest_controller.model.objects import flag, items, mapping, strings, text
 from nodeattest_controller.model.token_binding import NamedTokens, named_tokens, no_token
 from nodeattest_discovery.token import is_token
+from nodeattest_parsing.objects import flag, items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD, MACHINE_RECORD, views_of_record
 from nodeattest_controller.model.machine_view import MachineView, pool_view, view_of_machine, views_of_pool
-from nodeattest_controller.model.objects import text
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 
 _READERS: Final[Mapping[str, Callable[[JsonObject], list[MachineView]]]] = MappingProxyType(

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import Final
 
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineView
-from nodeattest_controller.model.objects import flag, items, mapping, moment, text, text_map
+from nodeattest_parsing.objects import flag, items, mapping, moment, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers
 from nodeattest_providers.errors import Denied, Reason, Unavailable

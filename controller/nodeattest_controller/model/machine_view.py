@@ -12,7 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final, Literal
 
-from nodeattest_controller.model.objects import condition, flag, items, mapping, moment, strings, text, text_map
+from nodeattest_parsing.objects import condition, flag, items, mapping, moment, strings, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_providers.node_interface import SecretBytes

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, TypeVar, cast
 
 from nodeattest_controller.model.infrastructure_kinds import HOST_KINDS, Expression, GroupKind, parse_expression
-from nodeattest_controller.model.objects import flag, items, mapping, strings, text
+from nodeattest_parsing.objects import flag, items, mapping, strings, text
 from nodeattest_parsing.times import parse_whole_seconds
 from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_parsing.values import JsonValue as RawValue

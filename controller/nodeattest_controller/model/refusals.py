@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.objects import items, moment, rfc3339, text
+from nodeattest_parsing.objects import items, moment, rfc3339, text
 from nodeattest_parsing.values import JsonObject, one_line
 
 MAX_REASONS: Final = 8

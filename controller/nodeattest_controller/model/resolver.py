@@ -18,8 +18,8 @@ from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.identity_rules import check_machine_ready, find_machine
 from nodeattest_controller.model.infrastructure_kinds import InfrastructureKind, ObjectKey, Objects
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import mapping, text, text_map
 from nodeattest_controller.model.policy import TokenBinding
+from nodeattest_parsing.objects import mapping, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID

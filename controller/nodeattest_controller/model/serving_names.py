@@ -19,8 +19,8 @@ from typing import Final
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_controller.model.policy import Policy
+from nodeattest_parsing.objects import mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, Purpose, is_dns_name, printable

@@ -17,9 +17,9 @@ from typing import Final
 
 from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import flag, items, mapping, text
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_discovery.token import USER_PREFIX, is_token
+from nodeattest_parsing.objects import flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import NodeRequest

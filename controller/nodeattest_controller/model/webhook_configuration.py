@@ -21,8 +21,8 @@ from itertools import product
 from typing import Final
 
 from nodeattest_controller import manifests
-from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import selector_holds
+from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 
 LABEL: Final = "attestation.cluster.x-k8s.io/bootstrap-config"

@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.objects import moment, rfc3339, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Malformed
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
+from nodeattest_parsing.objects import moment, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.node_interface import SecretBytes

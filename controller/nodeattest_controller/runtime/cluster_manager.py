@@ -21,7 +21,6 @@ from weakref import WeakValueDictionary
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.guard import Ownership
@@ -34,6 +33,7 @@ from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.periodic import BackoffPolicy, call_every
 from nodeattest_kube.store import Lookups
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 
 _LOG: Final = logging.getLogger(__name__)

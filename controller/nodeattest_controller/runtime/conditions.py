@@ -19,10 +19,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.objects import condition as find
-from nodeattest_controller.model.objects import items, mapping, number, rfc3339, text
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Conflict, Invalid
+from nodeattest_parsing.objects import condition as find
+from nodeattest_parsing.objects import items, mapping, number, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue, one_line
 
 MAX_MESSAGE: Final = 10240

@@ -24,7 +24,6 @@ from typing import Final, Protocol
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_record import cluster_active
-from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.cluster_log import PERIOD
 from nodeattest_controller.runtime.conditions import (
@@ -39,6 +38,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_path, cluster_ref
 from nodeattest_kube.errors import NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
+from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject, one_line
 from nodeattest_providers.errors import Denied, Unavailable
 

@@ -16,13 +16,13 @@ from typing import Final
 
 from nodeattest_controller.model.kubeadm_config import KeptConfig, kept_config, slim_config
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens
 from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
 

@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.cluster_log import PERIOD
 from nodeattest_controller.runtime.conditions import (
     Condition,
@@ -32,6 +31,7 @@ from nodeattest_controller.runtime.objectref import cluster_path, cluster_ref
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_kube.fair_queue import QueueMetrics, WorkQueue
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 
 _LOG: Final = logging.getLogger(__name__)

@@ -26,7 +26,6 @@ from nodeattest_controller.model.machine_view import (
     MachineResource,
     MachineView,
 )
-from nodeattest_controller.model.objects import items, mapping, number, object_identity, text
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
 from nodeattest_controller.runtime.indexes import AttestationOrder, ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet
@@ -47,8 +46,9 @@ from nodeattest_kube.errors import ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import version_of
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.objects import items, key_of, mapping, number, object_identity, text
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import ClusterFacts
 

@@ -29,13 +29,13 @@ from nodeattest_controller.model.machine_view import (
     instances_have_machines,
 )
 from nodeattest_controller.model.node_names import is_named, names_of_host
-from nodeattest_controller.model.objects import items, mapping, object_identity, text, text_map
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.objects import items, mapping, object_identity, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import identifiers
 from nodeattest_providers.errors import Reason, Unavailable

@@ -22,13 +22,13 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded, cluster_of
 from nodeattest_controller.model.node_names import claimed_names
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_kube import client as paths
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 
 SECRET_SUFFIXES: Final = ("-kubeconfig", "-ca")

@@ -17,7 +17,6 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.csr_request import MAX_BASE64, CSRSummary, RequestState, summarize
-from nodeattest_controller.model.objects import items, mapping, metadata, rfc3339, text, text_map
 from nodeattest_controller.runtime.conditions import MAX_MESSAGE
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube import client as paths
@@ -25,6 +24,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, NotFound
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.objects import items, mapping, metadata, rfc3339, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue, one_line
 from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,

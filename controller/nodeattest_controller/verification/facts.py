@@ -34,7 +34,6 @@ from nodeattest_controller.model.identity_rules import NameContext
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.resolver import Infrastructure, expected_provider_id, platform_endorsement_keys
 from nodeattest_controller.model.token_binding import NamedTokens, is_kubeadm_config
@@ -47,6 +46,7 @@ from nodeattest_controller.verification.checks import Round
 from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure
 from nodeattest_controller.verification.runner import VerificationRunner
 from nodeattest_kube.store import in_batches
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE
 from nodeattest_providers.errors import Denied, Unavailable

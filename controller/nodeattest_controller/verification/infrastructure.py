@@ -13,10 +13,10 @@ from typing import Protocol
 
 from nodeattest_controller.model.infrastructure_kinds import HostReference, InfrastructureKind, Objects, known_kind
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.objects import strings, text
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.model.resolver import Infrastructure
 from nodeattest_controller.runtime.platform_cache import no_platform
+from nodeattest_parsing.objects import strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 

@@ -43,7 +43,8 @@ from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.jsontypes import version_of
 from nodeattest_kube.periodic import BackoffPolicy
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.values import JsonObject, dig
+from nodeattest_parsing.objects import dig
+from nodeattest_parsing.values import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.values import JsonObject, dig_text
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject
 
 _WORKERS: Final = 4
 """Deletes at the same time: hundreds of tokens may expire together."""
@@ -89,8 +90,8 @@ class TokenCleaner:
 
     async def _delete(self, secret: JsonObject) -> None:
         """Delete exactly this version of a Secret."""
-        name = dig_text(secret, "metadata", "name")
-        uid, version = dig_text(secret, "metadata", "uid"), dig_text(secret, "metadata", "resourceVersion")
+        name = text(secret, "metadata", "name")
+        uid, version = text(secret, "metadata", "uid"), text(secret, "metadata", "resourceVersion")
         path = paths.core_path("secrets", name, namespace=NAMESPACE)
         try:
             await self._client.delete(path, uid=uid, resource_version=version)
@@ -103,6 +104,6 @@ def _may_be_deleted(secret: JsonObject) -> bool:
     """Whether a Secret is a token that is not being deleted; without a UID it could be any."""
     return (
         is_token_secret(secret)
-        and bool(dig_text(secret, "metadata", "uid"))
-        and not dig_text(secret, "metadata", "deletionTimestamp")
+        and bool(text(secret, "metadata", "uid"))
+        and not text(secret, "metadata", "deletionTimestamp")
     )

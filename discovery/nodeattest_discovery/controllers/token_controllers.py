@@ -17,7 +17,8 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.periodic import notify
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import key_of
+from nodeattest_parsing.values import JsonObject
 
 Supervise = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]
 """Runs the controller of a name, and starts it anew after a bug."""

@@ -39,7 +39,8 @@ from nodeattest_discovery.jwt import Mac, UnverifiedJWT
 from nodeattest_discovery.secret import TokenSecret
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.fair_queue import RateLimiter
-from nodeattest_parsing.values import JsonObject, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.health import CounterFunc, export_build_info
@@ -288,7 +289,7 @@ def has_body(request: web.BaseRequest) -> bool:
 
 def _signed_reply(config_map: JsonObject, token: BootstrapToken) -> Reply:
     """Return cluster-info, signed with the client's token; 404 if it has no kubeconfig."""
-    if not dig_text(config_map, "data", clusterinfo.KUBECONFIG_KEY):
+    if not text(config_map, "data", clusterinfo.KUBECONFIG_KEY):
         return refusal(HTTPStatus.NOT_FOUND)
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     shown: JsonObject = {

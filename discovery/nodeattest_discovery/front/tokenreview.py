@@ -28,7 +28,8 @@ from nodeattest_discovery.front.cluster_cache import ClusterReader
 from nodeattest_discovery.front.service import Metrics, authenticate
 from nodeattest_discovery.token import is_token_id
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.replies import Reply, refusal
 
@@ -60,10 +61,10 @@ def parse(body: bytes) -> TokenReview:
         document = parse_json(body, max_values=_MAX_VALUES)
     except ValueError:
         raise _malformed("a JSON object", "something else") from None
-    version = dig_text(document, "apiVersion")
+    version = text(document, "apiVersion")
     if document.get("kind") != "TokenReview" or version not in _VERSIONS:
         raise _malformed(f"TokenReview of {' or '.join(sorted(_VERSIONS))}", "another")
-    token = dig_text(document, "spec", "token")
+    token = text(document, "spec", "token")
     if not token:
         raise _malformed("spec.token", "none")
     return TokenReview(

@@ -29,8 +29,9 @@ from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import Lookups
+from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_parsing.values import JsonObject, dig, dig_text
+from nodeattest_parsing.values import JsonObject
 
 _SELECTOR: Final = {"labelSelector": "cluster.x-k8s.io/cluster-name"}
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
@@ -212,13 +213,13 @@ class Clusters:
 def _kubeconfig_only(suffix: str, secret: JsonObject) -> JsonObject:
     """Keep kubeconfigs only: CA keys and bootstrap data must not be in this process."""
     metadata = {name: dig(secret, "metadata", name) for name in ("name", "namespace", "uid", "resourceVersion")}
-    wanted = dig_text(secret, "metadata", "name").endswith(suffix)
-    value = dig_text(secret, "data", "value")
+    wanted = text(secret, "metadata", "name").endswith(suffix)
+    value = text(secret, "data", "value")
     return {"metadata": {**metadata}, "data": {"value": value} if wanted and value else {}}
 
 
 def _kubeconfig(secret: JsonObject | None) -> bytes | None:
     try:
-        return decode_base64(dig_text(secret, "data", "value")) or None
+        return decode_base64(text(secret, "data", "value")) or None
     except ValueError:
         return None

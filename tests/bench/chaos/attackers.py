@@ -22,9 +22,9 @@ from bench.chaos.history import History, Truth
 from bench.chaos.nodes import SIGNER
 from bench.environment import BenchEnvironment
 from bench.software_tpm import SoftwareAttestor
-from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_demo.scene import Attacker, new_request
+from nodeattest_parsing.objects import condition, items, text
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, evidence_block

@@ -11,8 +11,8 @@ from bench.chaos.certificates import written_certificates
 from bench.chaos.fleet import UNREACHABLE
 from bench.chaos.history import History, LedgerSeen, Write
 from bench.chaos.replicas import Replica
-from nodeattest_controller.model.objects import mapping, text
 from nodeattest_demo.world import NAMESPACE, USER, World
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 

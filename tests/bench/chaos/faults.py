@@ -21,7 +21,7 @@ from bench.chaos.nodes import Nodes
 from bench.chaos.replicas import FAKETIME, Replica, Replicas
 from bench.chaos.schedule import Fault, Kind
 from bench.environment import BenchEnvironment
-from nodeattest_controller.model.objects import text
+from nodeattest_parsing.objects import text
 from nodeattest_sandbox.child_process import StartFailed
 from nodeattest_sandbox.control_plane import ControlPlane
 

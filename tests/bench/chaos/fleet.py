@@ -13,8 +13,8 @@ from http.client import HTTPException
 from typing import TypeVar
 
 from bench.chaos.history import Truth
-from nodeattest_controller.model.objects import text
 from nodeattest_demo.world import CLUSTER, NAMESPACE, World, new_token
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.client import ApiRefusal

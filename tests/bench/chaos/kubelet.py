@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from nodeattest_authenticator.state.credential_format import CREDENTIAL_FILE
-from nodeattest_controller.model.objects import items, mapping, moment, strings, text
 from nodeattest_demo.machines import Children
 from nodeattest_discovery.node.clock import random_unit
 from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.objects import items, mapping, moment, strings, text
 from nodeattest_parsing.values import JsonObject
 
 PLUGIN_LIMIT = 90.0

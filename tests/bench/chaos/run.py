@@ -23,8 +23,8 @@ from bench.chaos.replicas import Replicas, through
 from bench.chaos.schedule import Kind, plan
 from bench.environment import BenchEnvironment, start_environment
 from bench.figures import Figure
-from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_demo.world import CLUSTER, NAMESPACE, USER, Tools
+from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject
 
 QUIET = 420.0

@@ -31,11 +31,11 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     RBAC_GROUP,
     permissions_of_role,
 )
-from nodeattest_controller.model.objects import items, mapping, text, text_map
 from nodeattest_kube import client as paths
 from nodeattest_kube.access_review import ResourceAttributes, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from nodeattest_parsing.objects import items, mapping, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 IN_TREE_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"

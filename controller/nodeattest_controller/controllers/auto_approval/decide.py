@@ -26,8 +26,8 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 )
 from nodeattest_controller.model.infrastructure_kinds import BootstrapProvider
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
-from nodeattest_controller.model.objects import condition, flag, items, mapping, rfc3339, text
 from nodeattest_controller.runtime.conditions import ConditionStatus
+from nodeattest_parsing.objects import condition, flag, items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 
 CONDITION: Final = "SideDoorsClosed"

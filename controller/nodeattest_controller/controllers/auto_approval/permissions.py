@@ -24,8 +24,8 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.objects import items, mapping, moment, strings, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_parsing.objects import items, mapping, moment, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP, NodeName
 

@@ -32,7 +32,6 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     is_attested,
     nominal_permissions,
 )
-from nodeattest_controller.model.objects import items, moment, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
@@ -40,6 +39,7 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, NotFound
+from nodeattest_parsing.objects import items, moment, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP
 

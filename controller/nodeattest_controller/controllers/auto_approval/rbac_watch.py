@@ -17,12 +17,12 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     binds_joiners_or_nodes,
     permissions_of_role,
 )
-from nodeattest_controller.model.objects import flag, mapping, text
 from nodeattest_controller.runtime.informers import MOST
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.objects import flag, mapping, text
 from nodeattest_parsing.values import JsonObject
 
 _MAX_BYTES: Final = 64 << 20

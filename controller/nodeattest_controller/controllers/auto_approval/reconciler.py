@@ -48,7 +48,6 @@ from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.controllers.auto_approval.rbac_watch import RBACWatch
 from nodeattest_controller.controllers.auto_approval.status import REMEDY, StatusReporter
 from nodeattest_controller.model.infrastructure_kinds import control_plane_provider
-from nodeattest_controller.model.objects import condition, items, moment, text
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -56,6 +55,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
 from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.objects import condition, items, moment, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 

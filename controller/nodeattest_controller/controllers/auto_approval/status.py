@@ -14,12 +14,12 @@ from nodeattest_controller.controllers.auto_approval.certificate_log import Issu
 from nodeattest_controller.controllers.auto_approval.decide import CONDITION, RUNBOOK, ApprovalReason, Finding
 from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import condition, items
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_path
 from nodeattest_kube.errors import ApiError, Forbidden
+from nodeattest_parsing.objects import condition, items
 
 REMEDY: Final = (
     "apply manifests/workload-hardening in the workload cluster, or disable hardening with --controllers and close "

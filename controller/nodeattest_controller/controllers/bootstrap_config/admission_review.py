@@ -21,8 +21,8 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_controller.model.objects import flag, mapping, text
 from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
+from nodeattest_parsing.objects import flag, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError, one_line
 from nodeattest_providers.errors import Denied, Reason
 

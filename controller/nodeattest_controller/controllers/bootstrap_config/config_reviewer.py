@@ -30,8 +30,8 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
-from nodeattest_controller.model.objects import text
 from nodeattest_kube.errors import ApiError
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 

@@ -12,9 +12,9 @@ from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview, Operation
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import ReadReview, Reviewer
 from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Refuse, Verdict
-from nodeattest_controller.model.objects import mapping
 from nodeattest_controller.model.webhook_configuration import EXPECTED, label_command, needs_webhook
 from nodeattest_controller.verification.policy_validation import flaw_of
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 

@@ -19,7 +19,6 @@ from typing import Final
 from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse, Verdict
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.objects import items, mapping, moment, rfc3339, text
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS
 from nodeattest_controller.runtime.conditions import update_status
 from nodeattest_kube import client as paths
@@ -27,6 +26,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.objects import items, mapping, moment, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue, one_line
 from nodeattest_providers.errors import Denied
 

@@ -16,8 +16,8 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, challenge_secret_name, creates_secrets
-from nodeattest_controller.model.objects import items, mapping, strings, text
 from nodeattest_controller.model.policy import Policy
+from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge.protocol import PROVIDER as CHALLENGE
 from nodeattest_providers.composite.config import parse_policy as parse_composite

@@ -14,9 +14,9 @@ from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.admission_review import JsonPointer, paths
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
-from nodeattest_controller.model.objects import items, mapping, number, text
 from nodeattest_controller.model.token_binding import has_bootstrap_data
-from nodeattest_parsing.values import JsonObject, dig
+from nodeattest_parsing.objects import dig, items, mapping, number, text
+from nodeattest_parsing.values import JsonObject
 
 _GROUPS: Final = {
     "KubeadmConfig": "bootstrap.cluster.x-k8s.io",

@@ -16,9 +16,9 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, ContractReference, bootstrap_config_ref
-from nodeattest_controller.model.objects import mapping, moment, rfc3339, text
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG
 from nodeattest_discovery.secret import expiry, stored_token, text_values
+from nodeattest_parsing.objects import mapping, moment, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 
 LIFETIME: Final = timedelta(hours=1)

@@ -25,7 +25,6 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
 )
 from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_record import cluster_active
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
@@ -35,6 +34,7 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound, TooManyRequests
 from nodeattest_kube.store import in_batches
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 

@@ -73,7 +73,8 @@ from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact, registered_names
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import key_of
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.config_fields import split_pin
 from nodeattest_providers.errors import Denied, Reason

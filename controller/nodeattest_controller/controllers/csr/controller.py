@@ -18,7 +18,6 @@ from typing import Final, Protocol
 from nodeattest_controller.controllers.csr.reconciler import Result
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
@@ -27,6 +26,7 @@ from nodeattest_kube.errors import ApiError
 from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig, call_every
+from nodeattest_parsing.objects import text
 from nodeattest_providers.identifiers import ProviderName
 
 _LOG: Final = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority
 from nodeattest_controller.model.csr_request import RequestState, parse_request
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import moment, text
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.sources import machine_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline, Stage
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_discovery.token import USER_PREFIX
+from nodeattest_parsing.objects import moment, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest

@@ -31,7 +31,6 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import attestation as attestations
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, requesting_node
-from nodeattest_controller.model.objects import moment, text
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -44,6 +43,7 @@ from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Forbidden,
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.periodic import notify
+from nodeattest_parsing.objects import moment, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable

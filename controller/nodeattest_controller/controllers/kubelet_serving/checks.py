@@ -14,11 +14,11 @@ from nodeattest_controller.model.csr_request import KubeletServingRequest
 from nodeattest_controller.model.identity_rules import check_claim, check_machine_ready, has_name
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, node_names
-from nodeattest_controller.model.objects import text
 from nodeattest_controller.verification import sans
 from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
 from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose

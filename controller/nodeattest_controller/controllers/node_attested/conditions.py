@@ -32,10 +32,10 @@ from typing import Final
 
 from nodeattest_controller.model.attestation import DENIED, RESET, Attestation, IssuedCertificate
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import moment, rfc3339
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.runtime.cluster_controller import CSRDenied
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity
+from nodeattest_parsing.objects import moment, rfc3339
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import Purpose
 

@@ -21,8 +21,8 @@ from typing import Final
 from nodeattest_controller.controllers.node_attested.conditions import DENIAL_SEVERITIES, DenialSeverity, is_refused
 from nodeattest_controller.model.attestation import APPROVED, Attestation
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import flag, items, text
 from nodeattest_controller.model.policy import FailureAction, Policy
+from nodeattest_parsing.objects import flag, items, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 

@@ -29,7 +29,6 @@ from nodeattest_controller.controllers.node_attested.decide import is_failing
 from nodeattest_controller.controllers.node_attested.refusal_recorder import SILENT, UnwrittenRefusals
 from nodeattest_controller.model.attestation import APPROVED, DENIED, Attestation, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import mapping, strings, text
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.model.refusals import MAX_NAME
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
@@ -37,6 +36,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_kube.store import in_batches
+from nodeattest_parsing.objects import mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 
 HELD: Final = 600.0

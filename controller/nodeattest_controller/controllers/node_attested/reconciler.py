@@ -46,7 +46,6 @@ from nodeattest_controller.controllers.node_attested.refusal_recorder import (
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation, Remediation
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, pool_view
-from nodeattest_controller.model.objects import condition, items, text
 from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.model.resolver import record_of_other_id
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
@@ -59,6 +58,7 @@ from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.fair_queue import RateLimiter, WorkQueue
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.store import in_batches
+from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 

@@ -32,7 +32,6 @@ from nodeattest_controller.model.attestation import (
     parse_attestation,
 )
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.objects import rfc3339
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.model.refusals import (
     MAX_MESSAGE,
@@ -51,6 +50,7 @@ from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube import client as paths
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.values import JsonObject, one_line
 from nodeattest_providers.errors import Reason
 

@@ -41,7 +41,6 @@ from nodeattest_controller.controllers.policy_status.decide import (
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_view import ContractReference, control_plane_ref
-from nodeattest_controller.model.objects import condition, items, number, text
 from nodeattest_controller.model.webhook_configuration import is_decided, is_disabled, needs_webhook, webhook_calls
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.guard import Ownership
@@ -54,7 +53,8 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.fair_queue import WorkQueue
-from nodeattest_parsing.values import JsonObject, key_of
+from nodeattest_parsing.objects import condition, items, key_of, number, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 
 _LOG: Final = logging.getLogger(__name__)

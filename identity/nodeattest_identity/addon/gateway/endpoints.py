@@ -26,7 +26,8 @@ from nodeattest_identity.addon.gateway.target import ServiceTarget
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
-from nodeattest_parsing.values import JsonObject, JsonValue, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 _CACHE_SECONDS: Final = 2.0
 _MAX_CACHED: Final = 2_000
@@ -166,8 +167,8 @@ def _routes(service: JsonObject, endpoints: JsonObject, namespace: str) -> _Rout
     """Read both objects once; what is over the bounds is not looked at."""
     ports = islice(_objects(dig(service, "spec", "ports")), _MAX_PORTS)
     return _Routes(
-        is_external=dig_text(service, "spec", "type") == "ExternalName",
-        ports=tuple(_ServicePort(_number(port), dig_text(port, "name"), dig_text(port, "protocol")) for port in ports),
+        is_external=text(service, "spec", "type") == "ExternalName",
+        ports=tuple(_ServicePort(_number(port), text(port, "name"), text(port, "protocol")) for port in ports),
         subsets=tuple(_subsets(endpoints, namespace)),
     )
 
@@ -178,8 +179,8 @@ def _subsets(endpoints: JsonObject, namespace: str) -> Iterator[_Subset]:
         addresses = list(islice(_objects(subset.get("addresses")), addresses_left))
         ports = list(islice(_objects(subset.get("ports")), ports_left))
         addresses_left, ports_left = addresses_left - len(addresses), ports_left - len(ports)
-        hosts = (dig_text(one, "ip") for one in addresses if _is_pod(one, namespace))
-        numbers = {dig_text(port, "name"): number for port in reversed(ports) if (number := _number(port))}
+        hosts = (text(one, "ip") for one in addresses if _is_pod(one, namespace))
+        numbers = {text(port, "name"): number for port in reversed(ports) if (number := _number(port))}
         yield _Subset(numbers, tuple(host for host in hosts if _is_allowed_address(host)))
         if not (addresses_left and ports_left):
             return
@@ -202,7 +203,7 @@ def _port_name(ports: Sequence[_ServicePort], wanted: str) -> str:
 
 
 def _is_pod(address: JsonObject, namespace: str) -> bool:
-    return (dig_text(address, "targetRef", "kind"), dig_text(address, "targetRef", "namespace")) == ("Pod", namespace)
+    return (text(address, "targetRef", "kind"), text(address, "targetRef", "namespace")) == ("Pod", namespace)
 
 
 def _is_allowed_address(host: str) -> bool:

@@ -39,7 +39,8 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import JsonObject, ParseError, dig_text
+from nodeattest_parsing.objects import text
+from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_serving.tls import ServingCertificate, common_name
 
 NAMESPACE: Final = "kube-system"
@@ -99,7 +100,7 @@ def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
     """Read the ConfigMap; raises ``TrustError``."""
     if config_map is None:
         raise TrustError(f"expected {_WHERE}, got none: kube-apiserver writes it when it has a front proxy's CA")
-    authorities = _certificates(dig_text(config_map, "data", "requestheader-client-ca-file"))
+    authorities = _certificates(text(config_map, "data", "requestheader-client-ca-file"))
     if not authorities:
         raise TrustError(
             f"{_WHERE}: expected certificates in requestheader-client-ca-file, got none; start kube-apiserver with "
@@ -202,11 +203,11 @@ def _certificates(pem: str) -> list[x509.Certificate]:
 
 
 def _names(config_map: JsonObject, key: str) -> list[str]:
-    text = dig_text(config_map, "data", key)
-    if not text:
+    written = text(config_map, "data", key)
+    if not written:
         return []
     try:
-        found = strict_json.parse(text, max_size=None)
+        found = strict_json.parse(written, max_size=None)
     except ParseError:
         found = None
     names = found if isinstance(found, list) else [None]

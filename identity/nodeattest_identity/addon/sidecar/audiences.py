@@ -17,7 +17,8 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import JsonObject, dig, dig_text
+from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_serving.bounded_server import SettingsError
 
 _MAX_SERVICES: Final = 10_000
@@ -66,7 +67,7 @@ class ServiceAudiences:
             self._audiences = frozenset(
                 f"{self._namespace}/{name}"
                 for service in self._services.values()
-                if (name := dig_text(service, "metadata", "name")) and selects(service, self._labels)
+                if (name := text(service, "metadata", "name")) and selects(service, self._labels)
             )
         return self._audiences
 

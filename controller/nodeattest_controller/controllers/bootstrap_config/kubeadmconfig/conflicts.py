@@ -35,7 +35,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
     kubelet_arguments,
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE
-from nodeattest_controller.model.objects import text
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.objects import text
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import IntegerJsonValue, JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName

@@ -33,7 +33,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
     MARK,
     File,
 )
-from nodeattest_controller.model.objects import text
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 __all__ = ["has_agent", "is_rendered_kind", "render"]

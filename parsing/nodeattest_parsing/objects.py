@@ -1,7 +1,6 @@
-"""Reading raw Kubernetes JSON: every getter gives a value of its type or a default, never an exception.
+"""Getters of raw Kubernetes JSON: each returns a value of its type or a default, never an exception.
 
-Raw JSON in and out, because typed client models drop unknown fields silently. An object that came from an API server
-has passed that server's schema; these getters make the remaining doubt harmless: what has the wrong type is absent.
+Raw JSON in and out, because typed client models drop unknown fields silently. What has the wrong type is absent.
 """
 
 from __future__ import annotations
@@ -11,26 +10,25 @@ from datetime import UTC, datetime
 from typing import Final
 
 from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
-from nodeattest_parsing.values import JsonObject, JsonValue, key_of
-
-__all__ = [
-    "condition",
-    "flag",
-    "items",
-    "key_of",
-    "mapping",
-    "metadata",
-    "moment",
-    "number",
-    "object_identity",
-    "rfc3339",
-    "strings",
-    "text",
-    "text_map",
-]
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 _CALENDAR_ENDS: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 """What ``parse_rfc3339`` gives for an offset that leaves the calendar; no API server writes such a time."""
+
+
+def dig(value: JsonValue, *path: str) -> JsonValue:
+    """Follow field names into nested objects; None where the way ends early."""
+    for field in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(field)
+    return value
+
+
+def key_of(item: JsonObject) -> str:
+    """Name an object within its collection: ``namespace/name``, or ``name`` when it has no namespace."""
+    namespace, name = text(item, "metadata", "namespace"), text(item, "metadata", "name")
+    return f"{namespace}/{name}" if namespace else name
 
 
 def mapping(value: JsonValue | JsonObject, *path: str) -> JsonObject:
