@@ -258,7 +258,7 @@ def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
         metrics=shared.metrics,
         now=_now,
         has_webhook=shared.settings.has_webhook,
-        configuration=shared.settings.webhook_configuration_name,
+        configuration=shared.settings.webhook_configuration,
         is_rendered=has_agent,
     )
     shared.changes.subscribe_clusters(reconciler.cluster_changed)

@@ -120,7 +120,7 @@ class Settings:
     webhook_allowed_cidrs: tuple[str, ...] = ()
     """Addresses and networks of API servers; the webhook closes other connections at once. Empty: any may connect."""
     webhook_configuration_name: str = "nodeattest-bootstrap-config"
-    """Name of our MutatingWebhookConfiguration and ValidatingWebhookConfiguration."""
+    """Our MutatingWebhookConfiguration and ValidatingWebhookConfiguration; ``watchFilter`` is appended to the name."""
     issuer_base: str | None = None
     """The cluster ``C`` of the namespace ``N`` is the issuer ``<issuerBase>/N/C``."""
     issuer_place: str | None = None
@@ -181,7 +181,15 @@ class Settings:
     @property
     def instance(self) -> str:
         """The name of this controller among those that serve other values of the watch filter, and of its Lease."""
-        return self.lease_name if self.watch_filter is None else f"{self.lease_name}-{self.watch_filter}"
+        return self._of_instance(self.lease_name)
+
+    @property
+    def webhook_configuration(self) -> str:
+        """The name of this controller's webhook configurations."""
+        return self._of_instance(self.webhook_configuration_name)
+
+    def _of_instance(self, name: str) -> str:
+        return name if self.watch_filter is None else f"{name}-{self.watch_filter}"
 
     def workload_addresses(self, pod_ips: str) -> AddressRules:
         """Return what kubeconfigs of workload clusters may lead to; ``pod_ips`` is the value of ``POD_IPS``."""

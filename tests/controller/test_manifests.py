@@ -252,7 +252,7 @@ def test_a_jwts_group_gets_cluster_info_and_the_manifest_names_it_as_the_webhook
 def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_answers() -> None:
     settings = Settings(identity="replica-a")
     configuration, service = find("webhook", "MutatingWebhookConfiguration"), find("webhook", "Service")
-    assert text(configuration, "metadata", "name") == settings.webhook_configuration_name
+    assert text(configuration, "metadata", "name") == settings.webhook_configuration
     [called] = items(configuration, "webhooks")
     where = mapping(called, "clientConfig", "service")
     assert (where["name"], where["path"]) == (text(service, "metadata", "name"), config_reviewer.PATH)
@@ -275,7 +275,7 @@ def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_
 def test_policies_are_reviewed_when_they_are_written_and_no_outage_stops_that() -> None:
     settings = Settings(identity="replica-a")
     configuration = find("webhook", "ValidatingWebhookConfiguration")
-    assert text(configuration, "metadata", "name") == settings.webhook_configuration_name
+    assert text(configuration, "metadata", "name") == settings.webhook_configuration
     asked = items(configuration, "webhooks")
     wheres = [mapping(called, "clientConfig", "service") for called in asked]
     assert {text(where, "name") for where in wheres} == {text(find("webhook", "Service"), "metadata", "name")}
@@ -317,8 +317,8 @@ def test_the_webhook_writes_nothing_by_its_own_role_and_reads_its_configurations
         for resource in strings(rule, "resources")
     }
     assert written == {
-        ("mutatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get",)),
-        ("validatingwebhookconfigurations", (settings.webhook_configuration_name,), ("get",)),
+        ("mutatingwebhookconfigurations", (settings.webhook_configuration,), ("get",)),
+        ("validatingwebhookconfigurations", (settings.webhook_configuration,), ("get",)),
         ("machinesets", (), ("get",)),
         ("kubeadmcontrolplanes", (), ("get",)),
         ("namespaces", (), ("get",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 import yaml
 from needs import lacks, not_possible
 
-from nodeattest_controller.settings import LOG_LEVELS
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, text_at
+from nodeattest_controller.settings import LOG_LEVELS, Settings
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at, text_at
 from tools.release.chart import FILES, write_chart
 from tools.release.kustomize import build, key
 
@@ -86,6 +87,38 @@ def test_for_one_namespace_the_chart_is_the_overlay_and_binds_nothing_elsewhere(
     assert bound == {"blue", "nodeattest-system"}
 
 
+def test_two_controllers_share_no_object_and_each_refers_to_its_own(helm: str, chart: Path) -> None:
+    both = objects(helm, chart, "metrics.secure=true")
+    blue = objects(helm, chart, "metrics.secure=true", 'watchFilter="blue"')
+    assert not both.keys() & blue.keys()
+    assert {(kind, namespace, f"{name}-blue") for kind, namespace, name in both} == blue.keys()
+    container = manager(blue)
+    args = [arg for arg in items_at(container, "args") if arg != "--watch-filter=blue"]
+    assert (len(args), container["command"]) == (len(items_at(manager(both), "args")), ["node-attestation-controller"])
+    own = {name for _, _, name in both} | {"nodeattest-webhook-tls"}
+    for one in blue.values():
+        shared = {text for text in texts_in(one) if text in own}
+        assert shared <= {"node-attestation-controller"}, key(one)  # the image and its command
+        assert one["kind"] == "Deployment" or not shared, key(one)
+    settings = Settings(identity="replica", watch_filter="blue")
+    [leases] = [
+        rule
+        for rule in items_at(blue["Role", "nodeattest-system", "nodeattest:controller-blue"], "rules")
+        if settings.instance in texts_in(rule)
+    ]
+    assert items_at(leases, "resources") == ["leases"]
+    assert settings.webhook_configuration in texts_in(blue["ClusterRole", "", "nodeattest:webhook-blue"]["rules"])
+
+
+def texts_in(value: JsonValue) -> set[str]:
+    """Return all texts of a document, and the parts of names with a namespace or a domain."""
+    if isinstance(value, dict):
+        return {text for each in value.values() for text in texts_in(each)}
+    if isinstance(value, list):
+        return {text for each in value for text in texts_in(each)}
+    return {value, *re.split("[/.]", value)} if isinstance(value, str) else set()
+
+
 def test_secure_metrics_are_a_flag_and_its_rights(helm: str, chart: Path) -> None:
     made = objects(helm, chart, "metrics.secure=true")
     container = manager(made)
@@ -139,6 +172,7 @@ def test_image_log_level_and_resources_are_those_of_the_values(helm: str, chart:
         "replicas=0",
         'logLevel="loud"',
         'watchNamespace="a b"',
+        'watchFilter="Blue"',
         'image.tag="x\\ny: z"',
         'image.digest="sha256:1"',
         'webhook.enabled="yes"',

@@ -2,7 +2,7 @@
 
 ``webhook.enabled`` is what manifests/default has beside manifests/base; ``metrics.secure`` adds manifests/metrics-auth;
 ``watchNamespace`` is what overlays/namespaced adds and removes; one replica takes the disruption budget of
-overlays/single. No object is written here.
+overlays/single. ``watchFilter`` is appended to the name of each object. No object is written here.
 Source: https://helm.sh/docs/topics/charts/.
 """
 
@@ -12,7 +12,7 @@ import json
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -32,6 +32,7 @@ _WATCHED: Final = "fleet"
 """The namespace of the reader's in overlays/namespaced."""
 _WEBHOOK: Final = ".Values.webhook.enabled"
 _WATCH: Final = ".Values.watchNamespace"
+_FILTER: Final = ".Values.watchFilter"
 _SECURE: Final = ".Values.metrics.secure"
 _ALLOWED: Final = "and .Values.webhook.enabled .Values.webhook.allowedCIDRs"
 _CLIENT_CA: Final = "and .Values.webhook.enabled .Values.webhook.clientCA"
@@ -41,6 +42,8 @@ _IMAGE: Final = (
     '"{{ .Values.image.repository }}'
     '{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ $.Values.image.tag }}{{ end }}"'
 )
+_CERTIFICATE: Final = "nodeattest-webhook-tls"
+"""The Secret that cert-manager writes: no object of ours, and of one release all the same."""
 _TOKEN: Final = re.compile(r"HELM\d{4}END")
 _ITEM: Final = re.compile(r"^( *)- (HELM\d{4}END)\n", re.MULTILINE)
 
@@ -48,7 +51,9 @@ _ITEM: Final = re.compile(r"^( *)- (HELM\d{4}END)\n", re.MULTILINE)
 class _Texts:
     """Templates' text behind tokens, which YAML's writer leaves as they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str]) -> None:
+        any_name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        self._names = re.compile(rf"(?<![\w:-])({any_name})(?![\w:-])")
         self._values: dict[str, str] = {}
         self._blocks: dict[str, tuple[str, JsonValue]] = {}
 
@@ -57,6 +62,12 @@ class _Texts:
         token = f"HELM{len(self._values) + len(self._blocks):04}END"
         self._values[token] = text
         return token
+
+    def named(self, text: str) -> str:
+        """Return the text in which names of the release's objects end with the watch filter."""
+        return self._names.sub(
+            lambda found: f"{found[0]}{self.value(f'{{{{ with {_FILTER} }}}}-{{{{ . }}}}{{{{ end }}}}')}", text
+        )
 
     def item(self, condition: str, item: JsonValue) -> str:
         """Return a token for an item of a list that is there under a condition."""
@@ -111,7 +122,9 @@ def _templates(default: list[JsonMap], manifests: Path) -> dict[str, str]:
     namespaced = {key(one): one for one in build(manifests / "overlays/namespaced") if key(one) not in network}
     single = {key(one): one for one in build(manifests / "overlays/single")}
     whole = {key(one): one for one in default}
-    texts = _Texts()
+    kept = {"Namespace", "CustomResourceDefinition"}
+    names = {name for one in (base, namespaced, whole) for kind, _, name in one if kind not in kept}
+    texts = _Texts({*names, *(name for _, _, name in map(key, build(manifests / "metrics-auth"))), _CERTIFICATE})
     made: defaultdict[str, list[str]] = defaultdict(list)
     roles = {(kind, name) for kind, _, name in whole.keys() - base.keys()}
     for one in [*whole, *(other for other in namespaced if other not in whole)]:
@@ -178,12 +191,14 @@ def _filled(texts: _Texts, value: JsonValue) -> JsonValue:
                 held["image"] = texts.value(_IMAGE)
                 held["imagePullPolicy"] = texts.value("{{ .Values.image.pullPolicy }}")
                 held["resources"] = texts.value("{{ toJson .Values.resources }}")
+                held["command"] = value["command"]
+                watch = texts.item(_FILTER, f"--watch-filter={texts.value(f'{{{{ {_FILTER} }}}}')}")
                 level = texts.item(".Values.logLevel", f"--log-level={texts.value('{{ .Values.logLevel }}')}")
                 secure = texts.item(_SECURE, "--metrics-secure=true")
                 cidrs = texts.value('{{ join "," .Values.webhook.allowedCIDRs }}')
                 allowed = texts.item(_ALLOWED, f"--webhook-allowed-cidrs={cidrs}")
                 clients = texts.item(_CLIENT_CA, f"--webhook-client-ca-file={_CLIENT_CA_FOLDER}/ca.crt")
-                held["args"] = [*items_at(held, "args"), allowed, clients, secure, level]
+                held["args"] = [*items_at(held, "args"), watch, allowed, clients, secure, level]
                 mount: JsonMap = {"name": _CLIENT_CA_NAME, "mountPath": _CLIENT_CA_FOLDER, "readOnly": True}
                 held["volumeMounts"] = [*items_at(held, "volumeMounts"), texts.item(_CLIENT_CA, mount)]
             if "volumes" in held:
@@ -193,15 +208,22 @@ def _filled(texts: _Texts, value: JsonValue) -> JsonValue:
             return held
         case list():
             return [_filled(texts, each) for each in value]
-        case str() if _NAMESPACE in value:
-            quoted, plain = "{{ .Release.Namespace | quote }}", "{{ .Release.Namespace }}"
-            return texts.value(quoted) if value == _NAMESPACE else value.replace(_NAMESPACE, texts.value(plain))
-        case str() if value == _WATCHED:
-            return texts.value(f"{{{{ {_WATCH} | quote }}}}")
-        case str() if value.endswith(f"={_WATCHED}"):
-            return f"{value.removesuffix(_WATCHED)}{texts.value(f'{{{{ {_WATCH} }}}}')}"
+        case str():
+            return _filled_text(texts, value)
         case _:
             return value
+
+
+def _filled_text(texts: _Texts, value: str) -> str:
+    if value == _NAMESPACE:
+        return texts.value("{{ .Release.Namespace | quote }}")
+    if value == _WATCHED:
+        return texts.value(f"{{{{ {_WATCH} | quote }}}}")
+    if value.endswith(f"={_WATCHED}"):
+        return f"{value.removesuffix(_WATCHED)}{texts.value(f'{{{{ {_WATCH} }}}}')}"
+    if _NAMESPACE in value:
+        value = value.replace(_NAMESPACE, texts.value("{{ .Release.Namespace }}"))
+    return texts.named(value)
 
 
 def _described(default: list[JsonMap]) -> dict[str, str]:
