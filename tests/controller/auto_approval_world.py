@@ -27,7 +27,6 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     NODE_CLIENT_ROLE,
 )
 from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
-from nodeattest_controller.controllers.auto_approval.status import StatusReporter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
@@ -135,10 +134,10 @@ class AutoApprovalWorld:
             events = EventRecorder(self.api, component="test", instance="test-1", now=_now)
             cluster_events = ClusterEvents(KEY, management, events, log=logging.getLogger("test"), clock=time.monotonic)
             yield AutoApprovalReconciler(
-                KEY,
                 self.workload,
                 management,
-                StatusReporter(management, events=cluster_events, metrics=self.metrics, now=_now),
+                events=cluster_events,
+                metrics=self.metrics,
                 guard=ClusterGuard(management, self),
                 now=_now,
                 clock=time.monotonic,

@@ -17,10 +17,10 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_ROTATION,
     KUBEADM_TOKEN_GROUP,
 )
-from nodeattest_controller.controllers.auto_approval.status import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
+from nodeattest_controller.controllers.auto_approval.reconciler import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
+from nodeattest_controller.model.objects import items, text_map
 from nodeattest_controller.runtime.cluster_controller import CSRIssued
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, TooManyRequests, Unreachable
-from nodeattest_parsing.objects import items, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
 
@@ -336,6 +336,3 @@ async def test_a_block_that_cannot_be_removed_is_reported_and_the_end_comes_all_
         world.api.remove(world.policy)
         await until(world.policy_is_gone)
     assert "cannot remove the block" in caplog.text
-
-
-# Clusters whose watches recover together are audited in turn; one that recovers alone, at once. On virtual time

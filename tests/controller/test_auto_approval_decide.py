@@ -9,14 +9,15 @@ import pytest
 
 from nodeattest_controller.controllers.auto_approval.decide import (
     BESIDES,
+    BLOCK_NOT_VERIFIED,
+    WAITING_FOR_CLUSTER_INFO,
     AllowedPairs,
     ApprovalReason,
     AuditFacts,
-    Unverified,
-    block_not_verified,
+    Finding,
+    cannot_verify,
     decide,
     is_initialized,
-    waiting_for_cluster_info,
     with_certificates,
 )
 from nodeattest_controller.controllers.auto_approval.permissions import (
@@ -104,12 +105,10 @@ def test_each_finding_has_its_act_and_its_words(
     assert decision.finding.message
 
 
-@pytest.mark.parametrize(
-    "doubt", [waiting_for_cluster_info(), block_not_verified(), Unverified(ApprovalReason.CANNOT_VERIFY, "?")]
-)
+@pytest.mark.parametrize("doubt", [WAITING_FOR_CLUSTER_INFO, BLOCK_NOT_VERIFIED, cannot_verify("?")])
 @pytest.mark.parametrize("given", [facts(), facts(ROTATION, coverage=LATE), facts(coverage=LATE)])
-def test_nothing_is_called_closed_while_there_is_doubt(given: AuditFacts, doubt: Unverified) -> None:
-    finding = decide(replace(given, unverified=doubt)).finding
+def test_nothing_is_called_closed_while_there_is_doubt(given: AuditFacts, doubt: Finding) -> None:
+    finding = decide(replace(given, doubt=doubt)).finding
     assert (finding.status, finding.reason, finding.message) == (ConditionStatus.UNKNOWN, doubt.reason, doubt.message)
 
 
@@ -117,7 +116,7 @@ def test_nothing_is_called_closed_while_there_is_doubt(given: AuditFacts, doubt:
     "given", [facts(BOOTSTRAP, ROTATION), facts(FOREIGN), facts(allowed=frozenset({(TOKENS, NODE)}))]
 )
 def test_doubt_keeps_nothing_from_being_removed_and_hides_nothing_that_is_open(given: AuditFacts) -> None:
-    assert decide(replace(given, unverified=waiting_for_cluster_info())) == decide(given)
+    assert decide(replace(given, doubt=WAITING_FOR_CLUSTER_INFO)) == decide(given)
 
 
 @pytest.mark.parametrize("given", [facts(), facts(BOOTSTRAP), facts(FOREIGN)])

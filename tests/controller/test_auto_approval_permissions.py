@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from auto_approval_world import AutoApprovalWorld
 from fake_api import FakeApi
 from polling import until
 
-from nodeattest_controller.controllers.auto_approval.decide import AuditFacts, decide
+from nodeattest_controller.controllers.auto_approval.decide import AuditFacts
 from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_BOOTSTRAP,
     KUBEADM_ROTATION,
@@ -24,11 +23,10 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     grant_of,
     permissions_of_role,
 )
-from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
-from nodeattest_controller.controllers.auto_approval.rbac_watch import trouble_of
+from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit, trouble_of
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, Forbidden, TooLarge, Unreachable, WatchHung
+from nodeattest_kube.errors import ApiError, TooLarge, Unreachable, WatchHung
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
@@ -217,42 +215,6 @@ TOKEN = {
     "usage-bootstrap-authentication": "true",
     "auth-extra-groups": GROUP,
 }
-
-
-class QuietWatch:
-    """An audit of a cluster whose watches show nothing and whose tokens may not be read, in virtual time."""
-
-    def __init__(self) -> None:
-        self.world = AutoApprovalWorld()
-        self.api = self.world.workload
-        self.api.on_call = self._refuse_tokens
-        self.seconds = 0.0
-        self.audit = RBACAudit(
-            cluster_key("fleet", "blue"),
-            self.api,
-            Inventory(),
-            now=lambda: datetime.now(UTC),
-            clock=lambda: self.seconds,
-            revision=lambda: 1,
-        )
-
-    async def grants(self) -> list[str]:
-        return [grant.name for grant in (await self.audit.look(enforce=True)).grants]
-
-    async def _refuse_tokens(self, method: str, path: str) -> None:
-        if method == "LIST" and path == SECRETS:
-            raise Forbidden(403, "Forbidden", "no")
-
-
-async def test_what_the_api_server_allows_and_the_last_list_does_not_explain_is_looked_for_in_rbac() -> None:
-    """Seen: kubeadm's own bindings counted as another authorizer's, and were never deleted."""
-    quiet = QuietWatch()
-    assert await quiet.grants() == []
-    quiet.world.bind_as_kubeadm()
-    facts = await quiet.audit.look(enforce=True)
-    assert {grant.name for grant in facts.grants} == {KUBEADM_BOOTSTRAP, KUBEADM_ROTATION}
-    assert [grant.name for grant in decide(facts).remove] == [KUBEADM_BOOTSTRAP]
-    assert quiet.api.count("LIST", "/clusterroles") == 2
 
 
 async def test_rbac_counts_as_not_watched_from_a_hung_watch_until_the_next_complete_list() -> None:

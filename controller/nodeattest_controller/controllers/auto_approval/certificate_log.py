@@ -4,8 +4,7 @@ Requests are recorded as they appear, since kube-controller-manager deletes them
 certificate that slipped through stays valid, and stays reported, when its request is gone.
 A certificate counts when its request was made after the policy (and after what an operator said was dealt with), and:
 1. no attestation record of the node that it names holds its key, and 2. it is no renewal by a node for itself that is
-not in the ledger, or whose Node is older than that time: those are counted as Nodes (``node_coverage``).
-Leaves to others: what the condition says of it (``decide``), Events and metrics (``status``).
+not in the ledger, or whose Node is older than that time: those are counted as Nodes (``NodeCoverage``).
 Sources: kubernetes pkg/controller/certificates/cleaner/cleaner.go (approvedExpiration), approver/sarapprove.go.
 """
 
@@ -25,12 +24,12 @@ from cryptography.x509.oid import NameOID
 
 from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
 from nodeattest_controller.controllers.auto_approval.permissions import CSR_GROUP, CSR_RESOURCE
-from nodeattest_controller.controllers.auto_approval.rbac_watch import trouble_of
+from nodeattest_controller.controllers.auto_approval.rbac_audit import trouble_of
+from nodeattest_controller.model.objects import condition, flag, items, moment, rfc3339, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.objects import condition, flag, items, moment, rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName, Purpose

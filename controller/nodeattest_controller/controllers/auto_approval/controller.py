@@ -1,12 +1,9 @@
 """The controller ``hardening``: for each connected cluster a reconciler, and the watches that trigger it.
 
-Promises: the block is installed within a second after the API server of a new cluster answers, before its control plane
-counts as initialized; a new permission triggers an audit within seconds, and so does a watch that recovers after an
-audit that could not verify, in turn where many clusters recover together; so does a certificate, where audits take
-little time; otherwise one follows each resync period. When no policy selects the cluster any more, the block is
+The block is installed within a second after the API server of a new cluster answers, before its control plane counts
+as initialized. A new permission, a certificate, or a watch that recovers after an audit in doubt triggers an audit
+within seconds; otherwise one follows each resync period. If no policy selects the cluster any more, the block is
 removed.
-Leaves to others: connections (``runtime.cluster_manager``), what is done and reported (``reconciler``), whose turn it
-is (``recovery_pace``).
 """
 
 from __future__ import annotations
@@ -20,8 +17,7 @@ from datetime import datetime
 from typing import Final
 from weakref import WeakValueDictionary
 
-from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler, RecoveryPace
-from nodeattest_controller.controllers.auto_approval.status import StatusReporter
+from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
@@ -33,7 +29,7 @@ from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _RESYNC: Final = ResyncConfig(period=300.0, share_of_changes=50)
 """The resync finds what no watch shows: other authorizers, and changes of RBAC that a watch missed. An audit reads all
 bootstrap tokens, and each certificate is a change; one of a permission is urgent, and does not wait for its share."""
@@ -62,41 +58,24 @@ class AutoApprovalController:
         random: Callable[[], float] = random_module.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._management = management
-        self._guard = guard
-        self._events = events
-        self._metrics = metrics
-        self._now = now
+        self._management, self._guard, self._events, self._metrics = management, guard, events, metrics
+        self._now, self._clock, self._random, self._sleep = now, clock, random, sleep
         self._resync = resync
-        self._clock = clock
-        self._random = random
-        self._sleep = sleep
-        self._recovery_pace = RecoveryPace(clock=clock, random=random)
         self._runners: WeakValueDictionary[ClusterKey, AutoApprovalRunner] = WeakValueDictionary()
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> AutoApprovalRunner:
         """Make the runner of one connection."""
-        events = ClusterEvents(key, self._management, self._events, log=_LOG, clock=self._clock)
         reconciler = AutoApprovalReconciler(
-            key,
             client,
             self._management,
-            StatusReporter(self._management, events=events, metrics=self._metrics, now=self._now),
+            events=ClusterEvents(key, self._management, self._events, log=log, clock=self._clock),
+            metrics=self._metrics,
             guard=self._guard,
             now=self._now,
             clock=self._clock,
             sleep=self._sleep,
         )
-        runner = AutoApprovalRunner(
-            reconciler,
-            self._resync,
-            recovery_pace=self._recovery_pace,
-            clock=self._clock,
-            random=self._random,
-            sleep=self._sleep,
-        )
-        reconciler.subscribe(runner.hurry)
-        reconciler.subscribe_recovery(runner.recovered)
+        runner = AutoApprovalRunner(reconciler, self._resync, clock=self._clock, random=self._random, sleep=self._sleep)
         self._runners[key] = runner
         return runner
 
@@ -118,27 +97,14 @@ class AutoApprovalRunner(PeriodicReconciler):
         reconciler: AutoApprovalReconciler,
         resync: ResyncConfig,
         *,
-        recovery_pace: RecoveryPace,
         clock: Callable[[], float],
         random: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         super().__init__(reconciler, resync, clock=clock, random=random)
         self._reconciler = reconciler
-        self._recovery_pace = recovery_pace
         self._sleep = sleep
-        self._turn: asyncio.TimerHandle | None = None
-        """When a watch recovered and the audit that follows was not started yet."""
-
-    def recovered(self) -> None:
-        """Have an audit started when it is this cluster's turn; it covers whatever else recovers until then."""
-        if self._turn is None:
-            self._turn = asyncio.get_running_loop().call_later(self._recovery_pace.delay(), self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._turn = None
-        if self._reconciler.in_doubt:  # no other audit was made meanwhile
-            self.hurry()
+        reconciler.subscribe(self.hurry)
 
     async def run(self) -> None:
         """Run until cancelled; removes the block where no policy selects the cluster any more."""
@@ -149,8 +115,6 @@ class AutoApprovalRunner(PeriodicReconciler):
                 for watch in self._reconciler.watches():
                     tasks.create_task(watch)
         finally:
-            if self._turn is not None:
-                self._turn.cancel()
             await self._reconciler.remove_block()
 
     async def _install_at_first_contact(self) -> None:

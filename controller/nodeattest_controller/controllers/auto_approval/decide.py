@@ -1,8 +1,7 @@
 """Decides which bindings are deleted and what the condition ``SideDoorsClosed`` says. Pure: facts in, decision out.
 
-Promises: only the two bindings that kubeadm creates, as it creates them, are ever deleted: first that for bootstrap,
-then that for rotation when no bootstrap token has a permission any more and every Node is attested; under ``Audit``
-none.
+Only the two bindings that kubeadm creates, as it creates them, are ever deleted: first that for bootstrap, then that
+for rotation when no bootstrap token has a permission any more and every Node is attested. Under ``Audit`` none is.
 "Closed" requires that RBAC grants nothing, that the API server allows nobody, and that everything was verified.
 A certificate that was issued without attestation takes precedence over every other result.
 """
@@ -73,6 +72,15 @@ CLOSED_REASONS: Final = frozenset({ApprovalReason.CLOSED, ApprovalReason.CLOSED_
 """Reasons that state that no bootstrap token has a permission."""
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Status, reason and message of the condition."""
+
+    status: ConditionStatus
+    reason: ApprovalReason
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFacts:
     """What was found in the workload cluster."""
@@ -84,25 +92,8 @@ class AuditFacts:
     """False: the policy says ``Audit``."""
     born: datetime | None = None
     """When the cluster's API server first started."""
-    unverified: Unverified | None = None
+    doubt: Finding | None = None
     """Why the cluster cannot be called closed though nothing is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unverified:
-    """Why it cannot be verified that automatic approval is, and was, closed."""
-
-    reason: ApprovalReason
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Status, reason and message of the condition."""
-
-    status: ConditionStatus
-    reason: ApprovalReason
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +102,25 @@ class Decision:
 
     remove: tuple[RoleGrant, ...]
     finding: Finding
+
+
+NOT_INITIALIZED: Final = Finding(
+    ConditionStatus.UNKNOWN, ApprovalReason.NOT_INITIALIZED, "the control plane is not initialized yet"
+)
+WAITING_FOR_CLUSTER_INFO: Final = Finding(
+    ConditionStatus.UNKNOWN,
+    ApprovalReason.WAITING_FOR_CLUSTER_INFO,
+    "ConfigMap kube-public/cluster-info does not exist yet: kubeadm creates it after the bindings that grant the "
+    "in-tree signer's automatic approval, so they may still appear",
+)
+"""Source: kubernetes cmd/kubeadm/app/cmd/phases/init/bootstraptoken.go (runBootstrapToken)."""
+BLOCK_NOT_VERIFIED: Final = Finding(
+    ConditionStatus.UNKNOWN,
+    ApprovalReason.BLOCK_NOT_VERIFIED,
+    "the API server does not refuse requests of bootstrap tokens for the in-tree signer yet: if this lasts, see "
+    "whether the admission plugin ValidatingAdmissionPolicy is enabled there, and whether somebody fills the "
+    f"ClusterRole {NODE_CLIENT_ROLE} again",
+)
 
 
 def explained_pairs(grants: Iterable[RoleGrant]) -> AllowedPairs:
@@ -141,8 +151,8 @@ def decide(facts: AuditFacts) -> Decision:
         finding = Finding(ConditionStatus.FALSE, ApprovalReason.CLOSED_FOR_BOOTSTRAP, _rotation(facts.coverage))
     else:
         finding = Finding(ConditionStatus.TRUE, ApprovalReason.CLOSED, _closed(facts.coverage))
-    if facts.unverified is not None and finding.reason in CLOSED_REASONS:
-        finding = Finding(ConditionStatus.UNKNOWN, facts.unverified.reason, facts.unverified.message)
+    if facts.doubt is not None and finding.reason in CLOSED_REASONS:
+        finding = facts.doubt
     return Decision(wanted, finding)
 
 
@@ -155,40 +165,20 @@ def with_certificates(finding: Finding, certificates: str) -> Finding:
     )
 
 
-def waiting_for_cluster_info() -> Unverified:
-    """Return the reason to wait: kubeadm creates cluster-info after its bindings.
-
-    Source: kubernetes cmd/kubeadm/app/cmd/phases/init/bootstraptoken.go (runBootstrapToken).
-    """
-    return Unverified(
-        ApprovalReason.WAITING_FOR_CLUSTER_INFO,
-        "ConfigMap kube-public/cluster-info does not exist yet: kubeadm creates it after the bindings that grant the "
-        "in-tree signer's automatic approval, so they may still appear",
-    )
-
-
-def other_bootstrap_provider(provider: BootstrapProvider) -> Unverified:
+def other_bootstrap_provider(provider: BootstrapProvider) -> Finding:
     """Return the reason that nothing can be said of a cluster that kubeadm did not make."""
-    return Unverified(
+    return Finding(
+        ConditionStatus.UNKNOWN,
         ApprovalReason.OTHER_BOOTSTRAP_PROVIDER,
         f"a {provider.name} cluster: {provider.issuance}; leave it out of the policy "
         "(docs/bootstrap-config.md#other-bootstrap-providers)",
     )
 
 
-def block_not_verified() -> Unverified:
-    """Return the reason that the API server did not refuse the dry run, or that the ClusterRole is not empty."""
-    return Unverified(
-        ApprovalReason.BLOCK_NOT_VERIFIED,
-        "the API server does not refuse requests of bootstrap tokens for the in-tree signer yet: if this lasts, see "
-        "whether the admission plugin ValidatingAdmissionPolicy is enabled there, and whether somebody fills the "
-        f"ClusterRole {NODE_CLIENT_ROLE} again",
-    )
-
-
-def record_incomplete(since: datetime) -> Unverified:
+def record_incomplete(since: datetime) -> Finding:
     """Return the reason that certificates may have been issued unrecorded, with the remedy."""
-    return Unverified(
+    return Finding(
+        ConditionStatus.UNKNOWN,
         ApprovalReason.RECORD_INCOMPLETE,
         f"certificates that the in-tree signer issued after {rfc3339(since)} are not all on record, because the "
         "requests were not watched for more than the hour that they are kept: compare the Nodes with the Machines "
@@ -213,14 +203,9 @@ def is_initialized(cluster: JsonObject) -> bool:
     return found is not None and found.get("status") == "True"
 
 
-def not_initialized() -> Finding:
-    """Return the result for a control plane that is not initialized."""
-    return Finding(ConditionStatus.UNKNOWN, ApprovalReason.NOT_INITIALIZED, "the control plane is not initialized yet")
-
-
-def unverified(what: str) -> Finding:
+def cannot_verify(message: str) -> Finding:
     """Return the result for a cluster that could not be audited."""
-    return Finding(ConditionStatus.UNKNOWN, ApprovalReason.CANNOT_VERIFY, what)
+    return Finding(ConditionStatus.UNKNOWN, ApprovalReason.CANNOT_VERIFY, message)
 
 
 def _removable(facts: AuditFacts) -> tuple[RoleGrant, ...]:

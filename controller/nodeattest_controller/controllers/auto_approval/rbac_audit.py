@@ -1,21 +1,22 @@
 """Audits one workload cluster: what RBAC grants, what the API server allows, and which Nodes are attested.
 
-Promises: lists are read in pages and only what matters is kept of them; a list that breaks off is an error, never a
-shorter list; RBAC is listed again where its watch showed a change since or cannot be relied upon, where the API
-server allows what the last list does not explain, and in every resync. Some ten requests a look. What tokens there are
-is read where that is allowed, and is not needed: RBAC can grant to groups only that a binding names, and those are
-asked for.
-Leaves the decision to ``decide``.
+Lists are read in pages, and only what matters is kept of them. A list that breaks off is an error, never a shorter
+list. Tokens are read where that is allowed, but are not needed: RBAC grants only to groups that a binding names, and
+the API server is asked about those.
+
+``RBACWatch`` triggers an audit within seconds of a new permission.
 Source: kubernetes pkg/controller/certificates/approver/sarapprove.go (the question that the approver asks).
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.controllers.auto_approval.decide import AllowedPairs, AuditFacts, explained_pairs
+from nodeattest_controller.controllers.auto_approval.decide import AllowedPairs, AuditFacts
 from nodeattest_controller.controllers.auto_approval.permissions import (
     BOOTSTRAP_GROUP,
     BOOTSTRAP_USER_PREFIX,
@@ -27,11 +28,14 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     Permission,
     RoleGrant,
     SubjectKind,
+    binds_joiners_or_nodes,
     bootstrap_groups_of,
     grant_of,
     is_attested,
     nominal_permissions,
+    permissions_of_role,
 )
+from nodeattest_controller.model.objects import flag, items, mapping, moment, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
@@ -39,7 +43,7 @@ from nodeattest_kube import client as paths
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, NotFound
-from nodeattest_parsing.objects import items, moment, text
+from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP
 
@@ -56,8 +60,6 @@ MAX_GROUPS: Final = 256
 """Groups of tokens that one question names."""
 COUNT_PERIOD: Final = 3600.0
 """Seconds between two counts of Nodes where all doors are closed."""
-LIST_PERIOD: Final = 240.0
-"""Seconds for which a list of RBAC is used at most; resyncs of ``controller._RESYNC`` are never closer."""
 MAX_GRANTS: Final = 200
 """Bindings kept; a cluster with more of them is open however many more there are."""
 
@@ -77,13 +79,9 @@ class RBACAudit:
         *,
         now: Callable[[], datetime],
         clock: Callable[[], float],
-        revision: Callable[[], int | None] = lambda: None,
         most: int = MOST,
     ) -> None:
-        """``most`` is how much is kept of a list; what has more is TooLarge, and nothing is told of the cluster.
-
-        ``revision`` counts the changes of RBAC that were seen; None: they are not followed (``RBACWatch.revision``).
-        """
+        """``most`` is how much is kept of a list; a longer one raises ``TooLarge``."""
         self._key = key
         self._client = client
         self._inventory = inventory
@@ -92,18 +90,11 @@ class RBACAudit:
         self._most = most
         self._may_read_tokens = True
         self._counted: tuple[float, NodeCoverage] | None = None
-        self._revision = revision
-        self._listed: tuple[int, float, _Grants] | None = None
-        """What RBAC granted; the revision that was known, and the time on ``clock``, before it was listed."""
 
     async def look(self, *, enforce: bool) -> AuditFacts:
         """Gather the facts; raises ApiError."""
-        known = self._known_grants()
-        grants, groups, born = known or await self._grants()
+        grants, groups, born = await self._grants()
         allowed = await self._allowed_pairs(groups | await self._groups_of_tokens())
-        if known is not None and not allowed <= explained_pairs(grants):  # the watch has missed a change
-            grants, groups, born = await self._grants()
-            allowed = await self._allowed_pairs(groups | await self._groups_of_tokens())
         renewing = any(SubjectKind.NODES in grant.to for grant in grants)
         coverage = await self._count(anew=renewing)
         return AuditFacts(grants=grants, allowed=allowed, coverage=coverage, enforce=enforce, born=born)
@@ -122,25 +113,9 @@ class RBACAudit:
     async def remove(self, grant: RoleGrant) -> None:
         """Delete exactly the binding that was checked; raises Conflict where it changed, NotFound where it is gone."""
         path = paths.object_path(*_BINDINGS, grant.name)
-        self._listed = None  # the watch shows it a moment later
         await self._client.delete(path, uid=grant.uid, resource_version=grant.resource_version)
 
-    def _known_grants(self) -> _Grants | None:
-        """Return what RBAC grants, if it was listed since the last change and not long ago."""
-        if self._listed is None:
-            return None
-        revision, listed_at, grants = self._listed
-        return grants if revision == self._revision() and self._clock() - listed_at < LIST_PERIOD else None
-
     async def _grants(self) -> _Grants:
-        """List what RBAC grants."""
-        revision, now = self._revision(), self._clock()
-        self._listed = None
-        found = await self._list_grants()
-        self._listed = (revision, now, found) if revision is not None else None
-        return found
-
-    async def _list_grants(self) -> _Grants:
         """Resolve every ClusterRoleBinding; also returns the groups of bootstrap tokens that any of them names.
 
         And the time of the oldest ClusterRole: the API server makes some when it first starts.
@@ -218,3 +193,68 @@ class RBACAudit:
         async for page in self._client.pages(path, query):
             for item in items(page, "items"):
                 yield item
+
+
+_MAX_BYTES: Final = 64 << 20
+MAX_SILENCE: Final = 300.0
+"""Seconds without contact after which a watch counts as broken; a healthy one has bookmarks or ends each minute."""
+
+
+class RBACWatch:
+    """The two watches of one cluster."""
+
+    def __init__(self, client: ApiClient, *, on_recovery: Callable[[], None] | None = None) -> None:
+        self._subscribers: list[Callable[[], None]] = []
+        kinds: dict[str, Callable[[JsonObject], JsonObject]] = {
+            "clusterroles": lambda role: _summary(role, matters=bool(permissions_of_role(role))),
+            "clusterrolebindings": lambda binding: _summary(binding, matters=binds_joiners_or_nodes(binding)),
+        }
+        self._reflectors = [
+            Reflector(
+                client,
+                paths.collection_path(RBAC_GROUP, "v1", resource),
+                on_change=self._changed,
+                on_recovery=on_recovery,
+                transform=keep,
+                max_objects=MOST,
+                max_bytes=_MAX_BYTES,
+            )
+            for resource, keep in kinds.items()
+        ]
+
+    def subscribe(self, subscriber: Callable[[], None]) -> None:
+        """Have a subscriber notified of permissions that appear."""
+        self._subscribers.append(subscriber)
+
+    def trouble(self) -> str:
+        """Say what keeps one of the two from being followed; empty while nothing does."""
+        return next((found for one in self._reflectors if (found := trouble_of(one))), "")
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+
+    def _changed(self, _name: str, value: JsonObject | None) -> None:
+        if value is not None and flag(value, "matters"):
+            for subscriber in self._subscribers:
+                subscriber()
+
+
+def trouble_of(reflector: Reflector) -> str:
+    """Say what keeps a collection from being followed; a watch that just ended is no trouble.
+
+    One that hung is, until the collection was listed again: nobody knows which changes it did not show.
+    """
+    error = reflector.last_error
+    if isinstance(error, Forbidden) or not reflector.synced:
+        return str(error) if error is not None else "the first list is not complete yet"
+    if reflector.hung is not None:
+        return str(reflector.hung)
+    return f"no contact for minutes: {error}" if time.monotonic() - reflector.last_contact > MAX_SILENCE else ""
+
+
+def _summary(found: JsonObject, *, matters: bool) -> JsonObject:
+    meta = mapping(found, "metadata")
+    return {"metadata": {name: text(meta, name) for name in ("name", "uid", "resourceVersion")}, "matters": matters}
