@@ -18,9 +18,9 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_TOKEN_GROUP,
 )
 from nodeattest_controller.controllers.auto_approval.reconciler import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
-from nodeattest_controller.model.objects import items, text_map
 from nodeattest_controller.runtime.cluster_controller import CSRIssued
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, TooManyRequests, Unreachable
+from nodeattest_parsing.objects import items, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
 

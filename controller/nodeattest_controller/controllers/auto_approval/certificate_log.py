@@ -25,11 +25,11 @@ from cryptography.x509.oid import NameOID
 from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
 from nodeattest_controller.controllers.auto_approval.permissions import CSR_GROUP, CSR_RESOURCE
 from nodeattest_controller.controllers.auto_approval.rbac_audit import trouble_of
-from nodeattest_controller.model.objects import condition, flag, items, moment, rfc3339, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.objects import condition, flag, items, moment, rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName, Purpose

@@ -35,7 +35,6 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     nominal_permissions,
     permissions_of_role,
 )
-from nodeattest_controller.model.objects import flag, items, mapping, moment, text
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, authenticating_groups
@@ -44,6 +43,7 @@ from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_a
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, NotFound
 from nodeattest_kube.reflector import Reflector
+from nodeattest_parsing.objects import flag, items, mapping, moment, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP
 

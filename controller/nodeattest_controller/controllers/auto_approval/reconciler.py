@@ -41,7 +41,6 @@ from nodeattest_controller.controllers.auto_approval.permissions import RoleGran
 from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit, RBACWatch
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.infrastructure_kinds import control_plane_provider
-from nodeattest_controller.model.objects import condition, items, moment, text
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
@@ -50,6 +49,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_path
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
+from nodeattest_parsing.objects import condition, items, moment, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
