@@ -1,9 +1,9 @@
-"""``nodeattest cluster-info publish``, ``show`` and ``sign``: the ConfigMap that says where the cluster is.
+"""``nodeattest cluster-info``: the ConfigMap that says where the cluster is, published, shown and verified.
 
 ``publish`` does what ``kubeadm init phase bootstrap-token`` does for cluster-info, byte for byte, and may be run again
 at any time. It gives no rights to bootstrap tokens: those that kubeadm gives let the in-tree signer certify any name. A
 bundle with anything but CA certificates in it, such as a private key, is not published. Another cluster's cluster-info
-is not overwritten unless that is said, also if it came while this one wrote.
+is not overwritten unless that is said, also if it came while this one wrote. ``verify`` makes the agent's own checks.
 Source: kubernetes cmd/kubeadm/app/phases/bootstraptoken/clusterinfo; companion proposal 001.
 """
 
@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from hmac import compare_digest
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -25,11 +24,11 @@ from cryptography import x509
 
 from nodeattest_cli import token as tokens_of
 from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.documents import read_objects, read_text
-from nodeattest_cli.errors import AccessError, ExitCode, StateError, UserError, user_errors
-from nodeattest_cli.options import Duration, connected, file_option, output_option
-from nodeattest_cli.output import format_fields, print_document, print_exactly, print_lines, to_json, to_yaml
+from nodeattest_cli.errors import ExitCode, StateError, UserError, user_errors
+from nodeattest_cli.options import Duration, connected, output_option
+from nodeattest_cli.output import format_fields, print_exactly, print_lines
 from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import tls as pins
 from nodeattest_discovery.clusterinfo import (
     KUBECONFIG_KEY,
     NAME,
@@ -41,21 +40,19 @@ from nodeattest_discovery.clusterinfo import (
     check_server,
     parse,
 )
-from nodeattest_discovery.controllers.bootstrap_signer import (
-    current_signatures,
-    desired_cluster_info,
-    find_signing_tokens,
-)
-from nodeattest_discovery.secret import TokenSecret, stored_token
+from nodeattest_discovery.controllers.bootstrap_signer import current_signatures, find_signing_tokens
+from nodeattest_discovery.node.address import parse_endpoint
+from nodeattest_discovery.node.by_token import by_token
+from nodeattest_discovery.node.clock import Clock
+from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.tls import pin_of
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_discovery.token import parse as parse_token
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
-from nodeattest_parsing.objects import mapping, rfc3339, text
+from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied
+from nodeattest_providers.errors import Denied, Unavailable
 
 T = TypeVar("T")
 
@@ -63,7 +60,6 @@ _RBAC: Final = ("rbac.authorization.k8s.io", "v1")
 _ROLE: Final = "kubeadm:bootstrap-signer-clusterinfo"
 """Role and RoleBinding bear kubeadm's name, so that a cluster has them once."""
 _BLOCK: Final = re.compile(r"-----BEGIN ([^-\r\n]*)-----")
-_DESCRIPTION: Final = "made with cluster-info by nodeattest cluster-info publish"
 _LARGEST: Final = 1 << 20
 """Bytes of a CA file."""
 _ATTEMPTS: Final = 5
@@ -76,13 +72,6 @@ _SHOWN: Final = 64
 @click.option(
     "--ca-file", "ca_files", multiple=True, metavar="FILE", help="CAs to publish, PEM, repeatable (the kubeconfig's)."
 )
-@click.option("--token", metavar="TOKEN", help='The token to create; - reads it, "" creates none (a random one).')
-@click.option(
-    "--token-ttl",
-    type=Duration(),
-    default=tokens_of.DEFAULT_TTL,
-    help="When it expires, such as 1h30m; 0 is never.",
-)
 @click.option("--no-anonymous", is_flag=True, help="Give nobody the right to read it without authentication.")
 @click.option("--replace", is_flag=True, help="Also replace what names another server or other CAs.")
 @connected
@@ -91,21 +80,14 @@ def publish(
     connection: Connection,
     server: str | None,
     ca_files: tuple[str, ...],
-    token: str | None,
-    token_ttl: timedelta,
     no_anonymous: bool,
     replace: bool,
 ) -> None:
     """Publish where the cluster is and whom to trust, so that machines with a token can find it.
 
-    Writes the ConfigMap cluster-info in kube-public, lets everybody read it, and creates a token. Signatures come from
-    the bootstrap signer of a controller, or from: nodeattest cluster-info sign.
+    Writes the ConfigMap cluster-info in kube-public, and lets everybody read it. Signatures come from a bootstrap
+    signer, of kube-controller-manager or of this controller.
     """
-    written = tokens_of.read_token_text(token, None)
-    made = None
-    if written != "":
-        with user_errors("the token"):
-            made = tokens_of.make_token(parse_token(written) if written else None, token_ttl, description=_DESCRIPTION)
     endpoint = connection.endpoint
     if server is None and endpoint.tls_server_name is not None:
         raise UserError("the kubeconfig has a tls-server-name, which machines would not know: set --server")
@@ -116,10 +98,7 @@ def publish(
 
     async def work(client: ApiClient) -> None:
         await _look(client, kubeconfig, replace=replace)  # refuses before anything is written
-        if made is not None:
-            await _store(client, made)
-            print_lines(f"[bootstrap-token] Using token: {made.token.reveal()}")
-        print_lines("[bootstrap-token] Configuring bootstrap tokens, cluster-info ConfigMap, RBAC Roles")
+        print_lines("[bootstrap-token] Configuring cluster-info ConfigMap, RBAC Roles")
         with suppress(Forbidden):  # kube-apiserver makes it at its start; if it is not there, the next write fails
             namespace: JsonObject = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
             await _ensure(client, paths.core_path("namespaces"), namespace)
@@ -129,8 +108,6 @@ def publish(
                 await _ensure(client, paths.collection_path(*_RBAC, resource, namespace=NAMESPACE), body)
 
     run(connection, work)
-    if made is not None and (said := tokens_of.warning(made)):
-        print_lines(f"nodeattest: {said}", err=True)
 
 
 def _read_ca(path: str) -> str:
@@ -149,12 +126,12 @@ def _kubeconfig(server: str, ca_pem: str) -> str:
     others = sorted(set(_BLOCK.findall(ca_pem)) - {"CERTIFICATE"})
     if others:
         raise UserError(f"the CA bundle: expected CERTIFICATE blocks only, got {ascii(others[0][:40])[1:-1]}")
-    check_server_option(server)
+    _check_server_option(server)
     with user_errors("the CA bundle"):
         return build(server, ca_pem.encode())
 
 
-def check_server_option(server: str) -> None:
+def _check_server_option(server: str) -> None:
     """Check the value of ``--server``; raises ``UserError``."""
     try:
         check_server(server)
@@ -220,18 +197,6 @@ async def _retry(write: Callable[[], Awaitable[T]]) -> T:
     return await write()
 
 
-async def _store(client: ApiClient, made: TokenSecret) -> None:
-    """Create the token, unless it is there; one with this id and another secret is not this token."""
-    try:
-        found = stored_token(await client.get(tokens_of.secret_path(made.token.id)))
-    except NotFound:
-        await tokens_of.store(client, made)
-        return
-    if found is None or not compare_digest(found.secret.encode("utf-8", "surrogateescape"), made.token.secret.encode()):
-        raise StateError(f'a token with id "{made.token.id}" already exists, and is another one')
-    print_lines(f"nodeattest: the token {made.token.id} exists already and stays as it is", err=True)
-
-
 def _rights() -> Iterator[tuple[str, JsonObject]]:
     """Yield the right to read cluster-info and nothing else, for unauthenticated users: others need no discovery."""
     api = _RBAC[0]
@@ -261,7 +226,7 @@ class SignatureState(StrEnum):
     INVALID = "invalid: not this token's over this text"
     NO_TOKEN = "no token signs by this id"
     UNCHECKED = "not checked: the tokens cannot be read"
-    MISSING = "missing: no signer has been there; nodeattest cluster-info sign"
+    MISSING = "missing: no bootstrap signer has been there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,26 +245,6 @@ class View:
         good = {SignatureState.VALID, SignatureState.UNCHECKED}
         return self.info is not None and all(state in good for _, state in self.signatures)
 
-    def to_json(self) -> JsonObject:
-        """Return the object that ``-o json`` prints."""
-        info = self.info
-        return {
-            "server": info.server if info else None,
-            "tlsServerName": info.tls_server_name if info else None,
-            "certificateAuthorities": [
-                {
-                    "subject": certificate_subject(ca),
-                    "notAfter": rfc3339(ca.not_valid_after_utc),
-                    "pin": str(pin_of(ca)),
-                }
-                for ca in (info.ca_certificates if info else ())
-            ],
-            "signatures": [
-                {"token": token, "state": state.name.title().replace("_", "")} for token, state in self.signatures
-            ],
-            "problem": self.problem or None,
-        }
-
     def lines(self, now: datetime) -> list[str]:
         """Return a few lines."""
         fields = [("unusable", self.problem)] if self.info is None else [("server", self.info.server)]
@@ -308,16 +253,15 @@ class View:
         for ca in self.info.ca_certificates if self.info else ():
             expired = " (expired)" if ca.not_valid_after_utc <= now else ""
             until = f"{rfc3339(ca.not_valid_after_utc)}{expired}"
-            fields += [("CA", certificate_subject(ca)), ("  until", until), ("  pin", str(pin_of(ca)))]
+            fields += [("CA", _certificate_subject(ca)), ("  until", until), ("  pin", str(pin_of(ca)))]
         fields += [("signature", f"{token}  {state}") for token, state in self.signatures] or [("signature", "none")]
         return format_fields([(f"{name}:", value) for name, value in fields], indent=0)
 
 
 @click.command()
-@file_option("The ConfigMap or its kubeconfig; - is standard input.")
-@output_option("text", "json", "kubeconfig")
+@output_option("text", "kubeconfig")
 @connected
-def show(*, connection: Connection, path: str | None, output: str) -> int:
+def show(*, connection: Connection, output: str) -> int:
     """Show where machines find the cluster, which CAs they trust there, and who signed that.
 
     Signatures are checked where the tokens may be read. -o kubeconfig prints the signed text as it is. Exit code 1 when
@@ -327,15 +271,12 @@ def show(*, connection: Connection, path: str | None, output: str) -> int:
     async def both(client: ApiClient) -> tuple[JsonObject, Sequence[BootstrapToken] | None]:
         return await _from_cluster(client), await _signing_tokens(client)
 
-    found, tokens = (from_file(path), None) if path is not None else run(connection, both)
+    found, tokens = run(connection, both)
     if output == "kubeconfig":
         print_exactly(text(found, "data", KUBECONFIG_KEY))
         return ExitCode.DONE
     seen = view_of(found, tokens)
-    if output == "json":
-        print_document(to_json(seen.to_json()))
-    else:
-        print_lines(*seen.lines(datetime.now(UTC)))
+    print_lines(*seen.lines(datetime.now(UTC)))
     return ExitCode.DONE if seen.is_sound else ExitCode.REFUSED
 
 
@@ -363,7 +304,7 @@ def view_of(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None) -> 
     return View(info=info, problem=problem, signatures=tuple(states))
 
 
-def certificate_subject(certificate: x509.Certificate) -> str:
+def _certificate_subject(certificate: x509.Certificate) -> str:
     """Name a certificate, in printable characters."""
     try:
         name = certificate.subject.rfc4514_string()
@@ -372,70 +313,11 @@ def certificate_subject(certificate: x509.Certificate) -> str:
     return ascii(name[:_SHOWN])[1:-1] or "(no name)"
 
 
-@click.command()
-@click.option("--token-file", metavar="FILE", help="Sign with this token only; - is standard input.")
-@file_option("Sign the ConfigMap or kubeconfig of a file, and print it.")
-@connected
-def sign(*, connection: Connection, token_file: str | None, path: str | None) -> None:
-    """Sign cluster-info, where no bootstrap signer runs.
-
-    Without --token-file it does what a signer does: every token with the usage signing signs, and signatures of others
-    go. With it, this token's signature is set and the others stay. Tokens that expire later leave their signatures
-    behind until it is run again.
-    """
-    if path is not None and path == token_file:
-        raise UserError("expected cluster-info and the token in two places, got one")
-    token = tokens_of.read_token(None, token_file)
-    if path is not None:
-        if token is None:
-            raise UserError("without a cluster: set the token that signs by --token-file")
-        print_document(to_yaml(_signed(from_file(path), token)))
-        return
-
-    async def write(client: ApiClient) -> list[str]:
-        found = await _from_cluster(client)
-        tokens = (token,) if token is not None else await _signing_tokens(client)
-        if tokens is None:
-            raise AccessError("the tokens in kube-system cannot be read: set the one that signs by --token-file")
-        wanted = _signed(found, token) if token is not None else _sound(found, desired_cluster_info(found, tokens))
-        if wanted != found:
-            await client.replace(PATH, wanted)
-        return sorted(key.removeprefix(SIGNATURE_PREFIX) for key in current_signatures(wanted))
-
-    ids = run(connection, lambda client: _retry(lambda: write(client)))
-    print_lines(f"cluster-info is signed by {', '.join(ids) or 'nobody: no token has the usage signing'}")
-
-
-def _signed(found: JsonObject, token: BootstrapToken) -> JsonObject:
-    """Set the signature of one token."""
-    signature = jws.sign(text(found, "data", KUBECONFIG_KEY).encode(), token)
-    return _sound(found, {**found, "data": {**mapping(found, "data"), SIGNATURE_PREFIX + token.id: signature}})
-
-
-def _sound(found: JsonObject, signed: JsonObject | None) -> JsonObject:
-    """Return the signed ConfigMap, else what was found; nobody signs what no machine may believe."""
-    with user_errors("cluster-info", found=True):
-        parse(text(found, "data", KUBECONFIG_KEY))
-    return signed or found
-
-
 async def _from_cluster(client: ApiClient) -> JsonObject:
     try:
         return await client.get(PATH)
     except NotFound:
         raise StateError("there is no cluster-info: write it with nodeattest cluster-info publish") from None
-
-
-def from_file(path: str) -> JsonObject:
-    """Read the ConfigMap, or make one of a kubeconfig; ``-`` is standard input. Raises ``UserError``."""
-    content = read_text(path)
-    found = read_objects(path, content)
-    for document in found:
-        if text(document, "kind") == "ConfigMap" and text(document, "metadata", "name") == NAME:
-            return document
-    if len(found) == 1 and text(found[0], "kind") == "Config":
-        return _config_map(content)
-    raise UserError(f"{path}: expected the ConfigMap {NAME} or its kubeconfig, got another object")
 
 
 def _config_map(kubeconfig: str) -> JsonObject:
@@ -450,3 +332,56 @@ async def _signing_tokens(client: ApiClient) -> tuple[BootstrapToken, ...] | Non
     except Forbidden:
         return None
     return find_signing_tokens(secrets, datetime.now(UTC)).tokens
+
+
+@click.command()
+@click.argument("server", nargs=-1, required=True)
+@click.option("--token-file", metavar="FILE", required=True, help="The token that signed; - is standard input.")
+@click.option("--discovery-token-ca-cert-hash", "hashes", multiple=True, metavar="PIN", help="sha256:…, repeatable.")
+@click.option("--discovery-token-unsafe-skip-ca-verification", "unsafe", is_flag=True, help="Do without a pin.")
+@click.option("--timeout", type=Duration(timedelta(milliseconds=1)), default="10s", help="How long to ask servers.")
+def verify(
+    *,
+    server: tuple[str, ...],
+    token_file: str,
+    hashes: tuple[str, ...],
+    unsafe: bool,
+    timeout: timedelta,
+) -> int:
+    """Verify cluster-info as a machine that joins does, with the token and the pins that it would have.
+
+    SERVER is host:port, several are tried in turn; no kubeconfig is used. Exit code 1 when a machine would refuse it,
+    3 when no server could be asked or none has a signature yet.
+    """
+    with user_errors("SERVER"):
+        for each in server:
+            parse_endpoint(each)
+    if bool(hashes) == unsafe:
+        raise UserError(
+            "expected --discovery-token-ca-cert-hash, or --discovery-token-unsafe-skip-ca-verification to do without"
+        )
+    with user_errors("--discovery-token-ca-cert-hash"):
+        wanted = frozenset(map(pins.parse, hashes)) or None
+    token = tokens_of.read_token(None, token_file)
+    if token is None:
+        raise UserError("--token-file: expected a token, got none")
+    try:
+        found = by_token(server, token, wanted, _environment(timeout, several=len(server) > 1))
+    except (Denied, Unavailable) as error:
+        print_lines(f"nodeattest: {error}", err=True)
+        return ExitCode.REFUSED if isinstance(error, Denied) else ExitCode.NO_ACCESS
+    info, notes = found.info, (f"note: {note}" for note in found.notes)
+    authorities = (f"CA: {_certificate_subject(ca)}, {pin_of(ca)}" for ca in info.ca_certificates)
+    print_lines(f"verified at {found.asked}", f"server: {info.server}", *authorities, *notes)
+    return ExitCode.DONE
+
+
+def _environment(timeout: timedelta, *, several: bool) -> Environment:
+    """Report the errors of one of several servers; the only server's error is the result."""
+
+    def tell(line: str) -> None:
+        print_lines(f"nodeattest: {line}", err=True)
+
+    limit = timeout.total_seconds()
+    clock = Clock(on_wait=lambda _kind, what, _until: tell(f"waiting for {what}"))
+    return Environment(clock=clock, log=tell, limit=limit) if several else Environment(limit=limit)

@@ -8,11 +8,9 @@ Source: kubernetes staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsew
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from pathlib import Path
 from typing import Final, TypeVar
 
 from nodeattest_cli.errors import UserError, api_error
@@ -39,13 +37,6 @@ class Connection:
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         self._paths = kubeconfig or DEFAULT_KUBECONFIG
         self.context = context
-
-    @property
-    def path(self) -> Path:
-        """The one file, which need not exist; raises ``UserError`` for a list."""
-        if os.pathsep in self._paths:
-            raise UserError(f"expected one kubeconfig, got the list {self._paths}: set --kubeconfig")
-        return Path(self._paths).expanduser()
 
     @cached_property
     def endpoint(self) -> ApiEndpoint:

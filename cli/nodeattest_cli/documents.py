@@ -36,13 +36,12 @@ def read_text(path: str) -> str:
         raise UserError(f"{name}: expected YAML or JSON, got no UTF-8") from None
 
 
-def read_objects(path: str, content: str | None = None) -> list[JsonObject]:
-    """Read every object of a file, or of what was read from it; ``-`` is standard input."""
+def read_objects(path: str) -> list[JsonObject]:
+    """Read every object of a file; ``-`` is standard input."""
     name = _name(path)
-    source = _content(path, name) if content is None else content
     try:
         documents = strict_yaml.parse_objects(
-            source,
+            _content(path, name),
             scalars=Scalars.KUBERNETES,
             max_depth=_MAX_DEPTH,
             max_values=_MAX_VALUES,

@@ -14,7 +14,6 @@ from importlib.metadata import entry_points
 from typing import Final
 
 import click
-from click.shell_completion import get_completion_class
 
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_controller import logs
@@ -72,22 +71,6 @@ def _group(name: str, line: str, **commands: tuple[str, str]) -> _Group:
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, *, shell: str) -> None:
-    """Print a script that completes nodeattest's commands and options in SHELL.
-
-    bash: source <(nodeattest completion bash). zsh: source <(nodeattest completion zsh), after compinit. fish:
-    nodeattest completion fish | source.
-    """
-    completer = get_completion_class(shell)
-    if completer is None:
-        raise UserError(f"this version of click does not complete in {shell}")
-    script = completer(ctx.find_root().command, {}, _NAME, "_NODEATTEST_COMPLETE").source()
-    click.echo(visible_lines(*script.splitlines()), nl=False)
-
-
-@click.command()
 def version() -> None:
     """Print version and commit, and which evidence is understood."""
     click.echo(visible_lines(*describe(_NAME, "signer").splitlines()), nl=False)
@@ -113,14 +96,11 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     ),
     _group(
         "cluster-info",
-        "Publish, show, sign, verify or take over where a cluster is and whom to trust (docs/discovery.md).",
-        publish=("cluster_info:publish", "Publish where the cluster is and whom to trust, and make a token."),
+        "Publish, show or verify where a cluster is and whom to trust (docs/discovery.md).",
+        publish=("cluster_info:publish", "Publish where the cluster is and whom to trust."),
         show=("cluster_info:show", "Show it: server, CAs with their pins, who signed."),
-        sign=("cluster_info:sign", "Sign it, where no bootstrap signer runs."),
-        verify=("cluster_info_verify:verify", "Verify it as a machine that joins does."),
-        refresh=("cluster_info_verify:refresh", "Bring a kubeconfig's CAs up to date with it."),
+        verify=("cluster_info:verify", "Verify it as a machine that joins does."),
     ),
-    completion,
     _group(
         "discovery",
         "Serve cluster-info to nodes that know a bootstrap token.",
@@ -176,11 +156,8 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     ),
     _group(
         "token",
-        "Manage bootstrap tokens, with kubeadm's options and output (docs/discovery.md#tokens).",
+        "Make a bootstrap token, with kubeadm's options and output (docs/discovery.md#tokens).",
         create=("token:create", "Create a bootstrap token in the cluster, and print it."),
-        delete=("token:delete", "Delete bootstrap tokens."),
-        generate=("token:generate_token", "Print a random token, and create nothing."),
-        list=("token:list_tokens", "List the cluster's bootstrap tokens, secrets included."),
     ),
     version,
 )

@@ -91,17 +91,6 @@ def output_option(*formats: str) -> Callable[[Command[T]], Command[T]]:
     return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], help="How to print it.")
 
 
-def file_option(text: str) -> Callable[[Command[T]], Command[T]]:
-    """Add ``-f`` to a command that takes one file: of several, click alone would take the last."""
-    return click.option("-f", "--file", "path", multiple=True, callback=_only_file, metavar="FILE", help=text)
-
-
-def _only_file(_context: click.Context, _option: click.Parameter, paths: tuple[str, ...]) -> str | None:
-    if len(paths) > 1:
-        raise click.BadParameter(f"expected one file, got {len(paths)}")
-    return paths[0] if paths else None
-
-
 def files_option(
     text: str = "YAML or JSON; - is standard input.", *, required: bool = True
 ) -> Callable[[Command[T]], Command[T]]:

@@ -1,27 +1,21 @@
 """``nodeattest render``: bootstrap configuration as the webhook would make it, without a cluster.
 
-Promises: YAML in, YAML out; documents of other kinds pass through byte for byte, changed ones keep order and quotes. A
-contradiction writes nothing at all and lists every reason.
+Promises: YAML in, YAML out; objects of other kinds pass, and keys keep their order. A contradiction writes nothing at
+all and lists every reason.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast
 
 import click
+import yaml
 
-from nodeattest_cli.documents import read_objects, read_text
+from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import files_option
 from nodeattest_cli.output import print_exactly, print_lines
-from nodeattest_cli.yaml_edit import edit
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     RenderingRefused,
     RenderOptions,
@@ -38,19 +32,6 @@ from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
-
-_BETWEEN: Final = re.compile(r"(?m)^---(?=[ \t\r\n]|\Z)")
-"""Where a document begins; YAML 1.2 §9.1.2 lets no text of a document begin a line so."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A document as it stood, and as it is now."""
-
-    before: str
-    after: str
-    said: tuple[str, ...] = ()
-    refusals: tuple[str, ...] = ()
 
 
 @click.command()
@@ -73,105 +54,57 @@ class _Part:
     help="Who gets kubelet's serving certificate: kubelet from the cluster, or none of ours  [by policy; kubelet]",
 )
 @click.option("-o", "--output", metavar="FILE", help="Where the YAML goes  [standard output]")
-@click.option("--diff", is_flag=True, help="Show on standard error what was changed, line by line.")
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 when something would be changed.")
 def render(
-    *, paths: tuple[str, ...], policies: tuple[str, ...], output: str | None, diff: bool, check: bool, **flags: object
+    *, paths: tuple[str, ...], policies: tuple[str, ...], output: str | None, check: bool, **flags: object
 ) -> int:
     """Render bootstrap configuration, so that its machines join attested.
 
     Changes KubeadmConfig, KubeadmConfigTemplate, KubeadmControlPlane and KubeadmControlPlaneTemplate; all other
-    documents pass. Exit code 1: something in the files contradicts, and nothing was written.
+    objects pass. Comments are lost. Exit code 1: something in the files contradicts, and nothing was written.
     """
-    sources = _read(paths)
+    documents = [document for path in paths for document in read_objects(path)]
     if len(policies) > 1:
         raise UserError(f"expected one --policy, got {len(policies)}")
     policy = _policy(policies[0]) if policies else None
-
-    def plan(document: JsonObject) -> RenderOptions:
-        return _plan(flags, policy, document)
-
-    parts = [_rendered(part, path, plan) for path, source in sources for part in _documents(source)]
-    refusals = [line for part in parts for line in part.refusals]
-    if refusals:
-        print_lines(*refusals, err=True)
-        return ExitCode.REFUSED
-    for line in (line for part in parts for line in part.said):
-        print_lines(line, err=True)
-    after = "".join(part.after for part in parts)
-    if diff:
-        before, name = "".join(source for _, source in sources), ", ".join(paths)
-        lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} (rendered)", lineterm="")
-        print_lines(*lines, err=True)
-    if check:
-        return ExitCode.REFUSED if any(part.after != part.before for part in parts) else 0
-    if output is None:
-        print_exactly(after)
-    else:
-        Path(output).write_text(after, encoding="utf-8")
-    return 0
-
-
-def _read(paths: Sequence[str]) -> list[tuple[str, str]]:
-    """Read the files, so that one after the other they are one stream."""
-    sources: list[tuple[str, str]] = []
-    for path in paths:
-        source = read_text(path)
-        if sources:
-            source = source.removeprefix("\ufeff")  # a byte order mark begins a stream only (YAML 1.2, 5.2)
-        if sources and not sources[-1][1].endswith("\n"):
-            source = f"\n---\n{source}"
-        elif sources and not source.startswith("---"):
-            source = f"---\n{source}"
-        sources.append((path, source))
-    return sources
-
-
-def _documents(source: str) -> Iterator[str]:
-    """Take a stream apart; together the parts are the stream again."""
-    starts = [found.start() for found in _BETWEEN.finditer(source)]
-    edges = [0, *(start for start in starts if start > 0), len(source)]
-    for begin, end in pairwise(edges):
-        yield source[begin:end]
-
-
-def _rendered(part: str, path: str, plan: Callable[[JsonObject], RenderOptions]) -> _Part:
-    """Render one document, or the objects of one list."""
-    head, body = _head(part)
-    if not any(line.strip() and not line.lstrip().startswith("#") for line in body.splitlines()):
-        return _Part(part, part)
-    found = read_objects(path, body)
-    if not any(is_rendered_kind(document) for document in found):
-        return _Part(part, part)
-    said: list[str] = []
-    written: list[str] = []
+    changes: list[str] = []
     refusals: list[str] = []
-    for document in found:
+    made: list[JsonObject] = []
+    for document in documents:
         name = f"{text(document, 'kind')} {key_of(document)}"
         if not is_rendered_kind(document):
-            written.append(edit(json.dumps(document), document, document))
+            made.append(document)
             continue
         try:
-            made = rendered(document, plan(document))
+            result = rendered(document, _plan(flags, policy, document))
         except RenderingRefused as refused:
             refusals += [f"expected in {name}: {one.expected}, got {one.got}; {one.remedy}" for one in refused.refusals]
             continue
-        if not made.changes:
-            said.append(f"{name}: rendered already")
-        said += [f"{name}: {change}" for change in made.changes]
-        alone = len(found) == 1 and not text(document, "kind").endswith("List")
-        written.append(edit(body if alone else json.dumps(document), document, made.document))
-        if alone and not made.changes:
-            return _Part(part, part, tuple(said))
-    return _Part(part, (head or "") + "---\n".join(written), tuple(said), tuple(refusals))
+        made.append(result.document)
+        changes += [f"{name}: {change}" for change in result.changes]
+    if refusals:
+        print_lines(*refusals, err=True)
+        return ExitCode.REFUSED
+    print_lines(*(changes or ["everything is rendered already"]), err=True)
+    if check:
+        return ExitCode.REFUSED if changes else ExitCode.DONE
+    written = yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    if output is None:
+        print_exactly(written)
+    else:
+        Path(output).write_text(written, encoding="utf-8")
+    return ExitCode.DONE
 
 
-def _head(part: str) -> tuple[str, str]:
-    """Part a document from the line that begins it."""
-    if not part.startswith("---"):
-        return "", part
-    line, _, body = part.partition("\n")
-    return (f"{line}\n", body) if not line[3:].split("#")[0].strip() else ("---\n", f"{line[3:].lstrip()}\n{body}")
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as people do."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _policy(path: str) -> Policy:
@@ -215,6 +148,8 @@ def _plan(flags: dict[str, object], policy: Policy | None, document: JsonObject)
     )
 
 
+_WIDTH: Final = 1 << 16
+"""Columns: long commands stay on one line."""
 _SOURCES: Final = ("provider_id", "provider_id_file", "provider_id_command")
 
 

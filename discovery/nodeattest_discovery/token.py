@@ -69,7 +69,7 @@ def parse_id(text: str) -> str:
         Reason.TOKEN_MALFORMED,
         expected="a token, or its id: six lower-case letters or digits",
         got=_shape(text),
-        remedy="see the tokens with: nodeattest token list",
+        remedy="see the tokens with: kubeadm token list",
     )
 
 

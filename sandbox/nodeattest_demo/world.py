@@ -190,7 +190,7 @@ def join_info_with_pin(server: str, pin: str) -> JoinInfo:
 def publish_cluster_info(workload: ControlPlane, children: Children, command: Path) -> JoinInfo:
     """Publish cluster-info, which the controller signs; raises ``DemoFailure``."""
     create_all(workload.client(), manifests.objects("workload-discovery"), user=USER)
-    arguments = ["cluster-info", "publish", f"--kubeconfig={workload.admin_kubeconfig}", "--token="]
+    arguments = ["cluster-info", "publish", f"--kubeconfig={workload.admin_kubeconfig}"]
     ended = children.run([command, *arguments], limit=_LIMIT)
     if ended.code:
         raise DemoFailure(f"cluster-info could not be published: {ended.last_line}")

@@ -8,6 +8,7 @@ import pytest
 
 from nodeattest_cli.main import main
 from nodeattest_discovery import clusterinfo
+from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
@@ -56,10 +57,22 @@ class ClusterInfoTool:
         return {text_at(one, "metadata", "name").removeprefix("bootstrap-token-") for one in found}
 
     def publish(self) -> BootstrapToken:
-        """Publish with a token of our own."""
+        """Publish, and make a token of our own."""
         made = generate()
-        self("publish", "--token", made.reveal())
+        self("publish")
+        done = main(["token", "create", made.reveal(), "--kubeconfig", str(self.plane.admin_kubeconfig)])
+        self._capsys.readouterr()
+        assert done == 0
         return made
+
+    def put(self, **data: str | None) -> None:
+        """Change what stands in cluster-info."""
+        self.client.patch(clusterinfo.PATH, {"data": {key.replace("_", "-"): value for key, value in data.items()}})
+
+    def sign(self, token: BootstrapToken, text: str | None = None) -> None:
+        """Sign it as a bootstrap signer does, or another text."""
+        signed = (self.kubeconfig() if text is None else text).encode()
+        self.put(**{f"jws-kubeconfig-{token.id}": jws.sign(signed, token)})
 
     def clear(self) -> None:
         """Delete what may have been made."""

@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from nodeattest_cli.cluster_info import publish_kubeconfig
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.token import generate
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.kubeconfig import read_kubeconfig
 from nodeattest_parsing.values import JsonObject
@@ -56,15 +55,6 @@ def test_the_rights_are_kubeadms(tool: ClusterInfoTool) -> None:
             assert ours.get(field) == theirs.get(field)
 
 
-def test_a_token_is_made_unless_it_is_said_to_be_empty(tool: ClusterInfoTool) -> None:
-    tool("publish", "--token", "")
-    assert tool.tokens() == set()
-    assert tool.err == ""
-    printed = tool("publish")
-    (made,) = tool.tokens()
-    assert f"Using token: {made}." in printed
-
-
 def refused(tool: ClusterInfoTool, *words: str, code: int = 2) -> str:
     before = tool.tokens()
     assert tool("publish", *words, code=code) == ""
@@ -74,32 +64,30 @@ def refused(tool: ClusterInfoTool, *words: str, code: int = 2) -> str:
 
 
 def test_publishing_again_changes_nothing(tool: ClusterInfoTool) -> None:
-    made = generate().reveal()
-    tool("publish", "--token", made)
+    tool("publish")
     before = tool.object()
-    assert "says this already" in tool("publish", "--token", made)
-    assert "stays as it is" in tool.err
+    assert "says this already" in tool("publish")
     assert tool.object() == before
 
 
 def test_another_writing_of_the_same_stays_with_its_signatures(tool: ClusterInfoTool) -> None:
-    tool("publish", "--token", "")
+    tool("publish")
     older = text_at(tool.object(), "data", "kubeconfig").replace("users: null", "preferences: {}\nusers: null")
     tool.client.patch(clusterinfo.PATH, {"data": {"kubeconfig": older, "jws-kubeconfig-abcdef": "x..y"}})
-    tool("publish", "--token", "")
+    tool("publish")
     assert map_at(tool.object(), "data") == {"kubeconfig": older, "jws-kubeconfig-abcdef": "x..y"}
 
 
 @pytest.mark.parametrize("found", ["", "users: [", "server"])
 def test_another_clusters_is_replaced_only_if_that_is_said(tool: ClusterInfoTool, found: str) -> None:
-    tool("publish", "--token", "")
+    tool("publish")
     ours = text_at(tool.object(), "data", "kubeconfig")
     other = ours.replace("https://127.0.0.1", "https://10.9.8.7") if found == "server" else found
     patch: JsonMap = {"kubeconfig": other, "jws-kubeconfig-abcdef": "x..y", "mine": "kept"}
     tool.client.patch(clusterinfo.PATH, {"data": patch})
     assert "--replace" in refused(tool, code=1)
     assert text_at(tool.object(), "data", "kubeconfig") == other
-    assert 'Replacing the "cluster-info" ConfigMap' in tool("publish", "--token", "", "--replace")
+    assert 'Replacing the "cluster-info" ConfigMap' in tool("publish", "--replace")
     assert map_at(tool.object(), "data") == {"kubeconfig": ours, "mine": "kept"}
 
 
@@ -136,7 +124,7 @@ def published(tool: ClusterInfoTool, kubeconfig: str, crossing: Callable[[], obj
 
 
 def test_what_a_signer_wrote_meanwhile_is_read_again_and_replaced(tool: ClusterInfoTool) -> None:
-    tool("publish", "--token", "")
+    tool("publish")
     ours = tool.kubeconfig()
     patch: JsonMap = {"kubeconfig": ours.replace("https://127.0.0.1", "https://10.9.8.7"), "mine": "kept"}
     tool.client.patch(clusterinfo.PATH, {"data": patch})
@@ -146,7 +134,7 @@ def test_what_a_signer_wrote_meanwhile_is_read_again_and_replaced(tool: ClusterI
 
 
 def test_another_clusters_that_came_meanwhile_is_not_replaced(tool: ClusterInfoTool) -> None:
-    tool("publish", "--token", "")
+    tool("publish")
     ours = tool.kubeconfig()
     other: JsonMap = {
         "metadata": {"name": "cluster-info", "namespace": "kube-public"},
@@ -158,13 +146,8 @@ def test_another_clusters_that_came_meanwhile_is_not_replaced(tool: ClusterInfoT
     assert tool.data() == other["data"]
 
 
-def test_a_token_of_that_id_with_another_secret_is_another_token(tool: ClusterInfoTool) -> None:
-    tool("publish", "--token", "aaaaaa.0123456789abcdef")
-    assert "is another one" in refused(tool, "--token", "aaaaaa.0123456789abcdee", code=1)
-
-
 def test_without_anonymous_readers_nobody_gets_a_right(tool: ClusterInfoTool) -> None:
-    tool("publish", "--token", "", "--no-anonymous")
+    tool("publish", "--no-anonymous")
     with pytest.raises(ApiRefusal):
         anonymous(tool)
     with pytest.raises(ApiRefusal):
@@ -188,7 +171,6 @@ def test_a_private_key_is_never_published(tool: ClusterInfoTool, tmp_path: Path)
         (["--server", "https://a?b"], "https://host:port"),
         (["--ca-file", "/nonexistent/ca"], "No such file"),
         (["--ca-file", __file__], "certificates in PEM"),
-        (["--token", "bad"], "six, a dot, and sixteen"),
     ],
 )
 def test_what_no_machine_could_use_is_not_published(tool: ClusterInfoTool, words: list[str], says: str) -> None:
@@ -198,9 +180,9 @@ def test_what_no_machine_could_use_is_not_published(tool: ClusterInfoTool, words
 
 
 def test_rights_that_somebody_widened_are_put_right(tool: ClusterInfoTool) -> None:
-    tool("publish", "--token", "")
+    tool("publish")
     wide: JsonMap = {"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}]}
     tool.client.patch(f"{RBAC}/roles/{ROLE}", wide)
-    tool("publish", "--token", "")
+    tool("publish")
     (rule,) = cast("list[JsonMap]", tool.client.get(f"{RBAC}/roles/{ROLE}")["rules"])
     assert (rule["verbs"], rule["resourceNames"]) == (["get"], ["cluster-info"])

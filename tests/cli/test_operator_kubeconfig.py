@@ -83,14 +83,6 @@ def test_a_list_of_files_is_merged_as_kubectl_merges_it(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*key*")) == []
 
 
-def test_a_command_that_writes_a_kubeconfig_takes_one_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/none/a:/none/b")
-    assert main(["cluster-info", "refresh"]) == 2
-    assert "expected one kubeconfig, got the list /none/a:/none/b: set --kubeconfig" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "document",
     ["", "[", "5", "- a", "clusters: 5", "clusters: [5]", "users: [{user: {}}]", "contexts: [{name: x, context: 5}]"],
@@ -99,7 +91,7 @@ def test_a_file_that_is_no_kubeconfig_is_refused_in_one_line(
     document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config").write_text(document)
-    assert main(["token", "list", "--kubeconfig", str(tmp_path / "config")]) == 2
+    assert main(["token", "create", "--kubeconfig", str(tmp_path / "config")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -126,11 +118,11 @@ def test_a_command_asks_with_the_credential_that_the_kubeconfigs_command_gives(
         "env": [{"name": "A", "value": "b"}],
     }
     kubeconfig = written(tmp_path, {"server": admin.server, "certificate-authority-data": ca}, {"exec": command})
-    assert main(["token", "list", "--kubeconfig", str(kubeconfig)]) == 0
+    assert main(["token", "create", "--kubeconfig", str(kubeconfig)]) == 0
     told = json.loads((tmp_path / "info").read_text())
     assert told["spec"]["cluster"]["server"] == admin.server
     plugin(tmp_path, {"token": "another"})
-    assert main(["token", "list", "--kubeconfig", str(kubeconfig)]) == 3
+    assert main(["token", "create", "--kubeconfig", str(kubeconfig)]) == 3
     assert "401" in capsys.readouterr().err
 
 

@@ -12,14 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from nodeattest_authenticator.cluster.source import ByToken
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_cli.main import main
 from nodeattest_discovery.token import generate
-from nodeattest_parsing.objects import moment
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 
@@ -62,12 +60,6 @@ class Tool:
         """Read a token's Secret."""
         stored = map_at(self.client.get(f"{SECRETS}/bootstrap-token-{token_id}"), "data")
         return {key: base64.b64decode(str(value)).decode() for key, value in stored.items()}
-
-    def put(self, name: str, **data: str) -> None:
-        """Create a Secret of the type by hand."""
-        encoded: JsonMap = {key.replace("_", "-"): base64.b64encode(one.encode()).decode() for key, one in data.items()}
-        body: JsonMap = {"metadata": {"name": name}, "type": "bootstrap.kubernetes.io/token", "data": encoded}
-        self.client.create(SECRETS, body)
 
     def clear(self) -> None:
         """Delete every token."""
@@ -188,82 +180,6 @@ def test_the_agents_join_command_pins_too(token: Tool) -> None:
     assert isinstance(way, ByToken)
     assert way.pins
     assert way.token.reveal() in made
-
-
-def test_listing_prints_kubeadms_json_and_yaml(token: Tool) -> None:
-    token("create", "aaaaaa.0123456789abcdef", "--ttl", "0", "--description", "hi there")
-    groups = "system:bootstrappers:foo,system:bootstrappers:bar"
-    token("create", "dddddd.0123456789abcdef", "--usages", "authentication", "--groups", groups, "--ttl", "0")
-    in_json = golden("kubeadm token list -o json")
-    (first,) = re.findall(r'^{\n[^{]*"aaaaaa.*?^}\n', in_json, re.DOTALL | re.MULTILINE)
-    assert token("list", "-o", "json").startswith(first)
-    wanted = [one for one in golden("kubeadm token list -o yaml").split("---\n") if "aaaaaa" in one or "dddddd" in one]
-    wanted[1] = re.sub("expires: .*\n", "", wanted[1])
-    assert token("list", "-o", "yaml") == "---\n".join(wanted)
-    assert [one["token"][:6] for one in yaml.safe_load_all(token("list", "-o", "yaml"))] == ["aaaaaa", "dddddd"]
-    assert token.err == ""
-
-
-def golden(command: str) -> str:
-    """Return what kubeadm printed."""
-    return GOLDEN.partition(f"$ {command}\n")[2].partition("rc=")[0]
-
-
-def test_the_table_is_kubeadms_and_aligned(token: Tool) -> None:
-    assert token("list") == ""
-    token("create", "aaaaaa.0123456789abcdef", "--ttl", "0", "--description", "hi there")
-    token("create", "gggggg.0123456789abcdef", "--ttl", "1h")
-    head, first, second = token("list").splitlines()
-    theirs = golden("kubeadm token list").splitlines()
-    assert head.split() == theirs[0].split()
-    assert first.split("   ")[0] == "aaaaaa.0123456789abcdef"
-    assert re.sub(" {3,}", "|", first) == re.sub(" {3,}", "|", theirs[2])
-    expires = head.index("EXPIRES")
-    assert first[expires:].startswith("<never> ")
-    assert re.match(r"20\d\d-", second[expires:])
-    assert second[head.index("TTL") :].startswith("59m ")
-
-
-def test_what_is_no_token_is_told_and_the_rest_is_listed(token: Tool) -> None:
-    token.put("bootstrap-token-badbad", token_id="badbad", token_secret="short")
-    token.put("bootstrap-token-nodate", token_id="nodate", token_secret="0123456789abcdef", expiration="never")
-    token.put("not-a-token", token_id="nonono", token_secret="0123456789abcdef")
-    token.put(
-        "bootstrap-token-groups",
-        token_id="groups",
-        token_secret="0123456789abcdef",
-        auth_groups="system:bootstrappers:a",
-    )
-    token.put("bootstrap-token-nasty0", token_id="nasty0", token_secret="0123456789abcdef", description="a\x1b[2J\nb")
-    listed = token("list").splitlines()
-    assert [line[:6] for line in listed] == ["TOKEN ", "groups", "nasty0"]
-    assert "a\\x1b[2J\\nb" in listed[2]
-    said = token.err.splitlines()
-    assert len(said) == 4
-    assert all(any(name in line for line in said) for name in ("badbad", "nodate", "not-a-token"))
-    assert any("bootstrap-token-groups: the key auth-groups is read by nobody" in line for line in said)
-    assert "short" not in token.err
-
-
-def test_every_argument_of_a_deletion_is_tried(token: Tool) -> None:
-    token("create", "bbbbbb.0123456789abcdef")
-    printed = token("delete", "cccccc", "bbbbbb.0123456789abcdef", code=1)
-    assert printed == 'bootstrap token "bbbbbb" deleted\n'
-    assert token.err == 'bootstrap token "cccccc" not found\n'
-    assert token.names() == []
-    assert token("delete", "cccccc", "--ignore-not-found") == 'bootstrap token "cccccc" not found\n'
-
-
-def test_what_names_no_token_is_refused_before_anything_is_deleted(token: Tool) -> None:
-    token("create", "bbbbbb.0123456789abcdef")
-    for words in ([], ["bad"], ["bbbbbb", "bad"], ["bbbbbb.0123"], ["../x"]):
-        assert "expected" in token.refuse("delete", *words)
-
-
-def test_a_generated_token_needs_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    made = {main(["token", "generate"]) or capsys.readouterr().out.rstrip("\n") for _ in range(20)}
-    assert len(made) == 20
-    assert all(TOKEN.fullmatch(str(one)) for one in made)
 
 
 def test_a_token_that_only_signs_needs_no_words_about_groups_and_no_warning(token: Tool) -> None:

@@ -143,7 +143,7 @@ class Installation:
 
     def create_cluster(self) -> None:
         """Create the Cluster with the Secrets that Cluster API makes, and wait until automatic approval is closed."""
-        run(NODEATTEST, "cluster-info", "publish", "--kubeconfig", str(self.workload.admin_kubeconfig), "--token", "")
+        run(NODEATTEST, "cluster-info", "publish", "--kubeconfig", str(self.workload.admin_kubeconfig))
         self.cluster = fleet.create_cluster(
             self.admin,
             CLUSTER,

@@ -5,30 +5,22 @@ from __future__ import annotations
 import json
 from typing import Final
 
-import yaml
-
 from fuzz.files import as_file
 from fuzz.keys import NOW
-from fuzz.laws import refused
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_cli.cluster_info import view_of
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.endorsement_keys.key_file import HostRef, parse_key_file
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.output import to_yaml
-from nodeattest_cli.token import format_tokens, stored_view, warnings
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.times import format_duration, parse_duration
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT
 
 _SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
-_LINES_OF_ONE: Final = 3
-"""Headings, a token, and nothing after the last line's end."""
 
 
 def _documents(data: bytes) -> bool:
@@ -38,24 +30,6 @@ def _documents(data: bytes) -> bool:
         except UserError:
             return False
     require(bool(found), "at least one object")
-    return True
-
-
-def _token_secret(data: bytes) -> bool:
-    """Show a Secret of the tokens' type, as ``token list`` does."""
-    secret = _object(data)
-    if secret is None:
-        return False
-    require(all(line.isprintable() for line in warnings(secret)), "a warning of one line")
-    try:
-        seen = stored_view(secret)
-    except Denied as denied:
-        return refused(denied, Reason.TOKEN_MALFORMED)
-    lines = format_tokens([seen], "text", NOW).split("\n")
-    require(len(lines) == _LINES_OF_ONE and all(map(str.isprintable, lines)), "one line a token, printable")
-    shown = seen.to_json()
-    require(yaml.safe_load(to_yaml(shown)) == shown, "YAML that says what JSON says")
-    require(json.loads(format_tokens([seen], "json", NOW)) == shown, "JSON that is read as it was written")
     return True
 
 
@@ -109,7 +83,6 @@ def _object(data: bytes) -> JsonObject | None:
 
 TARGETS: Final = (
     Target("documents", _documents, JsonTree()),
-    Target("cli-token-secret", _token_secret, JsonTree()),
     Target("cli-cluster-info", _cluster_info, JsonTree()),
     Target("cli-endorsement-keys", _endorsement_key_file, max_len=1 << 14),
     Target("cli-duration", _duration, max_len=64),

@@ -104,7 +104,7 @@ class ProviderWorld(World):
         with self.controller(*flags, kubeconfig=self.webhook.account()) as running:
             self.webhook.await_called()
             self.await_service(running)
-            operate(self, "cluster-info", "publish", "--token", "", "--replace")
+            operate(self, "cluster-info", "publish", "--replace")
             yield running
 
     def require(self, policy: Mapping[str, JsonValue]) -> None:

@@ -40,7 +40,7 @@ def world(start_control_plane: StartControlPlane, tmp_path: Path) -> Iterator[Wo
 
 def discovered(world: World) -> Agent:
     """Let a machine join that found its cluster by a discovery file, and so follows it."""
-    published = ["cluster-info", "publish", "--token", "", "--kubeconfig", str(world.workload.admin_kubeconfig)]
+    published = ["cluster-info", "publish", "--kubeconfig", str(world.workload.admin_kubeconfig)]
     subprocess.run([BIN / "nodeattest", *published], check=True, capture_output=True, timeout=120)
     tpm = world.tpm(FOLLOWER)
     world.machine(FOLLOWER, tpm=tpm)

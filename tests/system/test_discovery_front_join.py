@@ -30,7 +30,7 @@ def hidden(world: World, tmp_path_factory: pytest.TempPathFactory) -> Generator[
     world.set_policy(authorizedAttestors=["insecure"])
     with suppress(ApiRefusal):
         world.workload_admin.send("DELETE", ANONYMOUS)
-    operate(world, "cluster-info", "publish", "--token", "", "--no-anonymous")
+    operate(world, "cluster-info", "publish", "--no-anonymous")
     cluster = Cluster(world.workload)
     cluster.grant("discovery-front")
     try:

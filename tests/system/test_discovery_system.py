@@ -37,7 +37,7 @@ def discoverable(world: World) -> Iterator[World]:
     keep_kubelet_configuration(world)
     with world.controller("--controllers=*,bootstrap-signer,token-cleaner", log="signing.log") as running:
         world.await_service(running)
-        operate(world, "cluster-info", "publish", "--token", "")
+        operate(world, "cluster-info", "publish")
         yield world
     for path in (
         clusterinfo.PATH,
@@ -124,7 +124,7 @@ def test_a_node_takes_up_the_second_ca_that_an_operator_publishes(discoverable: 
     second = ClusterPki.make(tmp_path / "second", "second").ca_certificate
     first = world.workload.ca_certificate
     authorities = ["--ca-file", str(first), "--ca-file", str(second)]
-    operate(world, "cluster-info", "publish", "--token", "", "--replace", *authorities)
+    operate(world, "cluster-info", "publish", "--replace", *authorities)
     refreshed = agent.run("refresh", *agent.files())
     assert refreshed.returncode == 0, refreshed.stderr
     assert "the node trusts the CA sha256:" in refreshed.stdout

@@ -69,7 +69,7 @@ def cluster(world: World, assets: Path) -> Iterator[World]:
     world.set_policy(authorizedAttestors=["tpm"])
     with world.controller("--controllers=*,bootstrap-signer,token-cleaner", log="rendered.log") as running:
         world.await_service(running)
-        operate(world, "cluster-info", "publish", "--token", "", "--replace")
+        operate(world, "cluster-info", "publish", "--replace")
         keep_for_kubeadm(world.workload_admin, world.workload.server, assets)
         yield world
     for path in (clusterinfo.PATH, f"{CONFIG_MAPS}/kubelet-config"):

@@ -137,7 +137,7 @@ _DUMMY_SECRET: Final[Mapping[str, object]] = {
 }
 """What is read where there is no Secret, so that this takes as long: all that a usual token has, expiration and group
 too. ``jwt.verify`` takes no token of this for good, because 000000 is asked for under its own Secret or none."""
-_REMEDY: Final = "check the token: nodeattest token list"
+_REMEDY: Final = "check the token: kubeadm token list"
 
 
 def bearer_token(header: str) -> bytes:

@@ -119,7 +119,7 @@ class _Question:
                 Reason.API_UNAVAILABLE,
                 f"the discovery front {self.front.url} answered with HTTP status {answer.status}"
                 + (hint if answer.status == http.HTTPStatus.UNAUTHORIZED else ""),
-                remedy="see that the token exists and may sign and authenticate: nodeattest token list",
+                remedy="see that the token exists and may sign and authenticate: kubeadm token list",
             )
         return answer
 

@@ -111,7 +111,7 @@ class _Question:
             raise Unavailable(
                 Reason.CLUSTER_INFO_UNSIGNED,
                 f"{self.server.url} has no signature of the token {self.token.id}",
-                remedy="see that the token exists and may sign (nodeattest token list), and that a signer runs",
+                remedy="see that the token exists and may sign (kubeadm token list), and that a signer runs",
             )
         return published.text(), signature
 
