@@ -17,6 +17,7 @@ from nodeattest_authenticator.cluster.source import ByToken
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_cli.main import main
 from nodeattest_discovery.token import generate
+from nodeattest_parsing.objects import moment
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
