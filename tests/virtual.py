@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -63,3 +65,13 @@ def spend(seconds: float) -> None:
 def now() -> float:
     """Tell the running loop's time."""
     return asyncio.get_running_loop().time()
+
+
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test on virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtually(test(*args, **kwargs))
+
+    return run

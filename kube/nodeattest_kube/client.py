@@ -45,7 +45,7 @@ from nodeattest_kube.errors import (
     error_from_status,
 )
 from nodeattest_kube.input_scheduler import ClusterInput
-from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
+from nodeattest_kube.jsontypes import TooManyValues, parse_json
 from nodeattest_kube.kubeconfig import (
     ApiEndpoint,
     check_proxy_url,
@@ -62,7 +62,6 @@ from nodeattest_kube.list_watch import (
     LineBuffer,
     PageLimits,
     WatchEvent,
-    drop_oversized,
     parse_event,
     split_events,
 )
@@ -175,7 +174,6 @@ class ApiClient:
         *,
         request_timeout: float = 10.0,
         watch_margin: float = 15.0,
-        user_agent: str = "nodeattest",
         clock: Callable[[], float] = time.monotonic,
         randint: Callable[[int, int], int] = random.randint,
     ) -> None:
@@ -201,7 +199,7 @@ class ApiClient:
         self._bounds = TRUSTED
         self._transport = Transport(endpoint)
         self._token = TokenSource(endpoint.token, endpoint.token_file, clock=clock)
-        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
+        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "nodeattest"}
         self._timeouts = Limits(total=request_timeout)
         self._list_timeouts = Limits(
             total=request_timeout * _LIST_RETRY_SECONDS, connect=request_timeout, silence=request_timeout
@@ -335,7 +333,7 @@ class ApiClient:
             if following:
                 asked["continue"] = following
             try:
-                page = await self._page(path, asked, count, skip)
+                page = await self._page(path, asked, count)
             except TooLarge:
                 if count != 1:
                     count = max((count or bounds.objects) // 2, 1)
@@ -350,22 +348,18 @@ class ApiClient:
             if following == previous:
                 raise Malformed(200, "MalformedAnswer", f"GET {path}: the list continues at itself")
 
-    async def _page(self, path: str, asked: Mapping[str, str], count: int, skip: Callable[[], None]) -> JsonObject:
-        """Read one page of ``count`` objects at most, 0 for all, without those that are too large."""
-        limits = self._bounds.page_of(count)
+    async def _page(self, path: str, asked: Mapping[str, str], count: int) -> JsonObject:
+        """Read one page of ``count`` objects at most, 0 for all."""
         target = _target(path, {**asked, "limit": str(count)} if count else asked)
-        page, read = await self._read("GET", target, timeouts=self._list_timeouts, limits=limits)
+        page = await self._read("GET", target, timeouts=self._list_timeouts, limits=self._bounds.page_of(count))
         items = page.get("items")
         if self._turns is not None and isinstance(items, list) and len(items) > count > 0:
             raise Malformed(200, "MalformedAnswer", f"GET {path}: more objects in a page than were asked for")
-        if limits.values > self._bounds.object.values:
-            for _taken in range(drop_oversized(page, read)):
-                skip()
         return page
 
     async def _row(self, path: str, asked: Mapping[str, str]) -> JsonObject:
         """Read the next object as a row without the object, and make it an empty page that continues behind it."""
-        table, _length = await self._read(
+        table = await self._read(
             "GET", _target(path, {**asked, **ROW_QUERY}), headers=ROW_HEADERS, timeouts=self._list_timeouts
         )
         if text(table, "kind") != "Table":
@@ -427,9 +421,9 @@ class ApiClient:
     ) -> JsonObject:
         """Send one request about one object and parse its answer."""
         if body is None:
-            return (await self._read(method, target))[0]
+            return await self._read(method, target)
         data = _encoded(body, f"{method} {target}")
-        return (await self._read(method, target, data=data, headers={"Content-Type": content_type}))[0]
+        return await self._read(method, target, data=data, headers={"Content-Type": content_type})
 
     async def _read(
         self,
@@ -440,8 +434,8 @@ class ApiClient:
         headers: Mapping[str, str] = _NO_HEADERS,
         timeouts: Limits | None = None,
         limits: PageLimits | None = None,
-    ) -> tuple[JsonObject, PageLimits]:
-        """Send one request; return its answer, parsed, and its bytes, and values at most."""
+    ) -> JsonObject:
+        """Send one request and parse its answer."""
         limits = limits or self._bounds.object
         async with self._answer(method, target, data=data, headers=headers, timeouts=timeouts) as answer:
             body = await answer.body(limits.bytes)
@@ -567,11 +561,10 @@ def _encoded(body: JsonObject | list[JsonObject], where: str) -> bytes:
         raise Malformed(0, "MalformedObject", f"{where}: cannot be written ({type(error).__name__})") from None
 
 
-def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) -> tuple[JsonObject, PageLimits]:
-    """Parse a granted request's answer; return also its bytes, and values at most."""
+def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) -> JsonObject:
+    """Parse a granted request's answer."""
     try:
-        values = check_value_count(body, limits.values)
-        return parse_json(body, duplicates=True), PageLimits(len(body), values)
+        return parse_json(body, limits.values, duplicates=True)
     except TooManyValues as error:
         raise TooLarge(answer.status, f"{where}: {error}") from None
     except ValueError as error:

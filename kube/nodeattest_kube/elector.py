@@ -17,16 +17,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, NoReturn, Protocol
+from typing import Final, Generic, NoReturn, TypeVar
 
-from nodeattest_kube.client import collection_path, object_path
+from nodeattest_kube.client import ApiClient, collection_path, object_path
 from nodeattest_kube.errors import ApiError, Conflict, NotFound, Unreachable
-from nodeattest_kube.memory_budget import NextRead
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 _JITTER: Final = 1.2
 """client-go's JitterFactor: candidates ask after one to 2.2 retry periods."""
+T = TypeVar("T")
 _GROUP: Final = ("coordination.k8s.io", "v1", "leases")
 
 
@@ -38,24 +38,43 @@ class LostLease(Exception):
     """We led, and may no longer: the lease was not renewed in time, or somebody else holds it."""
 
 
-class LeaseClient(Protocol):
-    """What an elector needs of ``ApiClient``."""
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
-        """Read an object."""
-        ...
-
-    async def create(self, path: str, body: JsonObject) -> JsonObject:
-        """Create an object."""
-        ...
-
-    async def replace(self, path: str, body: JsonObject) -> JsonObject:
-        """Write an object if it still has the resourceVersion."""
-        ...
-
-
 def _utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+class NextRead(Generic[T]):
+    """One read for everybody who needs to know how something is after now.
+
+    An answer is of a read that began after it was asked for. At most one read is under way, and all who ask meanwhile
+    share the next. A caller that is cancelled takes nothing from the others.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
+        self._begun: asyncio.Task[T] | None = None
+        """The read under way; it began too early for whoever asks now."""
+        self._next: asyncio.Task[T] | None = None
+
+    async def read(self) -> T:
+        """Return what the next read gives, or raise what it raises."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._begun))
+            self._next.add_done_callback(self._ended)
+        return await asyncio.shield(self._next)
+
+    async def _after(self, begun: asyncio.Task[T] | None) -> T:
+        if begun is not None:
+            await asyncio.wait({begun})
+        self._begun, self._next = self._next, None
+        return await self._read()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if self._begun is task:
+            self._begun = None
+        if self._next is task:  # cancelled before it began
+            self._next = None
+        if not task.cancelled():
+            task.exception()  # retrieved: who waits has it
 
 
 class LeaseElector:
@@ -63,7 +82,7 @@ class LeaseElector:
 
     def __init__(
         self,
-        client: LeaseClient,
+        client: ApiClient,
         *,
         namespace: str,
         name: str,
@@ -271,7 +290,7 @@ def term_of(lease: JsonObject | None) -> LeaseTerm:
     return text(lease, "spec", "holderIdentity"), text(lease, "metadata", "uid"), count
 
 
-async def read_lease(client: LeaseClient, path: str, limit: float) -> JsonObject | None:
+async def read_lease(client: ApiClient, path: str, limit: float) -> JsonObject | None:
     """Read a lease as it is now, not as a cache of the server has it; None where there is none."""
     try:
         async with asyncio.timeout(limit):

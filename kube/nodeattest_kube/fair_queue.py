@@ -140,14 +140,6 @@ class FairQueue(Generic[K]):
             group.in_flight -= 1
         _update_rotations(way, path)
 
-    def clear(self) -> None:
-        """Drop waiting keys; keys in flight still count until they are done."""
-        self._waiting.clear()
-        held, self._held = self._held, {}
-        self._all = _Group(sys.maxsize)
-        for key, (path, since) in held.items():
-            self._hold(key, path, since)
-
     def oldest(self) -> float | None:
         """Return since when the oldest key waits; None if none does."""
         return min((next(iter(queue.values())) for queue in self._all.queues()), default=None)
@@ -155,14 +147,6 @@ class FairQueue(Generic[K]):
     def had_waited_since(self, key: K) -> float:
         """Return since when a key that is in flight had waited."""
         return self._held[key][1]
-
-    def _hold(self, key: K, path: GroupPath, since: float) -> None:
-        self._held[key] = path, since
-        group = self._all
-        group.in_flight += 1
-        for name, limit in zip(path, self._limits, strict=True):
-            group = group.inner.setdefault(name, _Group(limit))
-            group.in_flight += 1
 
 
 def _update_rotations(way: list[_Group[K]], path: GroupPath) -> None:
@@ -227,21 +211,16 @@ class WorkQueue(Generic[K]):
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
         timer: Timer = loop_timer,
-        on_bug: Callable[[K, Exception], None] | None = None,
         groups: Callable[[K], GroupPath] | None = None,
         limits: tuple[int, ...] = (),
         metrics: QueueMetrics | None = None,
     ) -> None:
-        """``on_bug`` is notified of a worker's exception, logged by default; the key is tried again in any case.
+        """Take ``groups``, which names a key's groups, outermost first, whenever it begins to wait.
 
-        ``groups`` names a key's groups, outermost first, whenever it begins to wait. ``limits`` says for each level how
-        many keys of one group are worked on at the same time; as many groups may hang without delay to others as leave
-        a worker free. By default all keys are in one queue.
+        ``limits`` says for each level how many keys of one group are worked on at the same time; as many groups may
+        hang without delay to others as leave a worker free. By default all keys are in one queue.
         """
-        self.retries = 0
-        """How often a key was added with back-off, for metrics."""
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
-        self._on_bug = on_bug or _log_bug
         self._metrics = metrics
         self._ready: FairQueue[K] = FairQueue(groups or _one_line, limits)
         """Keys nobody works on, and since when they wait."""
@@ -286,7 +265,6 @@ class WorkQueue(Generic[K]):
         self._failures[key] = failures
         if len(self._failures) > _COUNTED_KEYS:
             self._failures.popitem(last=False)
-        self.retries += 1
         if self._metrics is not None:
             self._metrics.retried()
         delay = self._backoff.delay(failures, self._random, error)
@@ -322,13 +300,12 @@ class WorkQueue(Generic[K]):
         self._later.clear()
         if self._metrics is not None:
             self._metrics.dropped(len(self._ready))
-        self._ready.clear()
         self._awake.set()
 
     @property
     def depth(self) -> int:
         """How many keys wait for a worker."""
-        return len(self._ready)
+        return 0 if self._stopped else len(self._ready)
 
     @property
     def in_flight(self) -> int:
@@ -375,7 +352,7 @@ class WorkQueue(Generic[K]):
         try:
             await worker(key)
         except Exception as error:  # noqa: BLE001 - one object's bug must not stop the work on all others
-            self._on_bug(key, error)
+            _log.error("the worker failed on %s", key, exc_info=error)
             self.retry(key, error)
         finally:
             if self._metrics is not None:
@@ -392,10 +369,6 @@ class WorkQueue(Generic[K]):
 def _one_line(_key: Hashable) -> GroupPath:
     """Put all keys into one line."""
     return ()
-
-
-def _log_bug(key: Hashable, error: Exception) -> None:
-    _log.error("the worker failed on %s", key, exc_info=error)
 
 
 _REMEMBERED: Final = 20_000

@@ -19,7 +19,6 @@ Source: the watch stream is newline-delimited JSON (Kubernetes API concepts, "Ef
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,9 +26,9 @@ from http import HTTPStatus
 from typing import Final
 
 from nodeattest_kube.errors import Malformed, TooLarge, error_from_status
-from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
+from nodeattest_kube.jsontypes import TooManyValues, parse_json
 from nodeattest_parsing.objects import dig, text
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject
 
 _ABOVE_STATUS_CODES: Final = 600
 
@@ -121,29 +120,6 @@ REFUSAL: Final = PageLimits(bytes=1 << 18, values=10_000)
 """A ``Status``: 512 characters of it are kept."""
 ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-
-
-def drop_oversized(page: JsonObject, size: PageLimits) -> int:
-    """Take out of a page the objects that a read or a watch would refuse; return how many they are.
-
-    ``size`` is the page's: where all of it is no larger than one object may be, each is written out for nothing.
-    """
-    items = page.get("items")
-    if (size.bytes <= OBJECT.bytes and size.values <= OBJECT.values) or not isinstance(items, list):
-        return 0
-    kept = [item for item in items if _fits(item)]
-    page["items"] = kept
-    return len(items) - len(kept)
-
-
-def _fits(item: JsonValue) -> bool:
-    try:
-        body = _ENCODER.encode(item).encode()
-        check_value_count(body, OBJECT.values)
-    except (RecursionError, TooManyValues):
-        return False
-    return len(body) <= OBJECT.bytes
 
 
 _ENDLESS: Final = 8

@@ -7,29 +7,20 @@ share its bytes, whatever is in which, and a namespace's share is that of all of
 an object counts as the larger of what is kept and what the list holds of it.
 Leaves to others: what happens to refused objects.
 Source: dynamic thresholds for shared buffers (Choudhury and Hahne, 1998).
-
-One read for everybody who needs to know how something is after now.
-
-Promises: an answer is of a read that began after it was asked for, unlike that of a single-flight, which joins one that
-is under way. At most one read is under way, and all who ask meanwhile share the next. A caller that is cancelled takes
-nothing from the others.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 _PART: Final = 64
 """An object gets at most this part of what is left."""
-_MOST_REFUSED: Final = 1000
-"""Namespaces of which it is known what was refused."""
 
 
 class MemoryPool:
@@ -67,8 +58,6 @@ class MemoryBudget:
         """Of a list that is under way."""
         self._count = 0
         self._objects_of: Counter[str] = Counter()
-        self._refused: dict[str, int] = {}
-        """Bytes of the smallest object that was refused since the last list, by namespace, where these have shares."""
 
     @contextmanager
     def listing(self) -> Generator[None]:
@@ -76,7 +65,7 @@ class MemoryBudget:
 
         What the list takes is given back at the end of the block, unless ``keep_listed`` was called.
         """
-        self._listed, self._refused = {}, {}
+        self._listed = {}
         try:
             yield
         finally:
@@ -113,16 +102,10 @@ class MemoryBudget:
         table = self._kept if self._listed is None else self._listed
         most = max(self._kept.get(key, -1), table.get(key, -1))
         self._set(table, key, None)
-        if size > most and not self._fits(self._namespace_of(key), size):
-            self._note_refused(self._namespace_of(key), size)
+        if size > most and not (size * _PART <= self.left and self._has_share(self._namespace_of(key), size)):
             return False
         self._set(table, key, size)
         return True
-
-    @property
-    def has_room_again(self) -> bool:
-        """Whether something that was refused since the last list, or by it, would be taken now."""
-        return any(self._fits(namespace, size) for namespace, size in self._refused.items())
 
     def release(self, key: str) -> None:
         """Free a key's bytes."""
@@ -153,16 +136,6 @@ class MemoryBudget:
     def _namespace_of(self, key: str) -> str:
         return key.partition("/")[0] if self._owner is None else self._owner
 
-    def _note_refused(self, namespace: str, size: int) -> None:
-        """Remember what was refused; of too many namespaces, and without shares, only the smallest of all."""
-        if self._objects is None or (namespace not in self._refused and len(self._refused) >= _MOST_REFUSED):
-            namespace = ""
-        self._refused[namespace] = min(size, self._refused.get(namespace, size))
-
-    def _fits(self, namespace: str, size: int) -> bool:
-        """Whether one more object of a namespace would be taken."""
-        return size * _PART <= self.left and self._has_share(namespace, size)
-
     def _has_share(self, namespace: str, size: int) -> bool:
         """Return whether a namespace, with one more object, leaves as much to the others."""
         if self._objects is None:
@@ -184,37 +157,3 @@ def object_size(key: str, version: tuple[str, str], item: JsonObject) -> int:
         elif isinstance(value, list):
             waiting += value
     return size
-
-
-T = TypeVar("T")
-
-
-class NextRead(Generic[T]):
-    """The reads of one thing."""
-
-    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
-        self._read = read
-        self._begun: asyncio.Task[T] | None = None
-        """The read under way; it began too early for whoever asks now."""
-        self._next: asyncio.Task[T] | None = None
-
-    async def read(self) -> T:
-        """Return what the next read gives, or raise what it raises."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._after(self._begun))
-            self._next.add_done_callback(self._ended)
-        return await asyncio.shield(self._next)
-
-    async def _after(self, begun: asyncio.Task[T] | None) -> T:
-        if begun is not None:
-            await asyncio.wait({begun})
-        self._begun, self._next = self._next, None
-        return await self._read()
-
-    def _ended(self, task: asyncio.Task[T]) -> None:
-        if self._begun is task:
-            self._begun = None
-        if self._next is task:  # cancelled before it began
-            self._next = None
-        if not task.cancelled():
-            task.exception()  # retrieved: who waits has it

@@ -7,8 +7,8 @@ a watch that its server does not end in time is followed by a list, for it may h
 that broke, where the server is behind us since then: it was set back to a backup;
 ``on_change`` is called after the cache changed, once a version of an object; ``on_recovery`` when the collection is
 followed at first, and again after an error; what is too large is passed over, in a
-list, in a watch and in memory, and never keeps the others from being followed; what had no room and has it now is
-listed again after a watch, once in a quarter of an hour; trouble is logged, once a minute.
+list, in a watch and in memory, and never keeps the others from being followed; while something is left out, the
+collection is listed again every five minutes; trouble is logged, once a minute.
 Leaves to others: a queue, so that ``on_change`` returns at once; what a stale cache means (``last_contact``).
 Source: client-go tools/cache/reflector.go; Kubernetes API concepts, "Efficient detection of changes".
 """
@@ -19,18 +19,18 @@ import asyncio
 import logging
 import random as random_module
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
 
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient, is_segment
 from nodeattest_kube.errors import ApiError, Gone, Malformed, Unreachable, WatchHung
+from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.jsontypes import is_before, version_of
 from nodeattest_kube.list_watch import TRUSTED, WatchEvent, WatchType
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.periodic import RECONNECT, BackoffPolicy
-from nodeattest_kube.store import BATCH, IndexFunction, Store, Version, in_batches
+from nodeattest_kube.store import BATCH, Store, Version, in_batches
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
@@ -42,8 +42,8 @@ from a backup refuses versions of its future forever (504, "Too large resource v
 may answer 200 and end a watch from a compacted version at once, without an event, in place of 410."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
 """Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
-_ROOM_PERIOD: Final = 900.0
-"""Seconds between two lists for what has room again: objects that come and go make nobody list all the time."""
+_ROOM_PERIOD: Final = 300.0
+"""Seconds between two lists for what was left out."""
 _AWAY: Final = frozenset({502, 503})
 """Statuses of a server that ends or starts, and of what stands before it."""
 
@@ -55,55 +55,12 @@ _LOG_PERIOD: Final = 60.0
 _log = logging.getLogger(__name__)
 
 _MOST_LEFT_OUT: Final = 10_000
-"""Objects that are not in the cache and of which it is known which; of more, how many."""
+"""Objects that are not in the cache and are counted."""
 
 _Listed = dict[str, tuple[Version, JsonObject]]
 
 
-class _LeftOut:
-    """The objects that a server has and the cache has not."""
-
-    def __init__(self) -> None:
-        self.unread = 0
-        """Those that were too large to be read, until the next list."""
-        self._known: set[int] = set()
-        """Hashes of keys: a key may be long."""
-        self._others = 0
-        """How many there are beyond these."""
-        self._namespaces: Counter[str] = Counter()
-        """How many there are of each namespace, or more where they are too many to be known."""
-
-    def __len__(self) -> int:
-        return len(self._known) + self._others + self.unread
-
-    def has_any_of(self, namespace: str) -> bool:
-        """Whether any is, or may be, of a namespace; what was too large to be read counts for none."""
-        return self._namespaces[namespace] > 0
-
-    def add(self, key: str) -> None:
-        """Note one; the same one again is no other, while these are not too many."""
-        if hash(key) in self._known:
-            return
-        if len(self._known) < _MOST_LEFT_OUT:
-            self._known.add(hash(key))
-        else:
-            self._others += 1
-        self._namespaces[key.partition("/")[0]] += 1
-
-    def discard(self, key: str, *, may_be_other: bool) -> None:
-        """Note that one is gone, or in the cache; ``may_be_other``: it was not there before."""
-        if hash(key) not in self._known:
-            if may_be_other and self._others:
-                self._others -= 1  # perhaps of another namespace: how many each has of these says the next list
-            return
-        self._known.remove(hash(key))
-        namespace = key.partition("/")[0]
-        self._namespaces[namespace] -= 1
-        if self._namespaces[namespace] <= 0:
-            del self._namespaces[namespace]
-
-
-class Reflector:
+class Reflector(Store):
     """The objects under one collection path, by ``namespace/name`` or ``name``."""
 
     def __init__(
@@ -133,6 +90,7 @@ class Reflector:
         tenants, so none may fill the cache; what is over its share of either limit is passed over. ``owner``: the
         namespace of which all objects are, whatever they say. ``watch_seconds``: of each watch.
         """
+        super().__init__()
         self.passed_over = 0
         """How often an object was not taken for its size or its name."""
         self.last_error: ApiError | None = None
@@ -146,7 +104,7 @@ class Reflector:
         self._max_objects, self._shares, self._watch_seconds = max_objects, shares, watch_seconds
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None, owner=owner)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
-        self._store, self._synced, self._page_limit = Store(), asyncio.Event(), TRUSTED.objects
+        self._synced, self._page_limit = asyncio.Event(), TRUSTED.objects
         self._version: str | None = None
         """Where the next watch starts; None to list first."""
         self._outdated = False
@@ -159,21 +117,22 @@ class Reflector:
         """Whether no error came since ``on_recovery``."""
         self._silent = False
         """Whether the last watch brought no event."""
-        self._failures, self._log_again = 0, dict[str, float]()
-        self._room_again = float("-inf")
-        """When it may be listed again for what has room again, on ``clock``."""
-        self._left_out = _LeftOut()
-        self._listing: _LeftOut | None = None
-        """The same of a list that is under way."""
+        self._failures, self._log_lines = 0, EventLimiter(clock)
+        self._left_out: dict[int, str] = {}
+        """Namespaces of objects that are not in the cache, by hashes of their keys, which may be long."""
+        self._left_out_more: set[str] = set()
+        """Namespaces of those beyond, until the next list."""
+        self._relist_at = float("-inf")
+        """When it may be listed again for what was left out, on ``clock``."""
 
     @property
     def left_out(self) -> int:
-        """How many objects of the server are not in the cache for their size or their name, as far as it is known."""
+        """How many objects of the server are not in the cache for their size or their name, some thousands at most."""
         return len(self._left_out)
 
     def lacks_any_of(self, namespace: str) -> bool:
-        """Whether an object of a namespace is, or until the next list may be, left out for its size or name."""
-        return self._left_out.has_any_of(namespace)
+        """Whether an object of a namespace is left out for its size or name, or may be where very many are."""
+        return namespace in self._left_out_more or namespace in self._left_out.values()
 
     @property
     def synced(self) -> bool:
@@ -193,26 +152,6 @@ class Reflector:
         except TimeoutError:
             return False
 
-    def get(self, key: str) -> JsonObject | None:
-        """Return a cached object; it is shared, so it must not be changed."""
-        return self._store.get(key)
-
-    def values(self) -> Iterable[JsonObject]:
-        """Return all cached objects."""
-        return self._store.values()
-
-    def index(self, name: str, function: IndexFunction) -> None:
-        """Add an index: ``function`` names the values under which an object is found."""
-        self._store.index(name, function)
-
-    def by_index(self, name: str, value: str) -> list[JsonObject]:
-        """Return the cached objects that an index has under a value."""
-        return self._store.by_index(name, value)
-
-    def each(self, name: str, value: str) -> Iterator[JsonObject]:
-        """Yield the same one by one, as each is then."""
-        return self._store.each(name, value)
-
     def close(self) -> None:
         """Give the memory back, once nobody follows the collection any more."""
         self._budget.close()
@@ -221,7 +160,7 @@ class Reflector:
         """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
         while True:
             error, lasted = await self._follow()
-            if self._outdated or self._has_room_again():
+            if self._outdated or (self._left_out and self._clock() >= self._relist_at):
                 self._version = None
             if lasted >= _HEALTHY:
                 self._failures = 0
@@ -287,17 +226,14 @@ class Reflector:
     async def _list(self) -> None:
         """Read the whole collection and take it over."""
         listed: _Listed = {}
-        self._listing = left_out = _LeftOut()
-        try:
-            with self._budget.listing():
-                version = await self._read_pages(listed)
-                self._page_limit = TRUSTED.objects
-                self._budget.keep_listed()
-        finally:
-            self._listing = None
-        self._left_out = left_out
+        self._left_out.clear()
+        self._left_out_more.clear()
+        with self._budget.listing():
+            version = await self._read_pages(listed)
+            self._page_limit = TRUSTED.objects
+            self._budget.keep_listed()
         await self._take_over(listed)
-        self._version = version
+        self._version, self._relist_at = version, self._clock() + _ROOM_PERIOD
         self._outdated = self._interrupted = self._set_back = False
         self.hung = None
         self._synced.set()
@@ -338,7 +274,7 @@ class Reflector:
             if kind:
                 found.setdefault("kind", kind)
                 found.setdefault("apiVersion", page.get("apiVersion"))
-            known = self._store.get(key) if self._knows(key, version) else None
+            known = self.get(key) if self._knows(key, version) else None
             if known is None:
                 kept = self._kept(found)
                 size = object_size(key, version, kept)
@@ -351,16 +287,16 @@ class Reflector:
 
     async def _take_over(self, listed: _Listed) -> None:
         """Make the cache equal to a list, then tell what changed, in slices."""
-        gone = [key for key in self._store.keys() if key not in listed]  # noqa: SIM118 - the store is no mapping
+        gone = [key for key in self.keys() if key not in listed]
         changed = [(key, *entry) for key, entry in listed.items() if not self._knows(key, entry[0])]
         for key in gone:
-            self._store.remove(key)
+            self.remove(key)
         for key, version, item in changed:
-            self._store.put(key, version, item)
+            self.put(key, version, item)
         for key in gone:
             self._on_change(key, None)
         async for key, _version, _item in in_batches(changed, pause=self._client.pause):
-            self._on_change(key, self._store.get(key))  # as it is by now: others may have read it again meanwhile
+            self._on_change(key, self.get(key))  # as it is by now: others may have read it again meanwhile
 
     async def _watch(self, version: str) -> None:
         """Follow one watch connection to its end."""
@@ -380,11 +316,11 @@ class Reflector:
         if event.type is not WatchType.BOOKMARK:
             key, version, item = self._identify(event.object)
             if event.type is WatchType.DELETED:
-                self._left_out.discard(key, may_be_other=self._store.get(key) is None)
+                self._left_out.pop(hash(key), None)
                 self._drop(key)
-            elif self._is_usable(key, item) and not self._store.has(key, version):
+            elif self._is_usable(key, item) and not self.has(key, version):
                 if not self._shares:
-                    self._bound(len(self._store))
+                    self._bound(len(self))
                 self._put(key, version, self._kept(item))
         reached = text(event.object, "metadata", "resourceVersion")
         if not reached:
@@ -394,8 +330,8 @@ class Reflector:
     def _put(self, key: str, version: Version, item: JsonObject) -> None:
         """Keep an object if there is room; an older version of it is not kept in its place."""
         if self._has_room(key, object_size(key, version, item)):
-            self._left_out.discard(key, may_be_other=self._store.get(key) is None)
-            self._store.put(key, version, item)
+            self._left_out.pop(hash(key), None)
+            self.put(key, version, item)
             self._on_change(key, item)
         else:
             self._drop(key)
@@ -403,12 +339,12 @@ class Reflector:
     def _drop(self, key: str) -> None:
         """Forget an object."""
         self._budget.release(key)
-        if self._store.remove(key):
+        if self.remove(key):
             self._on_change(key, None)
 
     def _knows(self, key: str, version: Version) -> bool:
         """Whether the cache has this very object."""
-        return not self._set_back and self._store.has(key, version)
+        return not self._set_back and self.has(key, version)
 
     def _kept(self, item: JsonObject) -> JsonObject:
         """Return of an object what is kept."""
@@ -441,14 +377,6 @@ class Reflector:
         self._pass_over(key, f"{key} would take {size} bytes where {left} are left, or its namespace has its share")
         return False
 
-    def _has_room_again(self) -> bool:
-        """Whether to list for what was passed over and has room now; it is not so again for a while then."""
-        now = self._clock()
-        if now < self._room_again or not self._budget.has_room_again:
-            return False
-        self._room_again = now + _ROOM_PERIOD
-        return True
-
     def _too_large(self) -> None:
         """Note an object or an event that was too large to be read."""
         self._outdated = True
@@ -457,12 +385,12 @@ class Reflector:
     def _pass_over(self, key: str | None, why: str) -> None:
         """Count an object that is not taken; None: nobody knows which it is."""
         self.passed_over += 1
-        left_out = self._left_out if self._listing is None else self._listing
-        if key is None:
-            left_out.unread += 1
+        namespace = "" if key is None else key.partition("/")[0]
+        if len(self._left_out) < _MOST_LEFT_OUT:
+            self._left_out[hash(key or self.passed_over)] = namespace
         else:
-            left_out.add(key)
-        if self._may_log("passed over"):
+            self._left_out_more.add(namespace)
+        if self._log_lines.allow("passed over", _LOG_PERIOD):
             where = f"{self._client.log_name}{self._path}"
             _log.warning("passed over an object of %s: %s (%d in all)", where, why, self.passed_over)
 
@@ -475,17 +403,9 @@ class Reflector:
             _log.debug("%s is listed again: %s", where, error)
         elif self._client.has_reported(error):
             _log.debug("cannot follow %s: %s", where, error)
-        elif self._may_log("trouble"):
+        elif self._log_lines.allow("trouble", _LOG_PERIOD):
             ours = isinstance(error, Malformed | Unreachable)
             _log.warning("cannot follow %s: %s", where, error if ours else f"{error.status} {error.reason}")
-
-    def _may_log(self, kind: str) -> bool:
-        """Whether it is time for another line of this kind."""
-        now = self._clock()
-        if now < self._log_again.get(kind, now):
-            return False
-        self._log_again[kind] = now + _LOG_PERIOD
-        return True
 
     def _contact(self) -> None:
         """Note that the server answers."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from nodeattest_kube.sockets import AddressInfos, Resolver
 from nodeattest_parsing.values import JsonObject
@@ -57,15 +57,8 @@ class Lookups:
         """``getaddrinfo`` blocks; it is called in a thread."""
         self._getaddrinfo = getaddrinfo
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lookup")
-        self._free: dict[str, asyncio.Semaphore] = {}
+        self._free: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """Of the tenants that look something up now."""
-        self._users: Counter[str] = Counter()
-        """Look-ups under way or waiting, by tenant."""
-
-    @property
-    def tenants(self) -> int:
-        """How many tenants look something up now: of the others nothing is kept."""
-        return len(self._users)
 
     def of(self, tenant: str) -> Resolver:
         """Return the resolver of a tenant's clients."""
@@ -74,36 +67,21 @@ class Lookups:
     async def find(self, tenant: str, host: str, port: int) -> AddressInfos:
         """Look a name up; raises OSError."""
         free, loop = self._free.setdefault(tenant, asyncio.Semaphore(PER_TENANT)), asyncio.get_running_loop()
-        self._users[tenant] += 1
-        try:
-            await free.acquire()
-        except asyncio.CancelledError:
-            self._forget(tenant)
-            raise
+        await free.acquire()
         try:
             call = self._threads.submit(
                 self._getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
             )
         except RuntimeError:  # closed
-            self._end(tenant)
+            free.release()
             raise OSError("no more look-ups") from None
 
         def ended(_call: Future[AddressInfos]) -> None:
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(self._end, tenant)
+                loop.call_soon_threadsafe(free.release)
 
         call.add_done_callback(ended)
         return await asyncio.wrap_future(call)
-
-    def _end(self, tenant: str) -> None:
-        self._free[tenant].release()
-        self._forget(tenant)
-
-    def _forget(self, tenant: str) -> None:
-        """Count one look-up less, and keep nothing of a tenant that has none."""
-        self._users[tenant] -= 1
-        if not self._users[tenant]:
-            del self._users[tenant], self._free[tenant]
 
     def close(self) -> None:
         """End it; look-ups under way are not waited for."""
@@ -168,10 +146,6 @@ class Store:
         for key in list(self._indexes[name].get(value, _NOTHING)):
             if key in self._indexes[name].get(value, _NOTHING):
                 yield self._objects[key][1]
-
-    def index_values(self, name: str) -> list[str]:
-        """Return the values that an index has objects under."""
-        return list(self._indexes[name])
 
     def put(self, key: str, version: Version, item: JsonObject) -> None:
         """Store a version of an object in place of any other."""

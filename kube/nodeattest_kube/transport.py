@@ -25,15 +25,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiohttp
 from aiohttp.connector import Connection
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from yarl import URL
 
 from nodeattest_kube.errors import TimedOut, TooLarge, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.kubeconfig import ApiEndpoint, tls_context
 from nodeattest_kube.sockets import PacedInput, Resolver, SocketFactory, TenantResolver
-from nodeattest_parsing.values import one_line
 
 _CONNECTIONS: Final = 100
 """At most this many at once to one API server; who needs another waits."""
@@ -43,10 +40,6 @@ _TARGET: Final = re.compile(r"/[!-~]*")
 _FIELD: Final = re.compile(r"[\t -~]*")
 """What may be on a request's lines: no line ends, and no bytes that two servers could read differently."""
 _FIRST_REFUSAL: Final = 300
-_SUBJECT: Final = 128
-"""Characters of a CA's subject that a message shows; whoever wrote the kubeconfig chose it."""
-_NAMED_CAS: Final = 2
-"""Of a bundle, in a message."""
 _GOODBYE: Final = 0.25
 """Seconds in which connections may close in order when the client is closed."""
 _GOODBYE_STEPS: Final = 50
@@ -257,7 +250,8 @@ class Transport:
         if not isinstance(error, aiohttp.ClientConnectorCertificateError):
             return ""
         name = self._server_name or urlsplit(self._server).hostname
-        return f"expected a certificate for {name} by {_title_of_cas(self._ca_pem)}; got another: "
+        by = "this machine's CAs" if self._ca_pem is None else "the CAs of the kubeconfig"
+        return f"expected a certificate for {name} by {by}; got another: "
 
     async def close(self) -> None:
         """Close every connection, and see that every socket is closed."""
@@ -292,27 +286,6 @@ def _authorization(proxy: SplitResult) -> dict[str, str]:
         return {}
     pair = unquote(proxy.username), unquote(proxy.password or "")
     return {"Proxy-Authorization": aiohttp.encode_basic_auth(*pair)}
-
-
-def _title_of_cas(ca_pem: str | None) -> str:
-    """Name the CAs that an endpoint trusts: subject and fingerprint of the first ones."""
-    if ca_pem is None:
-        return "a CA of this machine"
-    try:
-        found = x509.load_pem_x509_certificates(ca_pem.encode())
-    except ValueError:
-        return "a CA of the kubeconfig"
-    named = [f"CA {_subject(one)} (sha256:{one.fingerprint(hashes.SHA256()).hex()})" for one in found[:_NAMED_CAS]]
-    more = [f"{len(found) - _NAMED_CAS} more"] if len(found) > _NAMED_CAS else []
-    return " or ".join([*named, *more])
-
-
-def _subject(certificate: x509.Certificate) -> str:
-    try:
-        subject = certificate.subject.rfc4514_string()
-    except ValueError:
-        return "(no subject)"
-    return one_line(subject, _SUBJECT) or "(no subject)"
 
 
 def _explain(error: BaseException) -> str:

@@ -7,13 +7,11 @@ import gzip
 import json
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 from aiohttp import web
-from polling import until
 from scripted import (
     Authority,
     Handler,
@@ -29,10 +27,9 @@ from scripted import (
     thing,
 )
 
-from nodeattest_kube import client as kube
 from nodeattest_kube import errors
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig, read_kubeconfig
+from nodeattest_kube.kubeconfig import parse_kubeconfig, read_kubeconfig
 from nodeattest_parsing.values import JsonValue
 
 
@@ -156,18 +153,6 @@ async def test_the_servers_clock_is_told_whatever_it_says(server: Server, date: 
         now = 105.0
         found = client.server_time()
     assert (None if found is None else found.isoformat()) == told
-
-
-async def test_of_answers_of_the_same_second_the_first_tells_the_servers_clock(server: Server) -> None:
-    now = 100.0
-    server.script = [answers(thing("a", 1), Date="Wed, 21 Oct 2026 07:28:00 GMT")]
-    async with ApiClient(parse_kubeconfig(server.kubeconfig()), clock=lambda: now) as client:
-        await client.get("/x")
-        now = 100.9
-        await client.get("/x")
-        found = client.server_time()
-    assert found is not None
-    assert found.isoformat(timespec="milliseconds") == "2026-10-21T07:28:00.900+00:00"
 
 
 async def test_an_html_error_page_is_an_api_error_without_the_page(server: Server, client: ApiClient) -> None:
@@ -314,33 +299,13 @@ async def test_a_server_that_does_not_answer_is_unreachable_in_time(server: Serv
             await client.get("/x")
 
 
-async def test_a_name_with_a_backslash_arrives_as_it_is(server: Server, client: ApiClient) -> None:
-    server.script = [answers(thing("a", 1))]
-    await client.replace(kube.core_path("things", "a\\b", subresource="approval"), thing("a\\b", 1))
-    assert server.requests[0].raw_path == "/api/v1/things/a%5Cb/approval"
-
-
-async def test_a_closed_client_is_unreachable(server: Server) -> None:
-    client = ApiClient.from_kubeconfig(server.kubeconfig())
-    await client.close()
-    with pytest.raises(errors.Unreachable):
-        await client.get("/x")
-
-
-async def test_a_server_that_is_away_is_told_in_the_systems_words(server: Server) -> None:
-    endpoint = replace(parse_kubeconfig(server.kubeconfig()), server="https://127.0.0.1:1")
-    async with ApiClient(endpoint) as client:
-        with pytest.raises(errors.Unreachable, match=r"GET https://127\.0\.0\.1:1/x: Connection refused$"):
-            await client.get("/x")
-
-
 async def test_a_server_of_another_ca_is_unreachable_and_sees_no_token(server: Server) -> None:
     endpoint = parse_kubeconfig(server.kubeconfig())
     stranger = kubeconfig(
         {"server": server.url, "certificate-authority-data": _base64(Authority().pem)}, {"token": "t"}
     )
     async with ApiClient.from_kubeconfig(stranger) as client:
-        expected = r"expected a certificate for .+ by CA .+ \(sha256:[0-9a-f]{64}\); got another: .*CERTIFICATE_VERIFY"
+        expected = "expected a certificate for .+ by the CAs of the kubeconfig; got another: .*CERTIFICATE_VERIFY"
         with pytest.raises(errors.Unreachable, match=expected):
             await client.get("/x")
     assert endpoint.ca_pem is not None
@@ -353,13 +318,6 @@ async def test_a_ca_that_another_ca_certifies_is_an_anchor(tmp_path: Path) -> No
         server.script = [answers(thing("a", 1))]
         async with ApiClient.from_kubeconfig(server.kubeconfig()) as client:
             await client.get("/x")
-
-
-async def test_comments_of_a_ca_bundle_may_be_in_any_language(server: Server) -> None:
-    server.script = [answers(thing("a", 1))]
-    bundle = "# Főtanúsítvány\n".encode() + server.ca_pem
-    async with ApiClient.from_kubeconfig(server.kubeconfig({"certificate-authority-data": _base64(bundle)})) as client:
-        await client.get("/x")
 
 
 async def test_the_servers_name_is_checked_and_tls_server_name_changes_it(tmp_path: Path) -> None:
@@ -396,36 +354,6 @@ async def test_pages_follow_the_continue_token(server: Server, client: ApiClient
     ]
 
 
-async def test_a_list_that_continues_at_itself_ends(server: Server, client: ApiClient) -> None:
-    server.script = [answers(listing(5, continues="t1"))]
-    with pytest.raises(errors.Malformed):
-        async for _page in client.pages("/x"):
-            pass
-
-
-async def test_connections_are_kept(server: Server, client: ApiClient) -> None:
-    ports: set[int] = set()
-
-    async def note(request: web.Request) -> web.StreamResponse:
-        assert request.transport is not None
-        ports.add(request.transport.get_extra_info("peername")[1])
-        return web.json_response(thing("a", 1))
-
-    server.script = [note]
-    for _ in range(5):
-        await client.get("/x")
-    assert len(ports) == 1
-
-
-async def test_a_cancelled_request_frees_its_connection(server: Server, client: ApiClient) -> None:
-    server.script = [streams(then=hang), answers(thing("a", 1))]
-    hung = asyncio.create_task(client.get("/x"))
-    await until(lambda: server.requests)
-    hung.cancel()
-    await asyncio.gather(hung, return_exceptions=True)
-    await client.get("/x")
-
-
 async def test_an_answer_larger_than_any_honest_one_is_not_held(server: Server, client: ApiClient) -> None:
     server.script = [streams(*[b" " * (1 << 20)] * 4, then=hang)]
     with pytest.raises(errors.TooLarge, match="larger"):
@@ -455,16 +383,6 @@ async def test_a_proxy_of_the_kubeconfig_is_used_with_its_password(server: Serve
     assert len(seen) == 1
     assert b"Proxy-Authorization: Basic " + _base64(b"me:p@ss").encode() in seen[0]
     assert b"t0ken" not in seen[0]
-
-
-async def test_a_proxy_that_is_down_is_unreachable_and_its_password_untold(server: Server) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        url = f"http://me:hunter2@127.0.0.1:{held.getsockname()[1]}"
-        async with ApiClient.from_kubeconfig(server.kubeconfig({"proxy-url": url})) as client:
-            with pytest.raises(errors.Unreachable) as caught:
-                await client.get("/x")
-    assert "hunter2" not in str(caught.value)
 
 
 async def test_the_environments_proxy_counts_only_when_asked_for(
@@ -521,13 +439,6 @@ async def test_a_token_file_without_a_token_is_unauthorized(
     assert server.requests == []
 
 
-async def test_an_abandoned_watch_leaves_no_connection(server: Server, client: ApiClient) -> None:
-    server.script = [streams(b'{"type":"ADDED","object":{}}\n', then=hang)]
-    async with aclosing(client.watch("/x")) as events:
-        async for _event in events:
-            break
-
-
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
@@ -536,24 +447,6 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(65536):
         writer.write(data)
     writer.close()
-
-
-async def test_who_reports_the_connection_is_told_of_grants_refusals_and_requests_without_an_answer(
-    server: Server, client: ApiClient
-) -> None:
-    told: list[str] = []
-    client.on_contact = lambda error: told.append(error.reason if error is not None else "granted")
-    server.script = [answers({"kind": "Thing"}), refuses(403, "Forbidden"), refuses(401, "Unauthorized")]
-    await client.get("/api/v1/things/a")
-    for _ in range(2):
-        with pytest.raises(errors.ApiError):
-            await client.get("/api/v1/things/a")
-    assert told == ["granted", "Forbidden", "Unauthorized"]
-    async with ApiClient(ApiEndpoint(server="https://127.0.0.1:1")) as nobody:
-        nobody.on_contact = client.on_contact
-        with pytest.raises(errors.Unreachable):
-            await nobody.get("/api/v1/things/a")
-    assert told[-1] == "Unreachable"
 
 
 async def test_a_client_that_may_not_act_sends_nothing(server: Server, client: ApiClient) -> None:

@@ -2,28 +2,23 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from itertools import pairwise
 
 import pytest
-from aiohttp import web
-from polling import until
-from scripted import Server, status_object
-from virtual import advance, now, run_virtually
+from virtual import advance, now, spend, virtually
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
-from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-class Leases:
+class Leases(ApiClient):
     """One lease as an API server keeps it: compare-and-swap on resourceVersion."""
 
     def __init__(self) -> None:
@@ -115,316 +110,260 @@ async def stop(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_the_first_candidate_leads_and_the_second_waits() -> None:
-    async def main() -> None:
-        leases = Leases()
-        first, second = Candidate(leases, "one"), Candidate(leases, "two", skew=-7200)
-        one = first.start()
-        await advance(0.1)
-        two = second.start()
-        await advance(300)
-        assert first.elector.is_leader
-        assert not second.elector.is_leader
-        assert second.elector.leader == "one"
-        assert leases.lease is not None
-        assert leases.lease["spec"] == {
-            "holderIdentity": "one",
-            "leaseDurationSeconds": 15,
-            "acquireTime": "2026-01-01T00:00:00.010000Z",
-            "renewTime": text(leases.lease, "spec", "renewTime"),
-            "leaseTransitions": 0,
-        }
-        assert text(leases.lease, "spec", "renewTime") > "2026-01-01T00:04:55"
-        await stop(two, one)
-
-    run_virtually(main())
+@virtually
+async def test_the_first_candidate_leads_and_the_second_waits() -> None:
+    leases = Leases()
+    first, second = Candidate(leases, "one"), Candidate(leases, "two", skew=-7200)
+    one = first.start()
+    await advance(0.1)
+    two = second.start()
+    await advance(300)
+    assert first.elector.is_leader
+    assert not second.elector.is_leader
+    assert second.elector.leader == "one"
+    assert leases.lease is not None
+    assert leases.lease["spec"] == {
+        "holderIdentity": "one",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2026-01-01T00:00:00.010000Z",
+        "renewTime": text(leases.lease, "spec", "renewTime"),
+        "leaseTransitions": 0,
+    }
+    assert text(leases.lease, "spec", "renewTime") > "2026-01-01T00:04:55"
+    await stop(two, one)
 
 
-def test_a_renewal_takes_one_request() -> None:
-    async def main() -> None:
-        leases = Leases()
-        one = Candidate(leases, "one").start()
-        await advance(100)
-        assert 48 <= leases.calls <= 53
-        await stop(one)
+@virtually
+async def test_annotations_are_the_holders_and_those_of_others_stay() -> None:
+    leases = Leases()
+    leases.version = 1
+    known: JsonObject = {"version": "1", "theirs": "kept"}
+    leases.lease = {
+        "metadata": {"resourceVersion": "1", "name": "nodeattest", "annotations": known},
+        "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
+    }
+    elector = LeaseElector(leases, namespace="n", name="nodeattest", identity="new", annotations={"version": "2"})
 
-    run_virtually(main())
-
-
-def test_annotations_are_the_holders_and_those_of_others_stay() -> None:
-    async def main() -> None:
-        leases = Leases()
-        leases.version = 1
-        known: JsonObject = {"version": "1", "theirs": "kept"}
-        leases.lease = {
-            "metadata": {"resourceVersion": "1", "name": "nodeattest", "annotations": known},
-            "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
-        }
-        elector = LeaseElector(leases, namespace="n", name="nodeattest", identity="new", annotations={"version": "2"})
-
-        async def lead() -> None:
-            assert dig(leases.lease, "metadata", "annotations") == {"version": "2", "theirs": "kept"}
-
-        await elector.run(lead)
+    async def lead() -> None:
         assert dig(leases.lease, "metadata", "annotations") == {"version": "2", "theirs": "kept"}
 
-    run_virtually(main())
+    await elector.run(lead)
+    assert dig(leases.lease, "metadata", "annotations") == {"version": "2", "theirs": "kept"}
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
-def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew: float) -> None:
-    async def main() -> None:
-        leases = Leases()
-        leases.version = 1
-        leases.lease = {
-            "metadata": {"resourceVersion": "1", "name": "nodeattest"},
-            "spec": {"holderIdentity": "dead", "leaseDurationSeconds": 20, "leaseTransitions": 4, "renewTime": "1999"},
-        }
-        candidate = Candidate(leases, "next", skew=skew)
-        task = candidate.start()
-        await advance(60)
-        taken, holder = leases.history[0]
-        assert holder == "next"
-        # The wall clocks and the stale renewTime play no part: twenty seconds from the first sight of it.
-        assert 20 <= taken <= 20 + 2 * 2.2
-        assert dig(leases.lease, "spec", "leaseTransitions") == 5
-        await stop(task)
-
-    run_virtually(main())
+@virtually
+async def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew: float) -> None:
+    leases = Leases()
+    leases.version = 1
+    leases.lease = {
+        "metadata": {"resourceVersion": "1", "name": "nodeattest"},
+        "spec": {"holderIdentity": "dead", "leaseDurationSeconds": 20, "leaseTransitions": 4, "renewTime": "1999"},
+    }
+    candidate = Candidate(leases, "next", skew=skew)
+    task = candidate.start()
+    await advance(60)
+    taken, holder = leases.history[0]
+    assert holder == "next"
+    # The wall clocks and the stale renewTime play no part: twenty seconds from the first sight of it.
+    assert 20 <= taken <= 20 + 2 * 2.2
+    assert dig(leases.lease, "spec", "leaseTransitions") == 5
+    await stop(task)
 
 
 @pytest.mark.parametrize("way", ["refused", "hung"])
-def test_a_leader_without_server_stops_before_its_lease_ends(way: str) -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(21)
-        if way == "hung":
-            leases.hung = True
-        else:
-            leases.trouble = Unreachable("down")
-        with pytest.raises(LostLease):
-            await task
-        begun, ended = candidate.terms[0]
-        assert begun < 1
-        assert 21 + 8 <= ended <= 21 + 10 + 0.6
-        assert not candidate.elector.is_leader
-        assert leases.history == [(pytest.approx(0.02), "one")]  # Not released: it is not ours to give.
-
-    run_virtually(main())
-
-
-def test_the_deadline_counts_from_the_beginning_of_the_last_renewal() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(1)
-        leases.answer_delay = 4.0
-        while leases.version < 2:
-            await asyncio.sleep(0.01)
-        stored = now()  # The server may count the lease's life from here on; we must not count from the answer.
-        await advance(4.1)
-        assert candidate.elector.is_leader
+@virtually
+async def test_a_leader_without_server_stops_before_its_lease_ends(way: str) -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(21)
+    if way == "hung":
         leases.hung = True
-        with pytest.raises(LostLease):
-            await task
-        assert candidate.terms[0][1] <= stored + 10 + 0.6
-
-    run_virtually(main())
-
-
-def test_a_short_outage_does_not_end_a_term() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        for outage in (Unreachable("down"), ApiError(500, "InternalError", "etcdserver: leader changed")):
-            await advance(20)
-            leases.trouble = outage
-            await advance(5)
-            leases.trouble = None
-        await advance(20)
-        leases.hung = True
-        await advance(3)
-        leases.hung = False
-        await advance(30)
-        assert not task.done()
-        assert candidate.elector.is_leader
-        await stop(task)
-
-    run_virtually(main())
-
-
-def test_a_renewal_whose_answer_was_lost_is_found_out() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(9)
-        leases.loses_answers = True
-        await advance(5)
-        leases.loses_answers = False
-        await advance(30)
-        assert candidate.elector.is_leader
-        assert dig(leases.lease, "spec", "leaseTransitions") == 0
-        await stop(task)
-
-    run_virtually(main())
-
-
-def test_a_stolen_lease_ends_the_term_at_the_next_renewal() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(9)
-        assert leases.lease is not None
-        thief = deepcopy(leases.lease)
-        assert isinstance(thief["spec"], dict)
-        thief["spec"]["holderIdentity"] = "thief"
-        await leases.replace("", thief)
-        with pytest.raises(LostLease, match="thief"):
-            await task
-        assert now() < 9 + 2 + 0.6
-        assert text(leases.lease, "spec", "holderIdentity") == "thief"
-
-    run_virtually(main())
-
-
-def test_a_clean_stop_releases_after_the_work_has_ended() -> None:
-    async def main() -> None:
-        leases = Leases()
-        first, second = Candidate(leases, "one"), Candidate(leases, "two")
-        one = first.start()
-        await advance(0.1)
-        two = second.start()
-        await advance(50)
-        await stop(one)
-        await advance(5)
-        assert second.elector.is_leader
-        holders = [holder for _at, holder in leases.history]
-        assert holders == ["one", "", "two"]
-        released = leases.history[1][0]
-        assert first.terms[0][1] <= released < 51
-        assert dig(leases.lease, "spec", "leaseTransitions") == 1
-        await stop(two)
-
-    run_virtually(main())
-
-
-def test_a_stop_amid_a_renewal_releases_all_the_same() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(1)
-        leases.answer_delay = 0.5
-        while leases.version == 1:
-            await advance(0.1)
-        leases.answer_delay = 0.0
-        await stop(task)
-        assert leases.history[-1][1] == ""
-
-    run_virtually(main())
-
-
-def test_run_returns_with_the_work_and_releases() -> None:
-    async def main() -> None:
-        leases = Leases()
-
-        async def little() -> None:
-            await advance(1)
-
-        await Candidate(leases, "one").elector.run(little)
-        assert leases.history[-1][1] == ""
-
-    run_virtually(main())
-
-
-def test_a_bug_in_the_work_comes_out_and_releases() -> None:
-    async def main() -> None:
-        leases = Leases()
-
-        async def broken() -> None:
-            await advance(1)
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await Candidate(leases, "one").elector.run(broken)
-        assert leases.history[-1][1] == ""
-
-    run_virtually(main())
-
-
-def test_work_that_swallows_its_cancellation_still_loses_the_lease() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-
-        async def stubborn() -> None:
-            try:
-                await advance(1000)
-            except asyncio.CancelledError:
-                return
-
-        task = asyncio.create_task(candidate.elector.run(stubborn))
-        await advance(5)
+    else:
         leases.trouble = Unreachable("down")
-        with pytest.raises(LostLease):
-            await task
-
-    run_virtually(main())
-
-
-def test_leadership_ends_by_time_alone_while_the_loop_stands_still() -> None:
-    clock = 0.0
-
-    async def main() -> None:
-        nonlocal clock
-        elector = LeaseElector(Leases(), namespace="n", name="l", identity="i", clock=lambda: clock)
-
-        async def lead() -> None:
-            nonlocal clock
-            assert elector.is_leader
-            clock += 10.0  # No await: no renewal could run, nor any cancellation arrive.
-            assert not elector.is_leader
-
-        await elector.run(lead)
-
-    run_virtually(main())
+    with pytest.raises(LostLease):
+        await task
+    begun, ended = candidate.terms[0]
+    assert begun < 1
+    assert 21 + 8 <= ended <= 21 + 10 + 0.6
+    assert not candidate.elector.is_leader
+    assert leases.history == [(pytest.approx(0.02), "one")]  # Not released: it is not ours to give.
 
 
-def test_at_no_time_do_two_lead_through_random_outages() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidates = [Candidate(leases, name, skew=skew) for name, skew in (("a", 0.0), ("b", 500.0), ("c", -500.0))]
+@virtually
+async def test_the_deadline_counts_from_the_beginning_of_the_last_renewal() -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(1)
+    leases.answer_delay = 4.0
+    while leases.version < 2:
+        await asyncio.sleep(0.01)
+    stored = now()  # The server may count the lease's life from here on; we must not count from the answer.
+    await advance(4.1)
+    assert candidate.elector.is_leader
+    leases.hung = True
+    with pytest.raises(LostLease):
+        await task
+    assert candidate.terms[0][1] <= stored + 10 + 0.6
 
-        async def live(candidate: Candidate) -> None:
-            while True:
-                try:
-                    await candidate.elector.run(candidate.lead)
-                except LostLease:
-                    continue
 
-        tasks = [asyncio.create_task(live(candidate)) for candidate in candidates]
-        for length in (3, 9, 30, 1, 14, 50, 11, 25):
-            await advance(40)
-            leases.trouble = Unreachable("down") if length % 2 else None
-            leases.hung = length % 2 == 0
-            for _ in range(length * 4):
-                await advance(0.25)
-                assert sum(candidate.elector.is_leader for candidate in candidates) <= 1
-            leases.trouble, leases.hung = None, False
+@virtually
+async def test_a_short_outage_does_not_end_a_term() -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    for outage in (Unreachable("down"), ApiError(500, "InternalError", "etcdserver: leader changed")):
+        await advance(20)
+        leases.trouble = outage
+        await advance(5)
+        leases.trouble = None
+    await advance(20)
+    leases.hung = True
+    await advance(3)
+    leases.hung = False
+    await advance(30)
+    assert not task.done()
+    assert candidate.elector.is_leader
+    await stop(task)
+
+
+@virtually
+async def test_a_renewal_whose_answer_was_lost_is_found_out() -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(9)
+    leases.loses_answers = True
+    await advance(5)
+    leases.loses_answers = False
+    await advance(30)
+    assert candidate.elector.is_leader
+    assert dig(leases.lease, "spec", "leaseTransitions") == 0
+    await stop(task)
+
+
+@virtually
+async def test_a_stolen_lease_ends_the_term_at_the_next_renewal() -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(9)
+    assert leases.lease is not None
+    thief = deepcopy(leases.lease)
+    assert isinstance(thief["spec"], dict)
+    thief["spec"]["holderIdentity"] = "thief"
+    await leases.replace("", thief)
+    with pytest.raises(LostLease, match="thief"):
+        await task
+    assert now() < 9 + 2 + 0.6
+    assert text(leases.lease, "spec", "holderIdentity") == "thief"
+
+
+@virtually
+async def test_a_clean_stop_releases_after_the_work_has_ended() -> None:
+    leases = Leases()
+    first, second = Candidate(leases, "one"), Candidate(leases, "two")
+    one = first.start()
+    await advance(0.1)
+    two = second.start()
+    await advance(50)
+    await stop(one)
+    await advance(5)
+    assert second.elector.is_leader
+    holders = [holder for _at, holder in leases.history]
+    assert holders == ["one", "", "two"]
+    released = leases.history[1][0]
+    assert first.terms[0][1] <= released < 51
+    assert dig(leases.lease, "spec", "leaseTransitions") == 1
+    await stop(two)
+
+
+@virtually
+async def test_a_stop_amid_a_renewal_releases_all_the_same() -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(1)
+    leases.answer_delay = 0.5
+    while leases.version == 1:
+        await advance(0.1)
+    leases.answer_delay = 0.0
+    await stop(task)
+    assert leases.history[-1][1] == ""
+
+
+@virtually
+async def test_a_bug_in_the_work_comes_out_and_releases() -> None:
+    leases = Leases()
+
+    async def broken() -> None:
+        await advance(1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await Candidate(leases, "one").elector.run(broken)
+    assert leases.history[-1][1] == ""
+
+
+@virtually
+async def test_work_that_swallows_its_cancellation_still_loses_the_lease() -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+
+    async def stubborn() -> None:
+        try:
+            await advance(1000)
+        except asyncio.CancelledError:
+            return
+
+    task = asyncio.create_task(candidate.elector.run(stubborn))
+    await advance(5)
+    leases.trouble = Unreachable("down")
+    with pytest.raises(LostLease):
+        await task
+
+
+@virtually
+async def test_leadership_ends_by_time_alone_while_the_loop_stands_still() -> None:
+    elector = LeaseElector(Leases(), namespace="n", name="l", identity="i", clock=now)
+
+    async def lead() -> None:
+        assert elector.is_leader
+        spend(10.0)  # No await: no renewal could run, nor any cancellation arrive.
+        assert not elector.is_leader
+
+    await elector.run(lead)
+
+
+@virtually
+async def test_at_no_time_do_two_lead_through_random_outages() -> None:
+    leases = Leases()
+    candidates = [Candidate(leases, name, skew=skew) for name, skew in (("a", 0.0), ("b", 500.0), ("c", -500.0))]
+
+    async def live(candidate: Candidate) -> None:
+        while True:
+            try:
+                await candidate.elector.run(candidate.lead)
+            except LostLease:
+                continue
+
+    tasks = [asyncio.create_task(live(candidate)) for candidate in candidates]
+    for length in (3, 9, 30, 1, 14, 50, 11, 25):
         await advance(40)
-        assert sum(candidate.elector.is_leader for candidate in candidates) == 1
-        await stop(*tasks)
-        terms = sorted(term for candidate in candidates for term in candidate.terms)
-        assert len(terms) >= 4
-        assert all(ended <= begun for (_begun, ended), (begun, _ended) in pairwise(terms))
-
-    run_virtually(main())
+        leases.trouble = Unreachable("down") if length % 2 else None
+        leases.hung = length % 2 == 0
+        for _ in range(length * 4):
+            await advance(0.25)
+            assert sum(candidate.elector.is_leader for candidate in candidates) <= 1
+        leases.trouble, leases.hung = None, False
+    await advance(40)
+    assert sum(candidate.elector.is_leader for candidate in candidates) == 1
+    await stop(*tasks)
+    terms = sorted(term for candidate in candidates for term in candidate.terms)
+    assert len(terms) >= 4
+    assert all(ended <= begun for (_begun, ended), (begun, _ended) in pairwise(terms))
 
 
 class OtherWritesFirst(Leases):
@@ -447,171 +386,102 @@ class OtherWritesFirst(Leases):
 
 
 @pytest.mark.parametrize(("takes", "lost"), [(False, "was not renewed"), (True, "is held by other")])
-def test_a_renewal_that_somebody_else_wrote_is_none_of_ours(*, takes: bool, lost: str) -> None:
-    async def main() -> None:
-        candidate = Candidate(OtherWritesFirst(takes=takes), "one")
-        task = candidate.start()
-        await advance(60)
-        assert not candidate.elector.is_leader
-        with pytest.raises(LostLease, match=lost):
-            await task
-
-    run_virtually(main())
+@virtually
+async def test_a_renewal_that_somebody_else_wrote_is_none_of_ours(*, takes: bool, lost: str) -> None:
+    candidate = Candidate(OtherWritesFirst(takes=takes), "one")
+    task = candidate.start()
+    await advance(60)
+    assert not candidate.elector.is_leader
+    with pytest.raises(LostLease, match=lost):
+        await task
 
 
 @pytest.mark.parametrize("way", ["gone", "nobody's"])
-def test_a_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(9)
-        assert leases.lease is not None
-        if way == "gone":
-            leases.lease = None
-        else:
-            free = deepcopy(leases.lease)
-            assert isinstance(free["spec"], dict)
-            free["spec"]["holderIdentity"] = ""
-            await leases.replace("", free)
-        with pytest.raises(LostLease, match="nobody"):
-            await task
-        assert now() < 9 + 2 + 0.6
-        assert text(leases.lease, "spec", "holderIdentity") == ""
-
-    run_virtually(main())
-
-
-@pytest.mark.parametrize("wrong", [{"identity": ""}, {"renew_deadline": 15.0}, {"retry_period": 9.0}])
-def test_settings_that_cannot_be_safe_are_refused(wrong: dict[str, str | float]) -> None:
-    settings = {"namespace": "n", "name": "l", "identity": "i", **wrong}
-    with pytest.raises(ValueError, match="renew_deadline"):
-        LeaseElector(Leases(), **settings)  # type: ignore[arg-type]
-
-
-async def test_two_candidates_over_real_http(server: Server) -> None:
+@virtually
+async def test_a_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -> None:
     leases = Leases()
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        assert request.path == "/apis/coordination.k8s.io/v1/namespaces/n/leases" + (
-            "" if request.method == "POST" else "/l"
-        )
-        try:
-            if request.method == "GET":
-                return web.json_response(await leases.get(request.path))
-            body = parse_json(await request.read())
-            answer = await (leases.create if request.method == "POST" else leases.replace)(request.path, body)
-            return web.json_response(answer)
-        except ApiError as error:
-            return web.json_response(status_object(error.status, error.reason), status=error.status)
-
-    server.script = [handle]
-
-    async def lead() -> None:
-        await asyncio.Event().wait()
-
-    def elector(client: ApiClient, identity: str) -> LeaseElector:
-        return LeaseElector(
-            client,
-            namespace="n",
-            name="l",
-            identity=identity,
-            lease_duration=90.0,
-            renew_deadline=60.0,
-            retry_period=3.0,  # as long as a release may take
-        )
-
-    async with (
-        ApiClient.from_kubeconfig(server.kubeconfig()) as client_one,
-        ApiClient.from_kubeconfig(server.kubeconfig()) as client_two,
-        asyncio.timeout(60),
-    ):
-        first, second = elector(client_one, "one"), elector(client_two, "two")
-        one = asyncio.create_task(first.run(lead))
-        await until(lambda: first.is_leader)
-        two = asyncio.create_task(second.run(lead))
-        await until(lambda: second.leader == "one")
-        assert not second.is_leader
-        await stop(one)
-        await until(lambda: second.is_leader)
-        await stop(two)
-    assert [holder for _at, holder in leases.history] == ["one", "", "two", ""]
-    assert json.loads(server.bodies[-1])["metadata"]["name"] == "l"
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(9)
+    assert leases.lease is not None
+    if way == "gone":
+        leases.lease = None
+    else:
+        free = deepcopy(leases.lease)
+        assert isinstance(free["spec"], dict)
+        free["spec"]["holderIdentity"] = ""
+        await leases.replace("", free)
+    with pytest.raises(LostLease, match="nobody"):
+        await task
+    assert now() < 9 + 2 + 0.6
+    assert text(leases.lease, "spec", "holderIdentity") == ""
 
 
-def test_a_leader_that_does_not_know_yet_reads_that_another_leads() -> None:
-    async def main() -> None:
-        leases = Leases()
-        one, other = Candidate(leases, "one"), Candidate(leases, "other")
-        tasks = [one.start()]
-        await advance(5)
-        assert await one.elector.still_leads()
-        leases.lease = None  # deleted: the other need not wait
-        tasks.append(other.start())
-        await advance(0.1)
-        assert one.elector.is_leader  # by its clock
-        assert other.elector.is_leader
-        assert not await one.elector.still_leads()
-        assert await other.elector.still_leads()
-        await stop(*tasks)
-
-    run_virtually(main())
+@virtually
+async def test_a_leader_that_does_not_know_yet_reads_that_another_leads() -> None:
+    leases = Leases()
+    one, other = Candidate(leases, "one"), Candidate(leases, "other")
+    tasks = [one.start()]
+    await advance(5)
+    assert await one.elector.still_leads()
+    leases.lease = None  # deleted: the other need not wait
+    tasks.append(other.start())
+    await advance(0.1)
+    assert one.elector.is_leader  # by its clock
+    assert other.elector.is_leader
+    assert not await one.elector.still_leads()
+    assert await other.elector.still_leads()
+    await stop(*tasks)
 
 
-def test_all_who_ask_whether_we_still_lead_share_a_read() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(1)
-        before = leases.calls
-        assert all(await asyncio.gather(*(candidate.elector.still_leads() for _ in range(100))))
-        assert leases.calls == before + 1
-        await stop(task)
-
-    run_virtually(main())
+@virtually
+async def test_all_who_ask_whether_we_still_lead_share_a_read() -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(1)
+    before = leases.calls
+    assert all(await asyncio.gather(*(candidate.elector.still_leads() for _ in range(100))))
+    assert leases.calls == before + 1
+    await stop(task)
 
 
 @pytest.mark.parametrize("way", ["taken and given back", "made anew", "released"])
-def test_a_term_with_another_in_between_is_two(way: str) -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(9)
-        lease = deepcopy(leases.lease)
-        assert lease is not None
-        spec, metadata = lease["spec"], lease["metadata"]
-        assert isinstance(spec, dict)
-        assert isinstance(metadata, dict)
-        if way == "taken and given back":
-            spec["leaseTransitions"] = 2
-        elif way == "made anew":
-            metadata["uid"] = "another"
-        else:
-            spec["holderIdentity"] = ""
-        await leases.replace("", lease)
-        assert candidate.elector.is_leader
-        assert not await candidate.elector.still_leads()
-        with pytest.raises(LostLease):
-            await task
-        assert now() < 9 + 2 + 0.6
-
-    run_virtually(main())
+@virtually
+async def test_a_term_with_another_in_between_is_two(way: str) -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(9)
+    lease = deepcopy(leases.lease)
+    assert lease is not None
+    spec, metadata = lease["spec"], lease["metadata"]
+    assert isinstance(spec, dict)
+    assert isinstance(metadata, dict)
+    if way == "taken and given back":
+        spec["leaseTransitions"] = 2
+    elif way == "made anew":
+        metadata["uid"] = "another"
+    else:
+        spec["holderIdentity"] = ""
+    await leases.replace("", lease)
+    assert candidate.elector.is_leader
+    assert not await candidate.elector.still_leads()
+    with pytest.raises(LostLease):
+        await task
+    assert now() < 9 + 2 + 0.6
 
 
-def test_a_lease_that_cannot_be_read_says_nothing() -> None:
-    async def main() -> None:
-        leases = Leases()
-        candidate = Candidate(leases, "one")
-        task = candidate.start()
-        await advance(5)
-        leases.trouble = Unreachable("down")
-        with pytest.raises(Unreachable):
-            await candidate.elector.still_leads()
-        leases.trouble, leases.hung = None, True
-        with pytest.raises(Unreachable, match="half the renew deadline"):
-            await candidate.elector.still_leads()
-        await stop(task)
-
-    run_virtually(main())
+@virtually
+async def test_a_lease_that_cannot_be_read_says_nothing() -> None:
+    leases = Leases()
+    candidate = Candidate(leases, "one")
+    task = candidate.start()
+    await advance(5)
+    leases.trouble = Unreachable("down")
+    with pytest.raises(Unreachable):
+        await candidate.elector.still_leads()
+    leases.trouble, leases.hung = None, True
+    with pytest.raises(Unreachable, match="half the renew deadline"):
+        await candidate.elector.still_leads()
+    await stop(task)

@@ -95,20 +95,6 @@ def test_a_keys_groups_are_asked_when_it_comes_and_count_until_it_is_done() -> N
     assert {made.take(), made.take()} == {2, 3}
 
 
-def test_what_is_in_hand_gives_its_share_back_after_the_rest_was_dropped() -> None:
-    made = turns(per_requester=1)
-    for number in range(3):
-        made.add(("a", "x", number), 0.0)
-    held = made.take()
-    assert held is not None
-    made.clear()
-    assert len(made) == 0
-    made.add(("a", "x", 9), 0.0)
-    assert made.take() is None
-    made.done(held)
-    assert made.take() == ("a", "x", 9)
-
-
 def test_the_oldest_of_all_groups_is_told() -> None:
     made = turns()
     assert made.oldest() is None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from scripted import answers, event, listing, serving, status_object, streams, thing
-from virtual import advance, now, run_virtually, spend
+from virtual import advance, now, run_virtually, spend, virtually
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, Malformed
@@ -103,43 +103,37 @@ def test_all_tenants_input_together_takes_at_most_half_of_the_loops_time() -> No
     assert 0.4 * took <= spent <= 0.5 * took + 2 * PIECE
 
 
-def test_what_is_charged_outside_of_turns_keeps_them_waiting_as_long() -> None:
-    async def main() -> None:
-        cluster, began = InputScheduler().cluster("a", "a/c"), now()
-        for _ in range(100):
-            cluster.charge(0.01)
-        spend(1)
+@virtually
+async def test_what_is_charged_outside_of_turns_keeps_them_waiting_as_long() -> None:
+    cluster, began = InputScheduler().cluster("a", "a/c"), now()
+    for _ in range(100):
+        cluster.charge(0.01)
+    spend(1)
+    await cluster.turn()
+    assert now() - began >= 2 - PIECE
+
+
+@virtually
+async def test_a_turn_that_nobody_waits_for_any_more_is_skipped_and_keeps_nobody_waiting() -> None:
+    scheduler = InputScheduler()
+    turns = [scheduler.cluster(f"n{each}", "c").turn() for each in range(4)]
+    turns[0].cancel()
+    turns[2].cancel()
+    await asyncio.gather(turns[1], turns[3])
+    await scheduler.cluster("a", "a/c").turn()
+
+
+@virtually
+async def test_a_piece_that_fails_ends_its_turn() -> None:
+    cluster = InputScheduler().cluster("a", "a/c")
+
+    async def fail() -> None:
         await cluster.turn()
-        assert now() - began >= 2 - PIECE
+        raise RuntimeError
 
-    run_virtually(main())
-
-
-def test_a_turn_that_nobody_waits_for_any_more_is_skipped_and_keeps_nobody_waiting() -> None:
-    async def main() -> None:
-        scheduler = InputScheduler()
-        turns = [scheduler.cluster(f"n{each}", "c").turn() for each in range(4)]
-        turns[0].cancel()
-        turns[2].cancel()
-        await asyncio.gather(turns[1], turns[3])
-        await scheduler.cluster("a", "a/c").turn()
-
-    run_virtually(main())
-
-
-def test_a_piece_that_fails_ends_its_turn() -> None:
-    async def main() -> None:
-        cluster = InputScheduler().cluster("a", "a/c")
-
-        async def fail() -> None:
-            await cluster.turn()
-            raise RuntimeError
-
-        with pytest.raises(RuntimeError):
-            await fail()
-        await cluster.turn()
-
-    run_virtually(main())
+    with pytest.raises(RuntimeError):
+        await fail()
+    await cluster.turn()
 
 
 class Gate(ClusterInput):

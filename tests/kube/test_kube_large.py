@@ -17,18 +17,14 @@ from polling import until
 from scripted import Handler, Server, answers, event, kubeconfig, listing, refuses, serving, streams, thing
 
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, Forbidden, Malformed, TooLarge, Unreachable
+from nodeattest_kube.errors import ApiError, Malformed, TooLarge, Unreachable
 from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
 from nodeattest_kube.list_watch import (
     OBJECT,
     PAGE,
     TENANT,
-    TRUSTED,
-    AnswerLimits,
     LineBuffer,
-    PageLimits,
-    drop_oversized,
 )
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
@@ -89,71 +85,18 @@ async def test_a_collection_larger_than_an_answer_may_be_is_listed_in_smaller_pa
     assert not collection.rows
 
 
-async def test_pages_grow_again_behind_fat_objects(server: Server, client: ApiClient) -> None:
-    collection = Collection(*things(8, 3_000_000), *things(90, 10, start=8))
-    server.script = [collection]
-    assert await names_in(client, 32) == collection.names
-    assert collection.limits == [32, 16, 8, 4, 8, 16, 32, 32, 32]
-
-
-async def test_everything_at_once_gives_way_to_pages_when_it_does_not_fit(server: Server, client: ApiClient) -> None:
-    collection = Collection(*things(40, 500_000))
-    server.script = [collection]
-    assert await names_in(client, 0) == collection.names
-    assert collection.limits == [0, 250, 125, 62, 31, 62]
-    collection = Collection(*things(600, 10))
-    server.script = [collection]
-    assert await names_in(client, 0) == collection.names
-    assert collection.limits == [0]
-
-
-@pytest.mark.parametrize(
-    "rows", [[], ["t005-bad"]], ids=["among others, which fit into a page with it", "as large as a page"]
-)
 @pytest.mark.parametrize("kind", ["bytes", "values"])
-async def test_an_object_that_is_too_large_alone_is_passed_over(
-    server: Server, client: ApiClient, kind: str, rows: list[str]
-) -> None:
-    limits = PAGE if rows else OBJECT
-    many: list[JsonValue] = [0] * limits.values
-    fat: JsonValue = "x" * limits.bytes if kind == "bytes" else many
+async def test_an_object_that_is_too_large_alone_is_passed_over(server: Server, client: ApiClient, kind: str) -> None:
+    many: list[JsonValue] = [0] * PAGE.values
+    fat: JsonValue = "x" * PAGE.bytes if kind == "bytes" else many
     collection = Collection(*things(5, 10), thing("t005-bad", 6, fat=fat), *things(5, 10, start=6))
     server.script = [collection]
     told: list[int] = []
     honest = [name for name in collection.names if name != "t005-bad"]
     assert await names_in(client, 4, lambda: told.append(1)) == honest
-    assert (told, collection.rows) == ([1], rows)
+    assert (told, collection.rows) == ([1], ["t005-bad"])
     with pytest.raises(TooLarge):
         await names_in(client, 4)
-
-
-async def test_an_object_whose_texts_are_full_of_commas_is_listed_as_any_other(
-    server: Server, client: ApiClient
-) -> None:
-    collection = Collection(thing("commas", 1, fat=",[{" * OBJECT.values))
-    server.script = [collection]
-    assert await names_in(client, 1) == ["commas"]
-    assert await names_in(client) == ["commas"]
-
-
-async def test_one_too_large_object_of_a_server_without_tables_is_told(server: Server, client: ApiClient) -> None:
-    server.script = [*[answers(BOMB)] * 9, answers({"kind": "ThingList", "metadata": {}, "items": []})]
-    with pytest.raises(Malformed, match="table"):
-        await names_in(client, 256, lambda: None)
-
-
-async def test_a_server_that_ignores_limits_is_asked_a_few_times_only(server: Server, client: ApiClient) -> None:
-    server.script = [answers({"a": "x" * PAGE.bytes})]
-    with pytest.raises(TooLarge):
-        await names_in(client, 4, lambda: None)
-    assert len(server.requests) == 4
-
-
-@given(st.integers(0, 600), st.sampled_from([TRUSTED, TENANT]))
-def test_a_page_may_hold_one_object_at_least_and_no_more_than_its_objects(count: int, bounds: AnswerLimits) -> None:
-    limits = bounds.page_of(count)
-    assert bounds.object.bytes <= limits.bytes <= min(bounds.page.bytes, (count or 600) * bounds.object.bytes)
-    assert bounds.object.values <= limits.values <= min(bounds.page.values, (count or 600) * bounds.object.values)
 
 
 async def test_an_answer_of_too_many_values_is_refused_before_it_is_parsed(server: Server, client: ApiClient) -> None:
@@ -188,10 +131,6 @@ def test_values_are_bounded_by_what_stands_outside_of_texts(document: JsonObject
         assert len(json.dumps(_without_texts(document)).encode()) > most
     else:
         assert _count(document) <= counted <= most
-
-
-def test_a_text_without_an_end_is_read_once() -> None:
-    assert check_value_count(b'",\\' * 500_000, 10) == 1
 
 
 def _without_texts(value: JsonValue) -> JsonValue:
@@ -232,26 +171,11 @@ def test_a_line_that_never_ends_is_not_waited_for() -> None:
         assembler.feed(b"x" * 90)
 
 
-async def test_a_refusal_with_an_endless_text_keeps_its_type(server: Server, client: ApiClient) -> None:
-    server.script = [refuses(403, "Forbidden", "x" * (1 << 20))]
-    with pytest.raises(Forbidden) as caught:
-        await client.get("/x")
-    assert caught.value.status == 403
-
-
 @pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 400, b"-" + b"9" * 21])
 async def test_a_number_that_kubernetes_has_not_is_malformed(server: Server, client: ApiClient, number: bytes) -> None:
     server.script = [answers(b'{"a":' + number + b"}")]
     with pytest.raises(Malformed):
         await client.get("/x")
-
-
-async def test_an_object_too_deep_to_be_written_back_is_an_api_error(client: ApiClient) -> None:
-    deep: JsonObject = {}
-    for _ in range(5000):
-        deep = {"a": deep}
-    with pytest.raises(ApiError, match="RecursionError"):
-        await client.replace("/x", deep)
 
 
 @pytest.mark.parametrize("host", ["a" * 64 + ".test", "a..test", ".test", "999.999.999.999"])
@@ -311,14 +235,6 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "nodeattest_kube.reflector"]
 
 
-async def test_a_list_that_expires_between_its_pages_is_read_at_once(server: Server, client: ApiClient) -> None:
-    first = answers(listing(1, thing("a", 1), continues="1"))
-    script = [first, refuses(410, "Expired"), answers(listing(2, thing("a", 1), thing("b", 2))), streams()]
-    assert await Follower(client).follow(server, *script, waits=2) == ["a", "b"]
-    asked = [request.query.get("limit") for request in server.requests if "watch" not in request.query]
-    assert asked == ["500", "500", None]
-
-
 async def test_a_reflector_tells_the_log_what_it_passes_over_and_never_what_is_in_it(
     server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -347,27 +263,6 @@ async def test_a_reflector_that_fails_says_so_once_a_minute_in_its_own_words(
     assert "secret" not in caplog.text
 
 
-async def test_a_reflector_leaves_to_its_clients_report_what_that_says_and_names_its_server_by_the_client(
-    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    client.has_reported = lambda error: error.status == 401
-    client.log_name = "cluster fleet/blue"
-    await Follower(client).follow(server, refuses(401, "Unauthorized", "expired"), waits=2)
-    assert logged(caplog) == []
-    await Follower(client).follow(server, refuses(403, "Forbidden", "no right"), waits=2)
-    assert logged(caplog) == ["cannot follow cluster fleet/blue/api/v1/things: 403 Forbidden"]
-
-
-async def test_a_history_that_is_gone_is_no_trouble_the_first_time(
-    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    follower = Follower(client)
-    await follower.follow(server, answers(listing(1)), refuses(410, "Expired"))
-    assert logged(caplog) == []
-    await follower.follow(server, refuses(410, "Expired"), waits=2)
-    assert len(logged(caplog)) == 1
-
-
 async def test_fat_objects_leave_room_for_slim_ones(server: Server, client: ApiClient) -> None:
     fat = [thing(f"fat{number:03}", number + 1, fat="x" * 20_000) for number in range(400)]
     slim = [thing(f"slim{number:03}", number + 900) for number in range(100)]
@@ -379,43 +274,19 @@ async def test_fat_objects_leave_room_for_slim_ones(server: Server, client: ApiC
     assert follower.reflector.passed_over == 400 - (len(names) - 100)
 
 
-async def test_what_is_left_out_counts_until_it_is_gone_or_has_room(server: Server, client: ApiClient) -> None:
-    heavy = [thing(name, number + 2, fat="x" * 5000) for number, name in enumerate("abc")]
+async def test_what_is_left_out_is_known_by_namespace_and_listed_again_in_a_while(
+    server: Server, client: ApiClient
+) -> None:
+    blue, red = (thing("n", 2, namespace=name, fat="x" * 5000) for name in ("blue", "red"))
     follower = Follower(client, max_bytes=100_000)
-    await follower.follow(server, answers(listing(1, *heavy)), streams(*[event("MODIFIED", item) for item in heavy]))
-    assert follower.reflector.left_out == 3, "each once"
-    await follower.follow(server, streams(event("DELETED", heavy[0]), event("MODIFIED", thing("b", 8))))
+    await follower.follow(server, answers(listing(1, blue)), streams(event("ADDED", red)), streams(), waits=2)
+    assert follower.reflector.left_out == 2
+    assert [follower.reflector.lacks_any_of(name) for name in ("blue", "red", "green")] == [True, True, False]
+    assert ["watch" in request.query for request in server.requests] == [False, True, True]
+    follower.now += 300
+    await follower.follow(server, streams(), answers(listing(5, red)), streams(), waits=2)
     assert follower.reflector.left_out == 1
-    await follower.follow(server, streams(event("MODIFIED", thing("b", 9, fat="x" * 5000))))
-    assert follower.reflector.left_out == 2, "it grew again"
-    await follower.follow(server, refuses(410, "Expired"), answers(listing(20)), streams(), waits=2)
-    assert follower.reflector.left_out == 0
-
-
-async def test_of_very_many_that_are_left_out_it_is_known_how_many_there_are(server: Server, client: ApiClient) -> None:
-    many = [thing(f"n{number}", number + 2) for number in range(10_050)]
-    follower = Follower(client, max_bytes=100)
-    await follower.follow(server, answers(listing(1)), streams(*[event("ADDED", item) for item in many]))
-    assert follower.reflector.left_out == len(many)
-    await follower.follow(server, streams(*[event("DELETED", item) for item in reversed(many)]))
-    assert follower.reflector.left_out == 0
-
-
-async def test_it_is_known_of_which_namespaces_something_is_left_out(server: Server, client: ApiClient) -> None:
-    blue = [thing(f"n{number}", number + 2, namespace="blue") for number in range(10_050)]
-    red = thing("n", 20_000, namespace="red")
-    follower = Follower(client, max_bytes=100)
-    changes = streams(*[event("ADDED", item) for item in [*blue, red, red]])
-    await follower.follow(server, answers(listing(1)), changes)
-    assert follower.reflector.lacks_any_of("blue")
-    assert follower.reflector.lacks_any_of("red"), "one of those that are too many to be known"
-    assert not follower.reflector.lacks_any_of("green")
-    await follower.follow(server, streams(*[event("DELETED", item) for item in blue]))
-    fits = thing("small", 25_000, namespace="red")
-    await follower.follow(server, streams(event("ADDED", fits), event("DELETED", fits)))
-    assert follower.reflector.lacks_any_of("red"), "something else of its namespace came and went"
-    await follower.follow(server, refuses(410, "Expired"), answers(listing(30_000)), streams(), waits=2)
-    assert not follower.reflector.lacks_any_of("red")
+    assert not follower.reflector.lacks_any_of("blue")
 
 
 async def test_an_object_that_grew_too_heavy_is_dropped_and_one_that_goes_makes_room(
@@ -431,55 +302,6 @@ async def test_an_object_that_grew_too_heavy_is_dropped_and_one_that_goes_makes_
     ]
     await follower.follow(server, streams(*turnover))
     assert follower.told[2:] == [("b", True), ("b", False)] * 299
-
-
-async def test_a_new_list_leaves_what_is_kept_its_room_and_new_objects_get_what_is_free(
-    server: Server, client: ApiClient
-) -> None:
-    kept = thing("z", 1, fat="x" * 20_000)
-    newer = [thing(f"a{number:03}", number + 2, fat="x" * 20_000) for number in range(200)]
-    follower = Follower(client, max_bytes=2 << 20)
-    gone = refuses(410, "Expired")
-    assert await follower.follow(server, answers(listing(1, kept)), gone) == ["z"]
-    first = await follower.follow(server, answers(listing(999, *newer, kept)), gone)
-    assert "z" in first
-    assert len(first) < 200
-    assert sum(object_size("", ("", ""), item) for item in follower.reflector.values()) < (2 << 20)
-    # What is gone makes room: one more list takes in what was passed over beside it.
-    held = [item for item in newer if text(item, "metadata", "name") not in first]
-    again = await follower.follow(
-        server, answers(listing(1000, *held)), streams(), answers(listing(1001, *held)), streams(), waits=2
-    )
-    assert len(again) >= len(first) // 2
-
-
-async def test_what_a_full_pool_left_out_is_listed_again_once_others_freed_it_but_not_all_the_time(
-    server: Server, client: ApiClient
-) -> None:
-    pool = MemoryPool(1 << 20)
-    filling, waiting = Follower(client, max_bytes=pool), Follower(client, max_bytes=pool)
-    fat = things(25, 10_000)
-    new, later = thing("new", 30, fat="x" * 12_000), thing("later", 31, fat="x" * 12_000)
-    gone = streams(*[event("DELETED", item) for item in fat])
-
-    async def only_watches(names: list[str]) -> bool:
-        server.requests.clear()
-        assert await waiting.follow(server, streams(), waits=3) == names
-        return all("watch" in request.query for request in server.requests)
-
-    assert len(await filling.follow(server, answers(listing(29, *fat)), streams())) == len(fat)
-    assert await waiting.follow(server, answers(listing(30, new)), streams()) == []
-    assert await only_watches([]), "nothing is freed"
-    assert await filling.follow(server, gone) == []
-    assert await waiting.follow(server, streams(), answers(listing(30, new)), streams(), waits=2) == ["new"]
-    # One who fills and frees it again and again makes nobody list again and again.
-    assert len(await filling.follow(server, streams(*[event("ADDED", item) for item in fat]))) == len(fat)
-    assert await waiting.follow(server, streams(event("ADDED", later))) == ["new"]
-    assert await filling.follow(server, gone) == []
-    assert await only_watches(["new"])
-    waiting.now += 900
-    both = await waiting.follow(server, streams(), answers(listing(31, later, new)), streams(), waits=2)
-    assert both == ["later", "new"]
 
 
 async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(
@@ -505,14 +327,6 @@ async def test_an_object_that_no_path_can_name_is_passed_over(
     assert await follower.follow(server, answers(listing(1, *objects)), streams(*changes)) == ["c\\d"]
     assert follower.told == [("c\\d", True)]
     assert len(logged(caplog)[0]) < 300
-
-
-async def test_a_list_of_empty_pages_ends(server: Server, client: ApiClient) -> None:
-    pages = [answers(listing(1, continues=f"t{number}")) for number in range(20)]
-    follower = Follower(client, max_objects=9)
-    await follower.follow(server, *pages)
-    assert isinstance(follower.reflector.last_error, Malformed)
-    assert len(server.requests) in {10, 11}, "one may be asked for while another is looked at"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 2000)), max_size=50))
@@ -547,35 +361,3 @@ async def test_a_tenants_answer_is_parsed_in_pieces_of_bounded_size(tmp_path: Pa
         with nullcontext() if fits else pytest.raises(TooLarge):
             async with aclosing(client.watch("/x", {"resourceVersion": "1"})) as watch:
                 assert [each async for each in watch]
-
-
-async def test_honest_pages_of_a_tenant_are_far_below_the_limit(tmp_path: Path) -> None:
-    fields: JsonObject = {f"f:field{number}": {} for number in range(20)}
-    managed: list[JsonValue] = [{"manager": "m", "fieldsV1": {"f:spec": fields}}] * 3
-    approved: list[JsonValue] = [{"type": "Approved", "status": "True"}] * 2
-    request: JsonObject = {
-        "metadata": {"name": "a", "managedFields": managed},
-        "spec": {"request": "x" * 12_000, "groups": ["g", "h", "i"], "usages": ["u", "v"]},
-        "status": {"conditions": approved, "certificate": "x" * 3_000},
-    }
-    page = json.dumps({"items": [request] * TENANT.objects}).encode()
-    assert check_value_count(page, TENANT.page.values // 2)
-    assert len(page) <= TENANT.page.bytes // 1.5
-    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
-        client.schedule_input(InputScheduler().cluster("a", "a/c"))
-        server.script = [answers(page)]
-        assert [page async for page in client.pages("/x")]
-        assert [each.query["limit"] for each in server.requests] == ["100"]
-
-
-def test_objects_are_held_against_the_limit_only_in_a_page_that_is_above_it() -> None:
-    fat: JsonObject = {"metadata": {"name": "a"}, "text": "x" * OBJECT.bytes}
-    thin: JsonObject = {"metadata": {"name": "b"}}
-    page: JsonObject = {"items": [fat, thin]}
-    assert drop_oversized(page, PageLimits(OBJECT.bytes + 100, 10)) == 1
-    assert page["items"] == [thin]
-    zeros: list[JsonValue] = [0] * OBJECT.values
-    many: JsonObject = {"items": [{"values": zeros}, thin]}
-    assert drop_oversized(many, PageLimits(3 * OBJECT.values, OBJECT.values + 10)) == 1
-    fits: JsonObject = {"items": [fat, thin]}
-    assert drop_oversized(fits, PageLimits(OBJECT.bytes, OBJECT.values)) == 0, "its size says so"

@@ -12,14 +12,11 @@ from polling import Turns, until
 from scripted import Handler, Server, answers, cut, event, listing, refuses, status_object, streams, thing
 
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, Gone, Malformed, Unreachable, WatchHung
+from nodeattest_kube.errors import ApiError, Malformed, WatchHung
 from nodeattest_kube.kubeconfig import parse_kubeconfig
-from nodeattest_kube.list_watch import OBJECT
-from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.reflector import Reflector
-from nodeattest_kube.store import Store
 from nodeattest_parsing.objects import text
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject
 
 
 class Rig:
@@ -138,13 +135,6 @@ async def test_a_version_already_seen_is_told_once(server: Server, rig: Rig) -> 
     async with rig.running():
         await rig.until(lambda: len(server.requests) == 3)
     assert rig.told == [("a", "3"), ("a", "6")]
-
-
-async def test_an_object_made_anew_under_its_name_is_told(server: Server, rig: Rig) -> None:
-    server.script = [answers(listing(5, thing("a", 3))), streams(event("ADDED", thing("a", 3, uid="other"))), HELD]
-    async with rig.running():
-        await rig.until(lambda: len(server.requests) == 3)
-    assert rig.told == [("a", "3"), ("a", "3")]
 
 
 @pytest.mark.parametrize(
@@ -270,29 +260,6 @@ async def test_a_server_that_is_away_is_asked_again_where_it_is(server: Server, 
     assert versions(server) == ["list:500", "900", "list:1", "list:1", "list:500", "7"]
 
 
-@pytest.mark.parametrize("answer", [refuses(500, "InternalError"), answers(b"[]")], ids=["500", "malformed"])
-async def test_a_server_that_cannot_say_where_it_is_is_listed_at_once(
-    server: Server, rig: Rig, answer: Handler
-) -> None:
-    server.script = [answers(listing(900)), streams(then=cut), answer, answers(listing(907)), HELD]
-    async with rig.running():
-        await rig.until(lambda: len(server.requests) == 5)
-    assert versions(server) == ["list:500", "900", "list:1", "list:500", "907"]
-    assert len(rig.waits) == 1
-
-
-async def test_a_first_object_that_is_too_large_delays_no_watch_after_a_broken_one(server: Server, rig: Rig) -> None:
-    many: list[JsonValue] = [0] * OBJECT.values
-    large = listing(901, thing("a", 900, fat=many))
-    row: JsonObject = {"kind": "Table", "metadata": {"resourceVersion": "901", "continue": "t"}, "rows": []}
-    server.script = [answers(listing(900)), streams(then=cut), answers(large), answers(row), HELD]
-    async with rig.running():
-        await rig.until(lambda: len(server.requests) == 5)
-    assert versions(server) == ["list:500", "900", "list:1", "list:1", "900"]
-    assert rig.reflector.passed_over == 0
-    assert len(rig.waits) == 1
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -416,23 +383,6 @@ def held(seconds: float, rig: Rig, *, bookmarks: bool) -> Handler:
     return hold
 
 
-async def test_contact_is_noted_when_a_quiet_watch_opens(server: Server, rig: Rig) -> None:
-    server.script = [EMPTY, refuses(500, "InternalError"), HELD]
-    assert rig.reflector.last_contact == float("-inf")
-    async with rig.running():
-        await rig.until(lambda: len(server.requests) == 3 and rig.reflector.last_error is None)
-    assert rig.reflector.last_contact == 0.8
-
-
-async def test_wait_synced_says_no_when_time_is_up(rig: Rig) -> None:
-    assert not await rig.reflector.wait_synced(0.01)
-
-
-async def test_jitter_spreads_a_fleet() -> None:
-    assert RECONNECT.delay(1, lambda: 0.5, None) == pytest.approx(1.2)
-    assert RECONNECT.delay(10**9, lambda: 0.999, None) < 60.0
-
-
 async def test_an_index_follows_its_objects(server: Server, client: ApiClient) -> None:
     rig = Rig(client)
     rig.reflector.index("owner", lambda item: [text(item, "owner")] if "owner" in item else [])
@@ -470,15 +420,6 @@ async def test_a_transform_sees_each_version_once_and_may_drop_anything(server: 
     assert list(rig.reflector.values()) == [{"small": True}] * 2
 
 
-async def test_a_bug_in_on_change_comes_out_of_run(server: Server, client: ApiClient) -> None:
-    def break_down(_key: str, _item: JsonObject | None) -> None:
-        raise ZeroDivisionError
-
-    server.script = [answers(listing(5, thing("a", 1))), HELD]
-    with pytest.raises(ZeroDivisionError):
-        await Reflector(client, "/x", on_change=break_down).run()
-
-
 async def test_a_large_burst_in_odd_chunks_arrives_whole_and_lets_others_run(server: Server, client: ApiClient) -> None:
     lines = b"".join(event("ADDED", thing(f"csr-{n}", n + 2, request="A" * 4500)) for n in range(3909))
     server.script = [EMPTY, streams(*_batched(lines, 2_500_001), then=forever)]
@@ -490,36 +431,6 @@ async def test_a_large_burst_in_odd_chunks_arrives_whole_and_lets_others_run(ser
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert max(Counter(handled_at).values()) <= 100, "objects handled while no other task had a turn"
-
-
-def test_an_index_keeps_nothing_of_what_is_gone() -> None:
-    store = Store()
-    store.index("owner", lambda item: [text(item, "owner")])
-    for number in range(3):
-        store.put("a", ("u", str(number)), {"owner": str(number)})
-    assert [store.by_index("owner", str(number)) for number in range(3)] == [[], [], [{"owner": "2"}]]
-    assert store.remove("a")
-    assert not store.remove("a")
-    assert store.index_values("owner") == []
-
-
-@pytest.mark.parametrize(
-    ("script", "kind"),
-    [
-        (streams(event("ERROR", status_object(410, "Expired"))), Gone),
-        (streams(event("ERROR", thing("not a status", 1))), Exception),
-        (streams(b'{"type":"ADDED","object":{"a":"' + b"x" * (9 << 20)), Malformed),
-        (streams(b'{"type":'), Unreachable),
-    ],
-    ids=["gone", "odd error", "endless line", "half a line"],
-)
-async def test_a_watch_raises_what_ended_it(
-    server: Server, client: ApiClient, script: Handler, kind: type[Exception]
-) -> None:
-    server.script = [script]
-    with pytest.raises(kind):
-        async for _event in client.watch("/x"):
-            pass
 
 
 def _batched(data: bytes, size: int) -> list[bytes]:

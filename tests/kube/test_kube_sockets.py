@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import pytest
@@ -18,7 +16,7 @@ from polling import until
 from scripted import Authority, Server, answers, cut, kubeconfig, server_tls, serving, thing
 
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, Unreachable
+from nodeattest_kube.errors import Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
 from nodeattest_kube.sockets import AddressInfos, TenantResolver
 from nodeattest_parsing.values import JsonObject
@@ -261,26 +259,6 @@ async def test_of_a_name_with_many_addresses_a_few_are_tried() -> None:
     assert len(found) == 8
 
 
-async def test_a_hundred_connections_to_one_server_are_the_most(server: Server) -> None:
-    held, now, most = asyncio.Event(), 0, 0
-
-    async def hold(_request: web.Request) -> web.StreamResponse:
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        await held.wait()
-        now -= 1
-        return web.json_response(thing("a", 1))
-
-    server.script = [hold]
-    async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=60.0) as client:
-        requests = [asyncio.create_task(client.get("/x")) for _ in range(110)]
-        await until(lambda: now == 100)
-        held.set()
-        await asyncio.gather(*requests)
-    assert most == 100
-
-
 @pytest.mark.parametrize("path", ["/x y", "/x\r\nX: y", "/\u00e4", "x"])
 async def test_a_path_that_would_be_another_request_is_not_sent(server: Server, client: ApiClient, path: str) -> None:
     with pytest.raises(Unreachable):
@@ -312,59 +290,6 @@ async def test_a_proxy_that_does_not_connect_us_is_unreachable_in_its_own_words(
             with pytest.raises(Unreachable, match=rf"the proxy 127\.0\.0\.1:\d+: .*{words}") as caught:
                 await client.get("/x")
     assert "hunter2" not in str(caught.value)
-
-
-async def test_a_proxy_that_says_nothing_is_unreachable_in_time() -> None:
-    ended = asyncio.Event()
-
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            await reader.read()
-        writer.close()
-        ended.set()
-
-    async with await asyncio.start_server(hang, "127.0.0.1", 0) as proxy:
-        url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-        config = kubeconfig({"server": "https://api.example.test", "proxy-url": url}, {})
-        async with ApiClient.from_kubeconfig(config, request_timeout=0.2) as client:
-            with pytest.raises(Unreachable, match="time limit"):
-                await client.get("/x")
-        await ended.wait()
-
-
-async def test_a_request_on_a_kept_connection_takes_few_calls(tmp_path: Path) -> None:
-    """A bound of what a request costs, as a count: of Python functions that are entered, from the call to its value."""
-    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
-        server.script = [answers(thing("a", 1))]
-        await client.get("/api/v1/things/a")
-        own: list[str] = []
-
-        def note(frame: FrameType, event: str, _argument: object) -> None:
-            if event == "call" and (
-                "nodeattest_kube" in frame.f_code.co_filename or "_parsing" in frame.f_code.co_filename
-            ):
-                own.append(frame.f_code.co_qualname)
-
-        sys.setprofile(note)
-        try:
-            await client.get("/api/v1/things/a")
-        finally:
-            sys.setprofile(None)
-    assert len(own) <= 80, own
-
-
-async def test_an_answer_of_another_protocol_is_an_api_error_whatever_it_is(server: Server) -> None:
-    """The port of something that speaks no TLS."""
-
-    async def speak(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(HEAD % 2 + b"{}")
-        writer.close()
-
-    async with await asyncio.start_server(speak, "127.0.0.1", 0) as plain:
-        named = {"server": f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}"}
-        async with ApiClient.from_kubeconfig(server.kubeconfig({**named})) as client:
-            with pytest.raises(ApiError):
-                await client.get("/x")
 
 
 @pytest.mark.parametrize("scheduled", [True, False])

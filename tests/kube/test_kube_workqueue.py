@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual import advance, now, run_virtually
+from virtual import advance, now, run_virtually, virtually
 
 from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.fair_queue import WorkQueue
@@ -14,13 +14,8 @@ from nodeattest_kube.periodic import BackoffPolicy
 Worker = Callable[[str], Awaitable[None]]
 
 
-def queue(**more: Callable[[str, Exception], None]) -> WorkQueue[str]:
-    return WorkQueue(
-        backoff=BackoffPolicy(initial=1.0, cap=60.0, jitter=0.5),
-        clock=now,
-        random=lambda: 0.0,
-        on_bug=more.get("on_bug"),
-    )
+def queue() -> WorkQueue[str]:
+    return WorkQueue(backoff=BackoffPolicy(initial=1.0, cap=60.0, jitter=0.5), clock=now, random=lambda: 0.0)
 
 
 async def drive(made: WorkQueue[str], worker: Worker, *, workers: int = 3, seconds: float = 1000.0) -> None:
@@ -29,118 +24,99 @@ async def drive(made: WorkQueue[str], worker: Worker, *, workers: int = 3, secon
     await made.run(worker, workers)
 
 
-def test_a_key_added_twice_is_worked_on_once() -> None:
+@virtually
+async def test_a_key_added_twice_is_worked_on_once() -> None:
     done: list[str] = []
+    made = queue()
+    for key in ("a", "b", "a"):
+        made.add(key)
+    assert made.depth == 2
 
-    async def main() -> None:
-        made = queue()
-        for key in ("a", "b", "a"):
-            made.add(key)
-        assert made.depth == 2
+    async def worker(key: str) -> None:
+        done.append(key)
 
-        async def worker(key: str) -> None:
-            done.append(key)
-
-        await drive(made, worker)
-
-    run_virtually(main())
+    await drive(made, worker)
     assert done == ["a", "b"]
 
 
-def test_a_key_added_while_worked_on_is_worked_on_once_more_and_never_by_two() -> None:
+@virtually
+async def test_a_key_added_while_worked_on_is_worked_on_once_more_and_never_by_two() -> None:
     spans: list[tuple[float, float]] = []
+    made = queue()
+    made.add("a")
 
-    async def main() -> None:
-        made = queue()
-        made.add("a")
+    async def worker(key: str) -> None:
+        begun = now()
+        if len(spans) == 0:
+            made.add(key)
+            made.add(key)
+            assert made.depth == 0
+            assert made.in_flight == 1
+        await advance(5)
+        spans.append((begun, now()))
 
-        async def worker(key: str) -> None:
-            begun = now()
-            if len(spans) == 0:
-                made.add(key)
-                made.add(key)
-                assert made.depth == 0
-                assert made.in_flight == 1
-            await advance(5)
-            spans.append((begun, now()))
-
-        await drive(made, worker)
-
-    run_virtually(main())
+    await drive(made, worker)
     assert spans == [(0, 5), (5, 10)]
 
 
-def test_different_keys_are_worked_on_at_once() -> None:
+@virtually
+async def test_different_keys_are_worked_on_at_once() -> None:
     ended: list[float] = []
+    made = queue()
+    for key in "abcd":
+        made.add(key)
 
-    async def main() -> None:
-        made = queue()
-        for key in "abcd":
-            made.add(key)
+    async def worker(_key: str) -> None:
+        await advance(5)
+        ended.append(now())
 
-        async def worker(_key: str) -> None:
-            await advance(5)
-            ended.append(now())
-
-        await drive(made, worker, workers=2)
-
-    run_virtually(main())
+    await drive(made, worker, workers=2)
     assert ended == [5, 5, 10, 10]
 
 
-def test_the_earliest_of_several_delays_counts() -> None:
+@virtually
+async def test_the_earliest_of_several_delays_counts() -> None:
     done: list[float] = []
+    made = queue()
+    made.add_after("a", 30)
+    made.add_after("a", 10)
+    made.add_after("a", 20)
+    assert (made.delayed, made.depth) == (1, 0)
 
-    async def main() -> None:
-        made = queue()
-        made.add_after("a", 30)
-        made.add_after("a", 10)
-        made.add_after("a", 20)
-        assert (made.delayed, made.depth) == (1, 0)
+    async def worker(_key: str) -> None:
+        done.append(now())
 
-        async def worker(_key: str) -> None:
-            done.append(now())
-
-        await drive(made, worker)
-
-    run_virtually(main())
+    await drive(made, worker)
     assert done == [10]
 
 
-def test_what_is_planned_for_a_dropped_key_is_not_done() -> None:
+@virtually
+async def test_what_is_planned_for_a_dropped_key_is_not_done() -> None:
     done: list[str] = []
+    made = queue()
+    made.add_after("a", 10)
+    made.retry("b", None)
+    made.add_after("c", 10)
+    made.drop("a")
+    made.drop("b")
+    assert (made.delayed, made.failures("b")) == (1, 0)
 
-    async def main() -> None:
-        made = queue()
-        made.add_after("a", 10)
-        made.retry("b", None)
-        made.add_after("c", 10)
-        made.drop("a")
-        made.drop("b")
-        assert (made.delayed, made.failures("b")) == (1, 0)
+    async def worker(key: str) -> None:
+        done.append(key)
 
-        async def worker(key: str) -> None:
-            done.append(key)
-
-        await drive(made, worker)
-
-    run_virtually(main())
+    await drive(made, worker)
     assert done == ["c"]
 
 
-def test_retries_of_a_key_wait_longer_and_longer_until_it_is_forgotten() -> None:
+@virtually
+async def test_retries_of_a_key_wait_longer_and_longer_until_it_is_forgotten() -> None:
     waits: list[float] = []
-
-    async def main() -> None:
-        made = queue()
-        waits.extend(made.retry("a", None) for _ in range(8))
-        waits.append(made.retry("b", None))
-        assert made.failures("a") == 8
-        made.forget("a")
-        waits.append(made.retry("a", None))
-        assert made.retries == 10
-
-    run_virtually(main())
+    made = queue()
+    waits.extend(made.retry("a", None) for _ in range(8))
+    waits.append(made.retry("b", None))
+    assert made.failures("a") == 8
+    made.forget("a")
+    waits.append(made.retry("a", None))
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 1, 1]
 
 
@@ -163,93 +139,81 @@ def test_counts_of_lost_keys_take_bounded_memory() -> None:
     assert [made.failures(key) for key in (0, 4, 5, 100_004)] == [0, 0, 1, 1]
 
 
-def test_a_bug_in_the_worker_costs_its_key_a_retry_and_others_nothing() -> None:
-    bugs: list[tuple[str, float]] = []
+@virtually
+async def test_a_bug_in_the_worker_costs_its_key_a_retry_and_others_nothing() -> None:
+    bugs: list[float] = []
     good: list[str] = []
+    made = queue()
+    made.add("bad")
+    made.add("good")
 
-    async def main() -> None:
-        made = queue(on_bug=lambda key, _error: bugs.append((key, now())))
-        made.add("bad")
-        made.add("good")
+    async def worker(key: str) -> None:
+        if key == "bad" and now() < 6:
+            bugs.append(now())
+            raise ZeroDivisionError
+        good.append(key)
 
-        async def worker(key: str) -> None:
-            if key == "bad" and now() < 6:
-                raise ZeroDivisionError
-            good.append(key)
-
-        await drive(made, worker, workers=1)
-
-    run_virtually(main())
-    assert bugs == [("bad", 0), ("bad", 1), ("bad", 3)]
+    await drive(made, worker, workers=1)
+    assert bugs == [0, 1, 3]
     assert good == ["good", "bad"]
 
 
-def test_shut_down_finishes_what_is_worked_on_and_drops_what_waits() -> None:
+@virtually
+async def test_shut_down_finishes_what_is_worked_on_and_drops_what_waits() -> None:
     done: list[tuple[str, float]] = []
+    made = queue()
+    made.add("a")
+    made.add("b")
+    made.add_after("c", 2)
 
-    async def main() -> None:
-        made = queue()
-        made.add("a")
-        made.add("b")
-        made.add_after("c", 2)
+    async def worker(key: str) -> None:
+        await advance(5)
+        made.add(key)
+        done.append((key, now()))
 
-        async def worker(key: str) -> None:
-            await advance(5)
-            made.add(key)
-            done.append((key, now()))
-
-        await drive(made, worker, workers=1, seconds=3)
-        made.add("d")
-        made.add_after("d", 1)
-        assert (made.depth, made.delayed, made.in_flight) == (0, 0, 0)
-
-    run_virtually(main())
+    await drive(made, worker, workers=1, seconds=3)
+    made.add("d")
+    made.add_after("d", 1)
+    assert (made.depth, made.delayed, made.in_flight) == (0, 0, 0)
     assert done == [("a", 5)]
 
 
-def test_the_oldest_wait_is_told() -> None:
-    async def main() -> None:
-        made = queue()
-        assert made.oldest == 0
-        made.add("a")
-        await advance(7)
-        made.add("b")
-        assert made.oldest == 7
-
-    run_virtually(main())
+@virtually
+async def test_the_oldest_wait_is_told() -> None:
+    made = queue()
+    assert made.oldest == 0
+    made.add("a")
+    await advance(7)
+    made.add("b")
+    assert made.oldest == 7
 
 
-def test_pending_is_what_waits_is_worked_on_or_becomes_due_in_time() -> None:
-    async def main() -> None:
-        made = queue()
-        made.add("a")
-        made.add_after("b", 5)
-        made.add_after("c", 60)
-        assert (made.pending(0), made.pending(5), made.pending(60)) == (1, 2, 3)
-
-    run_virtually(main())
+@virtually
+async def test_pending_is_what_waits_is_worked_on_or_becomes_due_in_time() -> None:
+    made = queue()
+    made.add("a")
+    made.add_after("b", 5)
+    made.add_after("c", 60)
+    assert (made.pending(0), made.pending(5), made.pending(60)) == (1, 2, 3)
 
 
-def test_cancelling_run_cancels_the_workers() -> None:
+@virtually
+async def test_cancelling_run_cancels_the_workers() -> None:
     cancelled: list[str] = []
+    made = queue()
+    made.add("a")
 
-    async def main() -> None:
-        made = queue()
-        made.add("a")
+    async def worker(key: str) -> None:
+        try:
+            await advance(100)
+        except asyncio.CancelledError:
+            cancelled.append(key)
+            raise
 
-        async def worker(key: str) -> None:
-            try:
-                await advance(100)
-            except asyncio.CancelledError:
-                cancelled.append(key)
-                raise
-
-        task = asyncio.create_task(made.run(worker, 2))
-        await advance(1)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run_virtually(main())
+    task = asyncio.create_task(made.run(worker, 2))
+    await advance(1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert cancelled == ["a"]
 
 
@@ -257,25 +221,22 @@ def test_cancelling_run_cancels_the_workers() -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20), st.integers(0, 5)), max_size=30),
     st.integers(1, 4),
 )
-def test_every_add_is_followed_by_a_whole_run_of_its_key(adds: list[tuple[str, int, int]], workers: int) -> None:
+@virtually
+async def test_every_add_is_followed_by_a_whole_run_of_its_key(adds: list[tuple[str, int, int]], workers: int) -> None:
     began: list[tuple[str, float]] = []
     busy: set[str] = set()
+    made = queue()
+    for key, at, _length in adds:
+        asyncio.get_running_loop().call_later(at, made.add, key)
+    lengths = [length for _key, _at, length in adds]
 
-    async def main() -> None:
-        made = queue()
-        for key, at, _length in adds:
-            asyncio.get_running_loop().call_later(at, made.add, key)
-        lengths = [length for _key, _at, length in adds]
+    async def worker(key: str) -> None:
+        assert key not in busy
+        busy.add(key)
+        began.append((key, now()))
+        await advance(lengths[len(began) % len(lengths)])
+        busy.discard(key)
 
-        async def worker(key: str) -> None:
-            assert key not in busy
-            busy.add(key)
-            began.append((key, now()))
-            await advance(lengths[len(began) % len(lengths)])
-            busy.discard(key)
-
-        await drive(made, worker, workers=workers)
-
-    run_virtually(main())
+    await drive(made, worker, workers=workers)
     for key, at, _length in adds:
         assert any(name == key and begun >= at for name, begun in began)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from virtual import advance, now, run_virtually
+from virtual import advance, now, virtually
 
-from nodeattest_kube.memory_budget import NextRead
+from nodeattest_kube.elector import NextRead
 
 
 class Slow:
@@ -26,49 +26,43 @@ class Slow:
         return began
 
 
-def test_an_answer_is_of_a_read_that_began_after_it_was_asked_for() -> None:
-    async def main() -> None:
-        slow = Slow()
-        reads = NextRead(slow.read)
+@virtually
+async def test_an_answer_is_of_a_read_that_began_after_it_was_asked_for() -> None:
+    slow = Slow()
+    reads = NextRead(slow.read)
 
-        async def ask(at: float) -> tuple[float, float]:
-            await advance(at)
-            return at, await reads.read()
+    async def ask(at: float) -> tuple[float, float]:
+        await advance(at)
+        return at, await reads.read()
 
-        asked = await asyncio.gather(*(ask(number / 10) for number in range(50)))
-        assert all(began >= at for at, began in asked)
-        assert slow.begun == [0, 1, 2, 3, 4, 5]  # one at a time, and one for all who ask while another is under way
-
-    run_virtually(main())
+    asked = await asyncio.gather(*(ask(number / 10) for number in range(50)))
+    assert all(began >= at for at, began in asked)
+    assert slow.begun == [0, 1, 2, 3, 4, 5]  # one at a time, and one for all who ask while another is under way
 
 
-def test_who_gives_up_takes_nothing_from_the_others() -> None:
-    async def main() -> None:
-        slow = Slow()
-        reads = NextRead(slow.read)
-        first, second = asyncio.create_task(reads.read()), asyncio.create_task(reads.read())
-        await advance(0.5)
-        third = asyncio.create_task(reads.read())
-        await advance(0.1)
-        first.cancel()
-        third.cancel()
-        assert await second == 0
-        assert await reads.read() == 2  # the third one's had begun
-
-    run_virtually(main())
+@virtually
+async def test_who_gives_up_takes_nothing_from_the_others() -> None:
+    slow = Slow()
+    reads = NextRead(slow.read)
+    first, second = asyncio.create_task(reads.read()), asyncio.create_task(reads.read())
+    await advance(0.5)
+    third = asyncio.create_task(reads.read())
+    await advance(0.1)
+    first.cancel()
+    third.cancel()
+    assert await second == 0
+    assert await reads.read() == 2  # the third one's had begun
 
 
-def test_an_error_is_of_those_who_asked_and_of_nobody_later() -> None:
-    async def main() -> None:
-        slow = Slow()
-        slow.trouble = ValueError("broken")
-        reads = NextRead(slow.read)
-        answers = await asyncio.gather(reads.read(), reads.read(), return_exceptions=True)
-        assert [str(answer) for answer in answers] == ["broken", "broken"]
-        slow.trouble = None
-        assert await reads.read() == 1
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reads.read(), 0.5)
-        assert await reads.read() == 3
-
-    run_virtually(main())
+@virtually
+async def test_an_error_is_of_those_who_asked_and_of_nobody_later() -> None:
+    slow = Slow()
+    slow.trouble = ValueError("broken")
+    reads = NextRead(slow.read)
+    answers = await asyncio.gather(reads.read(), reads.read(), return_exceptions=True)
+    assert [str(answer) for answer in answers] == ["broken", "broken"]
+    slow.trouble = None
+    assert await reads.read() == 1
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reads.read(), 0.5)
+    assert await reads.read() == 3
