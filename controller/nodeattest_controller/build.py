@@ -117,6 +117,7 @@ def build_manager(
         connect=connect,
         observer=kubeconfigs,
         log=log,
+        clusters_per_namespace=settings.clusters_per_namespace,
     )
     changes.subscribe_clusters(clusters.changed)
     return Manager(

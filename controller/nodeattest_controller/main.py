@@ -157,6 +157,7 @@ _OPTIONS: Final = (
         help="Networks, separated by commas, that kubeconfigs of workload clusters may lead to although they are "
         "loopback, link-local, a cloud's own or of the controller's pod.",
     ),
+    click.option("--clusters-per-namespace", type=int, help="Clusters of one namespace that are served; more wait."),
     click.option("--workers", type=int, help="Requests that are worked on at the same time."),
     click.option("--certificate-lifetime", help="Of certificates where the policy names none, such as 336h."),
     click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged."),

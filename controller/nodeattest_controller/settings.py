@@ -58,6 +58,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 """Seconds. A certificate shorter than 10 minutes is refused by the signer API (expirationSeconds >= 600); the in-tree
 cleaner removes a request that is pending for 24 hours, so a wait must end before."""
 _MAX_WORKERS: Final = 256
+_MAX_CLUSTERS: Final = 10_000
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _DNS_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL.pattern}(?:\.{_DNS_LABEL.pattern})*", re.ASCII)
@@ -132,6 +133,8 @@ class Settings:
     """How long others may keep the documents: a new key must be published so long before it signs."""
     workers: int = 32
     """How many requests are worked on at the same time."""
+    clusters_per_namespace: int = 200
+    """How many Clusters of one namespace are served; more wait."""
     certificate_lifetime: float = 14 * _DAY
     """Where the policy names none."""
     wait_limit: float = 15 * _MINUTE
@@ -164,6 +167,8 @@ class Settings:
                 _refuse(name, f"{format_seconds(low)} to {format_seconds(high)}", format_seconds(value))
         if not 1 <= self.workers <= _MAX_WORKERS:
             _refuse("workers", f"1 to {_MAX_WORKERS}", str(self.workers))
+        if not 1 <= self.clusters_per_namespace <= _MAX_CLUSTERS:
+            _refuse("clusters_per_namespace", f"1 to {_MAX_CLUSTERS}", str(self.clusters_per_namespace))
         _check_patterns(self)
         _check_lease(self)
         _check_controllers(self.controllers)

@@ -110,6 +110,9 @@ class Marks:
     def report_conflict(self, cluster: JsonObject) -> None:
         pass
 
+    def report_full(self, cluster: JsonObject, limit: int) -> None:
+        raise AssertionError(limit)
+
     async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
         pass
 
@@ -164,6 +167,7 @@ class World:
                 observer=self.told,
                 log=ClusterLog(),
                 metrics_period=0.01,
+                clusters_per_namespace=10,
             )
             self.changes.subscribe_clusters(manager.changed)
             self.changes.cluster_changed(KEY, None)

@@ -63,6 +63,7 @@ def test_every_setting_can_be_written_in_the_file(config: Path, tmp_path: Path) 
         issuer_place="s3://bucket/fleet",
         issuer_max_age=600.0,
         workers=3,
+        clusters_per_namespace=7,
         certificate_lifetime=3600.0,
         wait_limit=60.0,
         challenge_key_rotation=7200.0,

@@ -12,7 +12,7 @@ from polling import until
 
 from nodeattest_controller.build import build_manager
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.guard import ANOTHER, SERVED, WATCH_FILTER_LABEL, mark_of, mark_text
+from nodeattest_controller.runtime.guard import ANOTHER, SERVED, TOO_MANY, WATCH_FILTER_LABEL, mark_of, mark_text
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden
@@ -26,8 +26,10 @@ DEFAULT, BLUE = (f"nodeattest-system/node-attestation-controller{suffix}" for su
 class Controller:
     """One controller that leads, beside others; its connections to workload clusters are its own."""
 
-    def __init__(self, management: FakeApi, watch_filter: str | None, *others: Controller) -> None:
-        self.settings = Settings(identity="one", watch_filter=watch_filter, controllers=("attestation",))
+    def __init__(self, management: FakeApi, watch_filter: str | None, *others: Controller, limit: int = 10) -> None:
+        self.settings = Settings(
+            identity="one", watch_filter=watch_filter, controllers=("attestation",), clusters_per_namespace=limit
+        )
         self.management = management
         self.metrics = Metrics()
         self.connections: list[FakeApi] = []
@@ -88,9 +90,9 @@ def set_mark(api: FakeApi, controller: str | None) -> None:
     )
 
 
-def events(api: FakeApi) -> list[str]:
+def events(api: FakeApi, reason: str = ANOTHER) -> list[str]:
     found = (one for path, one in api.objects.items() if "/events/" in path)
-    return [text(one, "message") for one in found if text(one, "reason") == ANOTHER]
+    return [text(one, "message") for one in found if text(one, "reason") == reason]
 
 
 def one_cluster() -> FakeApi:
@@ -174,6 +176,21 @@ async def test_a_cluster_whose_mark_cannot_be_written_again_is_served_no_longer(
         api.on_call = None
         await until(lambda: default.serves("blue"), seconds=20)
         assert mark(api) == DEFAULT
+
+
+async def test_a_namespace_has_only_so_many_clusters_and_the_next_waits_for_the_end_of_one() -> None:
+    api = one_cluster()
+    add_cluster(api, "green", kubeconfig=b"green")
+    default = Controller(api, None, limit=1)
+    async with default.running():
+        await until(lambda: bool(events(api, TOO_MANY)) and len(default.names) == 1)
+        [message] = events(api, TOO_MANY)
+        assert "serves 1 Clusters of this namespace (clustersPerNamespace)" in message
+        [first] = default.names
+        other = "green" if first == "blue" else "blue"
+        api.remove(cluster_path(first))
+        await until(lambda: default.serves(other))
+        assert not default.serves(first)
 
 
 async def test_a_deleted_cluster_is_no_controllers() -> None:

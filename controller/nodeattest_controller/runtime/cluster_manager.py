@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -86,6 +87,10 @@ class Marks(Protocol):
         """Tell of a Cluster with our label that another controller serves."""
         ...
 
+    def report_full(self, cluster: JsonObject, limit: int) -> None:
+        """Tell of a Cluster beyond the limit of its namespace."""
+        ...
+
     async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
         """Mark a Cluster before any work in it; raises ApiError."""
         ...
@@ -111,6 +116,7 @@ class ClusterManager:
         observer: KubeconfigObserver,
         log: ClusterLog,
         metrics_period: float = METRICS_PERIOD,
+        clusters_per_namespace: int,
     ) -> None:
         """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError."""
         self._management = management
@@ -129,6 +135,11 @@ class ClusterManager:
         """Apart from the loop's own threads."""
         self._lookups = Lookups()
         self._input = InputScheduler()
+        self._limit = clusters_per_namespace
+        self._members: defaultdict[str, set[ClusterKey]] = defaultdict(set)
+        """The clusters of a namespace that are connected, or about to be."""
+        self._waiting: defaultdict[str, set[ClusterKey]] = defaultdict(set)
+        """Those beyond the limit."""
         self._refused: dict[ClusterKey, _Refusal] = {}
         """Kubeconfigs that cannot be used: none is parsed twice."""
         most = WORKERS if management.watches_one_namespace else WORKERS // 2
@@ -171,6 +182,8 @@ class ClusterManager:
         cluster = self._management.cluster(key)
         if cluster is not None:
             self._marks.report_conflict(cluster)
+        else:
+            self._waiting.get(_namespace_of(key)[0], set()).discard(key)
         known = key in self._connections or key in self._refused
         marked = cluster is not None and self._marks.is_ours(cluster)
         # Else a Secret's name alone would be remembered forever.
@@ -207,6 +220,7 @@ class ClusterManager:
         if cluster is not None and kubeconfig is None:
             await self._marks.release(cluster)
         if kubeconfig is None or not self._ownership.owns(key):
+            self._leave(key)
             self._observer.not_refused(key)
             return
         try:
@@ -249,7 +263,29 @@ class ClusterManager:
         cluster = self._management.cluster(key) if self._ownership.owns(key) else None
         if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata"):
             return None
-        return self._management.kubeconfig(key) if self._management.opts_in(cluster) else None
+        if not self._management.opts_in(cluster):
+            return None
+        kubeconfig = self._management.kubeconfig(key)
+        return kubeconfig if kubeconfig is not None and self._has_room(key, cluster) else None
+
+    def _has_room(self, key: ClusterKey, cluster: JsonObject) -> bool:
+        """Return whether a cluster is one of the first of its namespace; a later one waits for the end of another."""
+        [namespace] = _namespace_of(key)
+        members = self._members[namespace]
+        if key not in members and len(members) >= self._limit:
+            self._waiting[namespace].add(key)
+            self._marks.report_full(cluster, self._limit)
+            return False
+        members.add(key)
+        return True
+
+    def _leave(self, key: ClusterKey) -> None:
+        [namespace] = _namespace_of(key)
+        self._members[namespace].discard(key)
+        if not self._members[namespace]:
+            del self._members[namespace]
+        for waiting in self._waiting.pop(namespace, ()):
+            self._queue.add(waiting)
 
     async def _disconnect(self, key: ClusterKey) -> None:
         """Close a connection where there is one; its metrics go also where there was none, but a bad kubeconfig."""

@@ -119,7 +119,9 @@ class ClusterGuard:
 
 log = logging.getLogger(__name__)
 ANOTHER: Final = "ServedByAnotherController"
-"""The reason of the Event."""
+"""The reason of an Event."""
+TOO_MANY: Final = "TooManyClusters"
+"""Likewise, of a Cluster beyond the limit of its namespace."""
 
 
 class ClusterMarks:
@@ -161,6 +163,18 @@ class ClusterMarks:
             log.warning("another controller serves this cluster", extra=fields(cluster=name, controller=mark))
             message = f"{mark} serves this Cluster, so {self._controller} does not; docs/scale.md says how to move it"
             self._events.record(ref, "Warning", ANOTHER, message)
+
+    def report_full(self, cluster: JsonObject, limit: int) -> None:
+        """Tell, once in ten minutes, of a Cluster beyond the limit of its namespace."""
+        ref = cluster_ref(cluster)
+        if self._limiter.allow((ref.uid, TOO_MANY), PERIOD):
+            name = f"{ref.namespace}/{ref.name}"
+            log.warning("too many clusters in a namespace", extra=fields(cluster=name, limit=limit))
+            message = (
+                f"{self._controller} serves {limit} Clusters of this namespace (clustersPerNamespace), and this is one "
+                "more: raise the limit, or let another controller serve some (docs/scale.md)"
+            )
+            self._events.record(ref, "Warning", TOO_MANY, message)
 
     async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
         """Mark a Cluster that ``may_serve`` allows; raises ApiError, Conflict when somebody wrote it meanwhile."""
