@@ -1,19 +1,10 @@
-"""Metrics of work queues under client-go's names, so that dashboards of other controllers fit.
+"""What the controller measures of itself, in Prometheus' words.
 
-Source: k8s.io/component-base/metrics/prometheus/workqueue. Its buckets begin at 10 ns, ours at
-100 µs.
-
-How the machines of each cluster are attested, and when their certificates end, in Prometheus' words.
-
-Promises: six states, one earliest end and one lifetime a cluster; remaining lifetimes are one histogram of the whole
-fleet. A cluster's series go with it. Leaves to others: what is counted (``node_attested.refusal_recorder``).
-Source: prometheus.io/docs/practices/naming (times are timestamps in seconds, and an alert subtracts).
-
-What the controller measures of itself, in Prometheus' words.
-
-Promises: label values come from closed sets (an unknown provider, verdict or reason counts as ``other``), so that no
-request can grow the number of series; clusters are the only open label, and they are objects of the management
-cluster, forgotten with them. Every instance has its own registry. Leaves serving to ``health``.
+Label values come from closed sets (an unknown provider, verdict or reason counts as ``other``), so that no request can
+grow the number of series. Clusters are the only open label: they are objects of the management cluster, and their
+series go with them. Every instance has its own registry. Work queues have client-go's names, so that dashboards of
+other controllers fit; times are timestamps in seconds, and an alert subtracts.
+Source: prometheus.io/docs/practices/naming; k8s.io/component-base/metrics/prometheus/workqueue.
 """
 
 from __future__ import annotations
@@ -22,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from itertools import accumulate
 from typing import Final
@@ -37,52 +29,32 @@ from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_serving.health import export_build_info
 
-_BUCKETS: Final = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+_QUEUE_BUCKETS: Final = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Seconds; powers of ten, as client-go's."""
 
 
 class WorkQueueMetrics:
-    """The families; ``named`` gives a queue its series."""
+    """The families of work queues."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._depth = Gauge("workqueue_depth", "Keys waiting for a worker.", ("name",), registry=registry)
-        self._adds = Counter("workqueue_adds", "Keys that began to wait.", ("name",), registry=registry)
-        self._retries = Counter(
-            "workqueue_retries", "Keys that were added with back-off.", ("name",), registry=registry
-        )
-        self._waited = Histogram(
-            "workqueue_queue_duration_seconds",
-            "How long keys waited for a worker.",
-            ("name",),
-            registry=registry,
-            buckets=_BUCKETS,
-        )
-        self._worked = Histogram(
-            "workqueue_work_duration_seconds",
-            "How long workers had a key.",
-            ("name",),
-            registry=registry,
-            buckets=_BUCKETS,
-        )
+        label, buckets = ("name",), _QUEUE_BUCKETS
+        self.depth = Gauge("workqueue_depth", "Keys waiting for a worker.", label, registry=registry)
+        self.adds = Counter("workqueue_adds", "Keys that began to wait.", label, registry=registry)
+        self.retries = Counter("workqueue_retries", "Keys that were added with back-off.", label, registry=registry)
+        histogram = partial(Histogram, labelnames=label, registry=registry, buckets=buckets)
+        self.waited = histogram("workqueue_queue_duration_seconds", "How long keys waited for a worker.")
+        self.worked = histogram("workqueue_work_duration_seconds", "How long workers had a key.")
 
     def named(self, name: str) -> QueueMetrics:
         """Return what counts for a queue, or for several that are shown as one."""
-        return _Queue(
-            depth=self._depth.labels(name),
-            adds=self._adds.labels(name),
-            retries=self._retries.labels(name),
-            waited=self._waited.labels(name),
-            worked=self._worked.labels(name),
-        )
+        return _Queue(self, name)
 
 
 class _Queue:
-    def __init__(self, *, depth: Gauge, adds: Counter, retries: Counter, waited: Histogram, worked: Histogram) -> None:
-        self._depth = depth
-        self._adds = adds
-        self._retries = retries
-        self._waited = waited
-        self._worked = worked
+    def __init__(self, families: WorkQueueMetrics, name: str) -> None:
+        self._depth, self._adds = families.depth.labels(name), families.adds.labels(name)
+        self._retries = families.retries.labels(name)
+        self._waited, self._worked = families.waited.labels(name), families.worked.labels(name)
 
     def added(self) -> None:
         self._depth.inc()
@@ -149,7 +121,7 @@ def counts_of_remaining(seconds: Iterable[float]) -> tuple[int, ...]:
 
 
 class CertificateMetrics(Collector):
-    """The newest figures of each cluster."""
+    """The newest figures of each cluster; remaining lifetimes are one histogram of the whole fleet."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, ClusterCertificates] = {}
@@ -206,20 +178,7 @@ VERDICTS: Final = ("approve", "deny", "wait", "challenge", "shed", "ignore")
 _REASONS: Final = frozenset(str(reason) for reason in Reason) | {""}
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _CODES: Final = frozenset(HTTPStatus)
-TOKEN_CONTROLLERS: Final = ("bootstrap-signer", "token-cleaner", "bootstrap-token")
 ADMISSION_KINDS: Final = ("KubeadmConfig", "KubeadmControlPlane", "NodeAttestationPolicy")
-ADMISSION_OUTCOMES: Final = (
-    "unconcerned",
-    "rendered",
-    "unchanged",
-    "left",
-    "audited",
-    "accepted",
-    "denied",
-    "unavailable",
-    "malformed",
-)
-WRITE_OUTCOMES: Final = ("written", "conflict", "forbidden", "unreachable", "refused")
 _STATES: Final = ("failing", "treated", "withheld")
 """Of Nodes whose renewal is refused."""
 POLICY_REASONS: Final = (
@@ -242,6 +201,28 @@ _AGE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 9
 """Seconds: from a join in one breath to one that waits for its Machine as long as it may."""
 
 
+class _ClusterSeries:
+    """Series that go with their cluster."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, set[tuple[Counter | Gauge, tuple[str, ...]]]] = {}
+
+    def gauge(self, family: Gauge, key: str, *labels: str) -> Gauge:
+        """Return a series of a cluster, whose name is the first label."""
+        self._series.setdefault(key, set()).add((family, (key, *labels)))
+        return family.labels(key, *labels)
+
+    def counter(self, family: Counter, key: str, *labels: str) -> Counter:
+        """Return a series of a cluster, whose name is the first label."""
+        self._series.setdefault(key, set()).add((family, (key, *labels)))
+        return family.labels(key, *labels)
+
+    def forget(self, key: str) -> None:
+        """Drop the series of a cluster that is gone."""
+        for family, labels in self._series.pop(key, ()):
+            family.remove(*labels)
+
+
 class Metrics:
     """Counts and times of one controller process; every method is cheap and never raises."""
 
@@ -251,174 +232,125 @@ class Metrics:
         export_build_info(self.registry)
         self.certificates: Final = CertificateMetrics()
         self.registry.register(self.certificates)
+        self.queues = WorkQueueMetrics(self.registry)
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
-        self._approval_clusters: Final[set[str]] = set()
-        self._passed_over_of: Final[set[str]] = set()
-        self._verdict_clusters: Final[set[str]] = set()
-        self._requests(self.registry)
-        self._state(self.registry)
-        self._tokens(self.registry)
-        self._auto_approval(self.registry)
-        self._standings(self.registry)
-        self._admissions(self.registry)
+        """Whether each cluster that is shown is connected."""
+        self._series: Final = _ClusterSeries()
+        self._node_series: Final = _ClusterSeries()
+        self._define_requests()
+        self._define_clusters()
+        self._define_writes()
 
-    def _requests(self, registry: CollectorRegistry) -> None:
-        self._verdicts = Counter(
-            "nodeattest_verdicts",
-            "Verdicts on certificate requests.",
-            ("provider", "verdict", "reason"),
-            registry=registry,
+    def _define_requests(self) -> None:
+        counter = partial(Counter, registry=self.registry)
+        seconds = partial(Histogram, registry=self.registry, buckets=_VERIFICATION_BUCKETS)
+        self._verdicts = counter(
+            "nodeattest_verdicts", "Verdicts on certificate requests.", ("provider", "verdict", "reason")
         )
-        self._verdicts_of = Counter(
-            "nodeattest_cluster_verdicts",
-            "The same verdicts by workload cluster.",
-            ("cluster", "verdict"),
-            registry=registry,
+        self._verdicts_of = counter(
+            "nodeattest_cluster_verdicts", "The same verdicts by workload cluster.", ("cluster", "verdict")
         )
-        self._issued = Counter("nodeattest_issued", "Certificates issued.", ("provider",), registry=registry)
-        self._verification = Histogram(
-            "nodeattest_verification_seconds",
-            "Time to verify one request's evidence.",
-            ("provider",),
-            registry=registry,
-            buckets=_VERIFICATION_BUCKETS,
+        self._issued = counter("nodeattest_issued", "Certificates issued.", ("provider",))
+        self._verification = seconds(
+            "nodeattest_verification_seconds", "Time to verify one request's evidence.", ("provider",)
         )
         self._age = Histogram(
             "nodeattest_request_age_seconds",
             "From the creation of a request to its certificate; where a challenge takes two requests, of the first. "
             "The creation is by the API server's clock.",
-            registry=registry,
+            registry=self.registry,
             buckets=_AGE_BUCKETS,
         )
-        self._platform = Histogram(
+        self._platform = seconds(
             "nodeattest_platform_call_seconds",
             "Time of requests to the platforms that providers ask, by service and outcome.",
             ("provider", "service", "outcome"),
-            registry=registry,
-            buckets=_VERIFICATION_BUCKETS,
         )
-        self._foreign = Counter(
+        self._foreign = counter(
             "nodeattest_foreign_challenges",
             "Output-only annotations that somebody else had written and that were overwritten.",
-            registry=registry,
         )
-        self._conflicts = Counter(
-            "nodeattest_ledger_conflicts", "Ledger writes that another replica had overtaken.", registry=registry
+        self._conflicts = counter("nodeattest_ledger_conflicts", "Ledger writes that another replica had overtaken.")
+        self._admitted = counter(
+            "nodeattest_admission_requests",
+            "Reviews answered by the webhook of bootstrap-config, by the object's kind and the outcome.",
+            ("kind", "outcome"),
+        )
+        self._admission_seconds = seconds(
+            "nodeattest_admission_seconds", "Time to answer the API server about one object."
         )
 
-    def _state(self, registry: CollectorRegistry) -> None:
-        self.queues = WorkQueueMetrics(registry)
-        self._oldest = Gauge(
-            "nodeattest_queue_oldest_seconds", "How long the oldest request waits for a worker.", registry=registry
-        )
-        self._connected = Gauge(
+    def _define_clusters(self) -> None:
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        self._oldest = gauge("nodeattest_queue_oldest_seconds", "How long the oldest request waits for a worker.")
+        self._connected = gauge(
             "nodeattest_cluster_connected",
             "Whether the workload cluster's requests are being watched (1) or its API server fails (0).",
             ("cluster",),
-            registry=registry,
         )
-        self._passed_over = Counter(
+        self._passed_over = counter(
             "nodeattest_requests_passed_over",
             "How often a request of the cluster was not taken for its size or name.",
             ("cluster",),
-            registry=registry,
         )
-        self._totals = Gauge("nodeattest_clusters", "Workload clusters by state.", ("state",), registry=registry)
-        for state in ("connected", "failing"):
-            self._totals.labels(state).set(0)
-        self._policies = Gauge(
-            "nodeattest_policies", "Policies by the reason of their condition Ready.", ("reason",), registry=registry
-        )
-        for reason in POLICY_REASONS:
-            self._policies.labels(reason).set(0)
-        self._cache_bytes = Gauge(
-            "nodeattest_cache_bytes",
-            "Memory of the management cluster's objects that are kept.",
-            registry=registry,
-        )
-        self._cache_limit = Gauge(
+        self._totals = gauge("nodeattest_clusters", "Workload clusters by state.", ("state",))
+        self._count_clusters()
+        self._policies = gauge("nodeattest_policies", "Policies by the reason of their condition Ready.", ("reason",))
+        self.policies({})
+        self._cache_bytes = gauge("nodeattest_cache_bytes", "Memory of the management cluster's objects that are kept.")
+        self._cache_limit = gauge(
             "nodeattest_cache_limit_bytes",
             "How much these objects may take: half of the container's memory, at most 1 GiB.",
-            registry=registry,
         )
-        self._cache_passed_over = Gauge(
+        self._cache_passed_over = gauge(
             "nodeattest_cache_passed_over",
             "Objects of the management cluster that are not kept for their size, their name or their namespace's "
             "share. Above 0, a machine or a cluster may be missing.",
-            registry=registry,
         )
-        self._leader = Gauge("nodeattest_leader", "Whether this replica leads.", registry=registry)
-        self._api = Counter(
-            "rest_client_requests",
-            "Requests to API servers by method and status; <error>: no answer came.",
-            ("method", "code"),
-            registry=registry,
-        )
-
-    def _tokens(self, registry: CollectorRegistry) -> None:
-        self._token_writes = Counter(
-            "nodeattest_token_writes",
-            "Writes of the controllers of bootstrap tokens (cluster-info, tokens renewed or deleted) by outcome.",
-            ("controller", "outcome"),
-            registry=registry,
-        )
-        self._publications = Counter(
-            "nodeattest_issuer_publications",
-            "Attempts to publish issuers' documents by outcome.",
-            ("outcome",),
-            registry=registry,
-        )
-        self._signing = Histogram(
-            "nodeattest_cluster_info_signing_seconds",
-            "From a change of tokens or cluster-info to the signatures that it asks for, as the controller sees both.",
-            registry=registry,
-            buckets=_AGE_BUCKETS,
-        )
-
-    def _auto_approval(self, registry: CollectorRegistry) -> None:
-        self._approval_closed = Gauge(
-            "nodeattest_side_doors_closed",
-            "1: the in-tree signer approves nothing automatically in the workload cluster. 0: it does, or may.",
-            ("cluster",),
-            registry=registry,
-        )
-        self._bindings_removed = Counter(
-            "nodeattest_side_doors_removed",
-            "ClusterRoleBindings of kubeadm that were deleted, again where kubeadm made them again.",
-            ("binding",),
-            registry=registry,
-        )
-
-        self._in_tree_certificates = Counter(
-            "nodeattest_in_tree_certificates",
-            "Certificates of the in-tree signer for names or keys that no attestation covers.",
-            ("cluster",),
-            registry=registry,
-        )
-
-    def _standings(self, registry: CollectorRegistry) -> None:
-        self._standing_of: set[str] = set()
-        self._standing = Gauge(
+        self._leader = gauge("nodeattest_leader", "Whether this replica leads.")
+        self._failed_nodes = gauge(
             "nodeattest_failed_nodes",
             "Nodes whose own requests were refused for what their machine is: failing, of these treated by onFailure, "
             "and of these left alone for maxFailedShare.",
             ("cluster", "state"),
-            registry=registry,
+        )
+        self._approval_closed = gauge(
+            "nodeattest_side_doors_closed",
+            "1: the in-tree signer approves nothing automatically in the workload cluster. 0: it does, or may.",
+            ("cluster",),
+        )
+        self._in_tree_certificates = counter(
+            "nodeattest_in_tree_certificates",
+            "Certificates of the in-tree signer for names or keys that no attestation covers.",
+            ("cluster",),
         )
 
-    def _admissions(self, registry: CollectorRegistry) -> None:
-        self._admitted = Counter(
-            "nodeattest_admission_requests",
-            "Reviews answered by the webhook of bootstrap-config, by the object's kind and the outcome.",
-            ("kind", "outcome"),
-            registry=registry,
+    def _define_writes(self) -> None:
+        counter = partial(Counter, registry=self.registry)
+        self._api = counter(
+            "rest_client_requests",
+            "Requests to API servers by method and status; <error>: no answer came.",
+            ("method", "code"),
         )
-        self._admission_seconds = Histogram(
-            "nodeattest_admission_seconds",
-            "Time to answer the API server about one object.",
-            registry=registry,
-            buckets=_VERIFICATION_BUCKETS,
+        self._token_writes = counter(
+            "nodeattest_token_writes",
+            "Writes of the controllers of bootstrap tokens (cluster-info, tokens renewed or deleted) by outcome.",
+            ("controller", "outcome"),
+        )
+        self._publications = counter(
+            "nodeattest_issuer_publications", "Attempts to publish issuers' documents by outcome.", ("outcome",)
+        )
+        self._signing = Histogram(
+            "nodeattest_cluster_info_signing_seconds",
+            "From a change of tokens or cluster-info to the signatures that it asks for, as the controller sees both.",
+            registry=self.registry,
+            buckets=_AGE_BUCKETS,
+        )
+        self._bindings_removed = counter(
+            "nodeattest_side_doors_removed",
+            "ClusterRoleBindings of kubeadm that were deleted, again where kubeadm made them again.",
+            ("binding",),
         )
 
     def verdict(self, cluster: str, provider: str, verdict: str, reason: str) -> None:
@@ -428,10 +360,8 @@ class Metrics:
         """
         known = verdict if verdict in VERDICTS else _OTHER
         if cluster in self._clusters:
-            if cluster not in self._verdict_clusters:
-                self._verdict_clusters.add(cluster)
-                for each in (*VERDICTS, _OTHER):  # a rate needs a beginning at 0
-                    self._verdicts_of.labels(cluster, each)
+            for each in (*VERDICTS, _OTHER):  # a rate needs a beginning at 0
+                self._series.counter(self._verdicts_of, cluster, each)
             self._verdicts_of.labels(cluster, known).inc()
         self._verdicts.labels(self._provider_label(provider), known, reason if reason in _REASONS else _OTHER).inc()
 
@@ -453,8 +383,7 @@ class Metrics:
 
     def token_write(self, controller: str, outcome: str) -> None:
         """Count a write of one of the controllers of bootstrap tokens."""
-        known = controller if controller in TOKEN_CONTROLLERS else _OTHER
-        self._token_writes.labels(known, outcome if outcome in WRITE_OUTCOMES else _OTHER).inc()
+        self._token_writes.labels(controller, outcome).inc()
 
     def issuer_publication(self, outcome: str) -> None:
         """Count an attempt to publish an issuer's documents."""
@@ -466,24 +395,21 @@ class Metrics:
 
     def auto_approval_closed(self, key: str, *, closed: bool) -> None:
         """Show whether automatic approval is closed in a cluster; forgotten with the cluster."""
-        self._approval_clusters.add(key)
-        self._in_tree_certificates.labels(key)
-        self._approval_closed.labels(key).set(closed)
+        self._series.gauge(self._approval_closed, key).set(closed)
+        self._series.counter(self._in_tree_certificates, key)
 
     def in_tree_certificate(self, key: str) -> None:
         """Count a certificate that was issued past attestation; forgotten with the cluster."""
-        self._approval_closed.labels(key)
-        self._approval_clusters.add(key)
-        self._in_tree_certificates.labels(key).inc()
+        self._series.gauge(self._approval_closed, key)
+        self._series.counter(self._in_tree_certificates, key).inc()
 
     def auto_approval_binding_removed(self, binding: str) -> None:
         """Count a deleted binding; there are two names."""
         self._bindings_removed.labels(binding if binding.startswith("kubeadm:") else _OTHER).inc()
 
     def admission(self, kind: str, outcome: str, seconds: float) -> None:
-        """Count an object that the webhook was asked about."""
-        known = outcome if outcome in ADMISSION_OUTCOMES else _OTHER
-        self._admitted.labels(kind if kind in ADMISSION_KINDS else _OTHER, known).inc()
+        """Count an object that the webhook was asked about; ``outcome`` is an ``AdmissionOutcome``."""
+        self._admitted.labels(kind if kind in ADMISSION_KINDS else _OTHER, outcome).inc()
         self._admission_seconds.observe(max(0.0, seconds))
 
     def foreign_challenge(self) -> None:
@@ -501,7 +427,7 @@ class Metrics:
     def cluster(self, key: str, *, connected: bool) -> None:
         """Show the state of a workload cluster, ``namespace/name``."""
         self._clusters[key] = connected
-        self._connected.labels(key).set(connected)
+        self._series.gauge(self._connected, key).set(connected)
         self._count_clusters()
 
     def cache(self, used: int, limit: int, left_out: int) -> None:
@@ -512,39 +438,23 @@ class Metrics:
 
     def requests_passed_over(self, key: str, more: int) -> None:
         """Count requests of a cluster that were not taken; also none, so that there is a series."""
-        self._passed_over_of.add(key)
-        self._passed_over.labels(key).inc(more)
+        self._series.counter(self._passed_over, key).inc(more)
 
     def forget_cluster(self, key: str) -> None:
         """Drop the series of a cluster that is gone."""
-        if key in self._approval_clusters:
-            self._approval_clusters.discard(key)
-            self._approval_closed.remove(key)
-            self._in_tree_certificates.remove(key)
-        if key in self._passed_over_of:
-            self._passed_over_of.discard(key)
-            self._passed_over.remove(key)
-        if key in self._verdict_clusters:
-            self._verdict_clusters.discard(key)
-            for each in (*VERDICTS, _OTHER):
-                self._verdicts_of.remove(key, each)
-        if self._clusters.pop(key, None) is not None:
-            self._connected.remove(key)
-            self._count_clusters()
+        self._series.forget(key)
+        self._clusters.pop(key, None)
+        self._count_clusters()
 
     def standing(self, key: str, *, failing: int, treated: int, withheld: int) -> None:
         """Show how many of a cluster's Nodes fail, and what was done to them."""
-        self._standing_of.add(key)
         for state, count in zip(_STATES, (failing, treated, withheld), strict=True):
-            self._standing.labels(key, state).set(count)
+            self._node_series.gauge(self._failed_nodes, key, state).set(count)
 
     def forget_standing(self, key: str) -> None:
         """Drop the same of a cluster that is gone, and the figures of its certificates."""
         self.certificates.forget(key)
-        if key in self._standing_of:
-            self._standing_of.remove(key)
-            for state in _STATES:
-                self._standing.remove(key, state)
+        self._node_series.forget(key)
 
     def policies(self, counts: Mapping[str, int]) -> None:
         """Show how many policies are what (``POLICY_REASONS``)."""
@@ -575,7 +485,7 @@ class Metrics:
 
 
 def write_outcome(error: ApiError) -> str:
-    """Name the outcome of a failed write, as a label (``WRITE_OUTCOMES``)."""
+    """Name the outcome of a failed write, as a label."""
     match error:
         case Conflict():
             return "conflict"
