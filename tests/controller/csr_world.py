@@ -34,9 +34,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.runner import VerificationRunner
-from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.list_watch import WatchType
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_parsing.objects import condition, items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -119,54 +117,6 @@ def attested(first: FirstRequestRef | None = None, **fingerprints: str) -> Attes
     )
 
 
-class Killed(BaseException):
-    """The end of a process that was killed: nothing of it catches this."""
-
-
-class ScriptedApi(FakeApi):
-    """An API server whose next answers can be errors, and in whose writes a process can die."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._faults: list[tuple[str, str, ApiError]] = []
-        self.dies_before = self.dies_after = ""
-        """The part of the path of a write around which the process dies."""
-        self.on_call = self._fault
-        self.on_answer: Callable[[str], Awaitable[None]] | None = None
-        """Awaited, by path, between what a GET reads and its answer."""
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
-        try:
-            return await super().get(path, query)
-        finally:
-            if self.on_answer is not None:
-                await self.on_answer(path)
-
-    def fail(self, method: str, part: str, error: ApiError, times: int = 1) -> None:
-        """Answer the next requests of a method whose path has a part with an error."""
-        self._faults += [(method, part, error)] * times
-
-    def writes(self, part: str = "") -> list[str]:
-        """Return the methods of the writes to paths with a part, in order."""
-        return [method for method, path in self.calls if method in {"POST", "PUT", "PATCH"} and part in path]
-
-    def _store(self, path: str, body: JsonObject, kind: WatchType) -> JsonObject:
-        stored = super()._store(path, body, kind)
-        if self.dies_after and self.dies_after in self.calls[-1][1]:
-            self.dies_after = ""
-            raise Killed
-        return stored
-
-    async def _fault(self, method: str, path: str) -> None:
-        if self.dies_before and self.dies_before in path and method != "GET":
-            self.dies_before = ""
-            raise Killed
-        for fault in self._faults:
-            if fault[0] == method and fault[1] in path:
-                self._faults.remove(fault)
-                raise fault[2]
-
-
 @dataclass
 class Observed:
     """What observers were told."""
@@ -203,9 +153,9 @@ class World:
         self.verifier = verifier
         self.signer = signer or verifier
         self._evaluator_type, self._kubelet_type = evaluator, kubelet_serving
-        self.management_api = beside.management_api if beside else ScriptedApi()
+        self.management_api = beside.management_api if beside else FakeApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
-        self.workload_api = beside.workload_api if beside else ScriptedApi()
+        self.workload_api = beside.workload_api if beside else FakeApi()
         self.now: datetime = CREATED
         self.workload_api.date = lambda: self.now - self.clock_ahead
         self.clock_ahead = timedelta(0)

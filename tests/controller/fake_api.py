@@ -1,19 +1,19 @@
 """An API server in memory that is an ``ApiClient``: objects by path, resourceVersions, patches, lists and watches.
 
 It has what the controller's parts rely on: compare-and-swap by resourceVersion, 404, 409, preconditions of deletes,
-label selectors of equality and of ``in``, watches that start at a list's version. ``on_call`` may raise an ``ApiError``
-or wait, by method and path; ``calls`` keeps them. It knows no schema: an object is what was written, and ``/status``
-and ``/approval`` write the object itself.
+label selectors of equality and of ``in``, watches that start at a list's version. ``fail`` and ``on_call`` let calls
+fail or wait, a process can die around a write, and ``calls`` keeps them all. It knows no schema: an object is what was
+written, and ``/status`` and ``/approval`` write the object itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
 import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from copy import deepcopy
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
@@ -29,6 +29,10 @@ from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError
 
 SUBRESOURCES = ("status", "approval")
+
+
+class Killed(BaseException):
+    """The end of a process that was killed: nothing of it catches this."""
 
 
 class FakeApi(ApiClient):
@@ -50,6 +54,11 @@ class FakeApi(ApiClient):
         """What a POST returns instead of creating an object, by path: reviews, dry runs. May raise an ``ApiError``."""
         self.calls: list[tuple[str, str]] = []
         self.on_call: Callable[[str, str], Awaitable[None]] | None = None
+        self.on_answer: Callable[[str], Awaitable[None]] | None = None
+        """Awaited, by path, between what a GET reads and its answer."""
+        self.dies_before = self.dies_after = ""
+        """The part of the path of a write around which the process dies."""
+        self._faults: list[tuple[str, str, ApiError]] = []
         self.closed = False
         self.refuses = ""
         self.date: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -74,6 +83,18 @@ class FakeApi(ApiClient):
         last: JsonObject = {**gone, "metadata": {**_meta(gone), "resourceVersion": str(self._version)}}
         self._record(path, WatchType.DELETED, last)
 
+    def fail(self, method: str, part: str, error: ApiError, times: int = 1) -> None:
+        """Answer the next requests of a method whose path has a part with an error."""
+        self._faults += [(method, part, error)] * times
+
+    def writes(self, part: str = "") -> list[str]:
+        """Return the methods of the writes to paths with a part, in order."""
+        return [method for method, path in self.calls if method in {"POST", "PUT", "PATCH"} and part in path]
+
+    def events(self, field: str = "reason") -> list[str]:
+        """Return a field of each Event, oldest first."""
+        return [text(obj, field) for path, obj in self.objects.items() if "/events/" in path]
+
     def count(self, method: str, part: str = "") -> int:
         """Count the calls of a method on paths that hold ``part``."""
         return sum(called == method and part in path for called, path in self.calls)
@@ -92,12 +113,19 @@ class FakeApi(ApiClient):
         return self.date()
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
+        try:
+            return await self._get(path, query)
+        finally:
+            if self.on_answer is not None:
+                await self.on_answer(path)
+
+    async def _get(self, path: str, query: Mapping[str, str] | None) -> JsonObject:
         await self._call("GET", path)
         if path in self.documents:
-            return copy.deepcopy(self.documents[path])
+            return deepcopy(self.documents[path])
         found = self.objects.get(unquote(path))
         if found is not None:
-            return copy.deepcopy(found)
+            return deepcopy(found)
         if query is not None and "limit" in query:
             return self._listed(path, query)
         raise _not_found(path)
@@ -114,32 +142,32 @@ class FakeApi(ApiClient):
         at = f"{unquote(path)}/{text(body, 'metadata', 'name')}"
         if at in self.objects:
             raise AlreadyExists(409, "AlreadyExists", f"{at} exists")
-        return copy.deepcopy(self._store(at, body, WatchType.ADDED))
+        return deepcopy(self._store(at, body, WatchType.ADDED))
 
     async def replace(self, path: str, body: JsonObject) -> JsonObject:
         await self._call("PUT", path)
         at = _object_path(path)
         self._check_version(at, body)
-        return copy.deepcopy(self._store(at, body, WatchType.MODIFIED))
+        return deepcopy(self._store(at, body, WatchType.MODIFIED))
 
     async def merge_patch(self, path: str, body: JsonObject) -> JsonObject:
         await self._call("PATCH", path)
         at = _object_path(path)
         self._check_version(at, body)
-        patched = merge_patch(_plain(self.objects[at]), _plain(body))
+        patched = merge_patch(deepcopy(self.objects[at]), deepcopy(body))
         assert isinstance(patched, dict)
-        return copy.deepcopy(self._store(at, patched, WatchType.MODIFIED))
+        return deepcopy(self._store(at, patched, WatchType.MODIFIED))
 
     async def json_patch(self, path: str, operations: list[JsonObject]) -> JsonObject:
         await self._call("PATCH", path)
         at = _object_path(path)
         self._check_version(at, {})
         try:
-            patched = json_patch(_plain(self.objects[at]), [_plain(one) for one in operations])
+            patched = json_patch(deepcopy(self.objects[at]), [deepcopy(one) for one in operations])
         except PatchError as error:
             raise Invalid(422, "Invalid", str(error)) from None
         assert isinstance(patched, dict)
-        return copy.deepcopy(self._store(at, patched, WatchType.MODIFIED))
+        return deepcopy(self._store(at, patched, WatchType.MODIFIED))
 
     async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
         await self._call("DELETE", path)
@@ -184,7 +212,7 @@ class FakeApi(ApiClient):
                 if version > reached:
                     reached = version
                     if _is_in(at, path) and _selected(obj, query or {}):
-                        yield WatchEvent(kind, copy.deepcopy(obj))
+                        yield WatchEvent(kind, deepcopy(obj))
             if changed is self._changed:
                 await changed.wait()
 
@@ -207,13 +235,23 @@ class FakeApi(ApiClient):
             raise Unreachable(f"{method} {path}: not sent; the time in which this process may ask is over")
         self.requests += 1
         self.calls.append((method, path))
-        if self.on_call is not None:
-            try:
+        try:
+            self._fault(method, path)
+            if self.on_call is not None:
                 await self.on_call(method, path)
-            except ApiError as error:
-                self.on_contact(error)
-                raise
+        except ApiError as error:
+            self.on_contact(error)
+            raise
         self.on_contact(None)
+
+    def _fault(self, method: str, path: str) -> None:
+        if self.dies_before and self.dies_before in path and method != "GET":
+            self.dies_before = ""
+            raise Killed
+        for fault in self._faults:
+            if fault[0] == method and fault[1] in path:
+                self._faults.remove(fault)
+                raise fault[2]
 
     def _check_version(self, path: str, body: JsonObject) -> None:
         found = self.objects.get(path)
@@ -241,6 +279,9 @@ class FakeApi(ApiClient):
         stored: JsonObject = {**_as_read(body), "metadata": _as_read(meta)}
         self.objects[path] = stored
         self._record(path, kind, stored)
+        if self.dies_after and self.calls and self.dies_after in self.calls[-1][1]:
+            self.dies_after = ""
+            raise Killed
         return stored
 
     def _record(self, path: str, kind: WatchType, obj: JsonObject) -> None:
@@ -250,7 +291,7 @@ class FakeApi(ApiClient):
 
     def _listed(self, path: str, query: Mapping[str, str]) -> JsonObject:
         found: list[JsonValue] = [
-            copy.deepcopy(obj) for at, obj in self.objects.items() if _is_in(at, path) and _selected(obj, query)
+            deepcopy(obj) for at, obj in self.objects.items() if _is_in(at, path) and _selected(obj, query)
         ]
         return {"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": found}
 
@@ -297,10 +338,6 @@ def _meta(obj: JsonObject) -> JsonObject:
 def _as_read(value: JsonObject) -> JsonObject:
     """Return what a client reads of it: plain texts, also where our own types were written."""
     return parse_json(json.dumps(value).encode())
-
-
-def _plain(value: JsonObject) -> JsonObject:
-    return copy.deepcopy(value)
 
 
 def _not_found(path: str) -> NotFound:

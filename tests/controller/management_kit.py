@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fake_api import FakeApi
 
@@ -68,11 +69,26 @@ async def cached(api: FakeApi, changes: ChangeBus) -> AsyncGenerator[ManagementC
     management = ManagementCache(
         api, namespace=None, on_change=changes.cluster_changed, on_policies=changes.policies_changed
     )
-    ready = asyncio.Event()
-    task = asyncio.create_task(management.run(ready))
-    await asyncio.wait_for(ready.wait(), 60)
-    try:
+    async with cache_running(management):
         yield management
+
+
+@asynccontextmanager
+async def cache_running(management: ManagementCache) -> AsyncGenerator[None]:
+    """Run a cache, complete."""
+    ready = asyncio.Event()
+    async with tasks(management.run(ready)):
+        await asyncio.wait_for(ready.wait(), 60)
+        yield
+
+
+@asynccontextmanager
+async def tasks(*works: Coroutine[Any, Any, None]) -> AsyncGenerator[list[asyncio.Task[None]]]:
+    """Run these until the end of the block."""
+    running = [asyncio.create_task(work) for work in works]
+    try:
+        yield running
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
-from csr_world import ScriptedApi
+from fake_api import FakeApi
+from management_kit import cache_running, tasks
 from node_attested_kit import KEY, NOW, ledger, refusal
 
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
@@ -39,7 +40,7 @@ class NodeAttestedWorld:
     def __init__(self, version: str = "v1beta2") -> None:
         self.version = version
         self.capi = f"/apis/cluster.x-k8s.io/{version}/namespaces/fleet"
-        self.management_api, self.workload_api = ScriptedApi(), ScriptedApi()
+        self.management_api, self.workload_api = FakeApi(), FakeApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": version}}
         self.leads = True
         self.seconds = 0.0
@@ -155,8 +156,7 @@ class NodeAttestedWorld:
 
     def told(self) -> list[str]:
         """Return the reasons of the Events, oldest first."""
-        found = [obj for path, obj in self.management_api.objects.items() if "/events/" in path]
-        return [text(event, "reason") for event in found]
+        return self.management_api.events()
 
     def writes(self) -> list[str]:
         """Name what was written, Events apart: the last part of each path but ``status``."""
@@ -181,14 +181,6 @@ class NodeAttestedWorld:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[NodeAttestedWorld]:
         """Run it; the first check is done."""
-        ready = asyncio.Event()
-        tasks = [asyncio.create_task(self.management.run(ready))]
-        try:
-            await asyncio.wait_for(ready.wait(), 60)
-            tasks.append(asyncio.create_task(self.reconciler.run()))
+        async with cache_running(self.management), tasks(self.reconciler.run()):
             await self.settle()
             yield self
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from nodeattest_controller.model.attestation import (
     KEEP_ISSUED,
-    MAX_LIVE,
     Attestation,
     RetiredKey,
     attestation_name,
@@ -32,7 +31,7 @@ from nodeattest_controller.model.attestation import (
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.issuance_rules import check_pinned_fingerprints
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_parsing.objects import items, mapping, text, text_map
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE, pins_for
 from nodeattest_providers.errors import Check, Denied, Reason
@@ -69,38 +68,10 @@ def test_what_is_rendered_is_parsed_again() -> None:
     assert parse_attestation(render_attestation(written, make_member(), "signer")) == written
 
 
-def test_a_later_write_names_its_version_and_leaves_what_others_wrote_alone() -> None:
-    body = render_attestation(replace(joined(make_request()), resource_version="9"), make_member(), "signer")
-    meta = mapping(body, "metadata")
-    assert meta["resourceVersion"] == "9"
-    assert meta["labels"] == {"cluster.x-k8s.io/cluster-name": "c"}
-    assert "ownerReferences" not in meta
-    assert "annotations" not in meta
-    assert not {"resets", "status"} & {*mapping(body, "spec"), *body}
-
-
-def test_the_ledger_is_owned_by_its_machine() -> None:
-    body = render_attestation(joined(make_request()), make_member(), "signer")
-    assert body["metadata"]["ownerReferences"] == [  # pyright: ignore[reportArgumentType, reportIndexIssue, reportOptionalSubscript, reportCallIssue] - plain JSON
-        {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "name": "node-0", "uid": "m-0"}
-    ]
-
-
 def test_ledgers_of_similar_provider_ids_have_different_names() -> None:
     ids = ["aws:///a/i-1", "aws:///a/I-1", "aws:///a/i-1 ", "aws:///ai-1"]
     assert len({attestation_name("c", ProviderID(one)) for one in ids}) == len(ids)
     assert len(attestation_name("c" * 300, ProviderID("x"))) <= 253
-
-
-def test_the_same_key_is_found_again() -> None:
-    request = make_request()
-    ledger = joined(request)
-    entry = ledger.entry_for(request.csr.spki_sha256)
-    assert entry is not None
-    assert entry.certificate == "pem"
-    assert ledger.answered(request)
-    assert not ledger.answered(replace(request, uid="u-3"))
-    assert ledger.entry_for("sha256:other") is None
 
 
 def test_a_copy_that_was_handled_first_counts_as_the_request_itself() -> None:
@@ -110,26 +81,6 @@ def test_a_copy_that_was_handled_first_counts_as_the_request_itself() -> None:
     assert ledger.answered(request, "u-1")
     assert not ledger.answered(request, "other-first")
     assert not ledger.answered(make_request(), "u-1")
-
-
-def test_one_answered_challenge_certifies_one_key() -> None:
-    ledger = joined(make_request())
-    with pytest.raises(Denied, match=Reason.REPLAYED):
-        recorded(ledger, make_request(uid="u-9"), attested(), ISSUED, CREATED + timedelta(hours=1))
-
-
-def test_a_lost_key_is_replaced_after_a_pause_and_not_before() -> None:
-    ledger = joined(make_request())
-    again = make_request(uid="u-9")
-    with pytest.raises(Denied, match=Reason.MACHINE_ALREADY_BOUND):
-        recorded(ledger, again, attested("u-8"), ISSUED, CREATED + timedelta(minutes=9))
-    replaced = recorded(ledger, again, attested("u-8"), ISSUED, CREATED + timedelta(minutes=10))
-    assert len(replaced.issued) == 2
-
-
-def test_a_pinned_fingerprint_never_changes() -> None:
-    with pytest.raises(Denied, match=Reason.MACHINE_ALREADY_BOUND):
-        recorded(joined(make_request()), renewal(9), attested("u-8", ek="sha256:other"), ISSUED, CREATED)
 
 
 def renewal(number: int) -> NodeRequest:
@@ -148,16 +99,6 @@ def test_history_is_bounded_and_keeps_the_newest_and_every_key() -> None:
     assert len(ledger.retired) == KEEP_ISSUED + 1
     with pytest.raises(Denied, match=Reason.REPLAYED):
         recorded(ledger, renewal(99), attested("f-0"), ISSUED, CREATED)
-
-
-def test_live_certificates_of_one_machine_are_bounded_and_ended_ones_do_not_count() -> None:
-    keys = [
-        RetiredKey(spki=f"sha256:{n}", serial="1", not_after=ISSUED.not_after) for n in range(MAX_LIVE[Purpose.CLIENT])
-    ]
-    full = replace(joined(make_request()), retired=tuple(keys))
-    with pytest.raises(Denied, match=Reason.MACHINE_ALREADY_BOUND):
-        recorded(full, renewal(1), attested("f"), ISSUED, CREATED)
-    recorded(full, renewal(1), attested("f"), ISSUED, ISSUED.not_after)
 
 
 def test_the_owner_is_the_machine_whoever_else_owns_the_ledger() -> None:
@@ -209,14 +150,6 @@ def test_a_key_is_found_for_its_own_purpose_only() -> None:
     assert spki not in ledger.facts(make_request()).bound_spkis
 
 
-def test_a_purpose_is_written_and_an_entry_without_one_is_a_clients() -> None:
-    ledger = served(joined(make_request()))
-    body = render_attestation(ledger, make_member(), "signer")
-    assert parse_attestation(body) == ledger
-    assert "purpose" not in str(mapping(items(body, "spec", "issued")[0]))
-    assert text(items(body, "spec", "issued")[1], "purpose") == "serving"
-
-
 def test_a_machine_counts_for_the_policy_of_its_newest_client_certificate_while_that_is_valid() -> None:
     first = record_certificate(
         new_attestation(make_member()), make_request(), attested(), ISSUED, CREATED, policy="old"
@@ -260,44 +193,6 @@ def ledger() -> JsonObject:
     mapping(body, "metadata").update({"resourceVersion": "7", "annotations": {"team": "metal"}})
     mapping(body, "spec")["later"] = {"versions": "field"}
     return body
-
-
-def test_pins_boot_state_and_certificates_are_forgotten_and_the_name_stays() -> None:
-    found = parse_attestation(reset(ledger(), by=ALICE, reason="new mainboard", now=CREATED))
-    assert (found.fingerprints, found.boot, found.issued) == ({}, None, ())
-    assert (found.node_name, found.owner_uid, found.was_reset) == ("node-0", "m-0", True)
-
-
-def test_every_key_stays_known() -> None:
-    found = parse_attestation(reset(ledger(), by=ALICE, reason="r", now=CREATED))
-    assert found.has_retired(REQUEST.csr.spki_sha256)
-    assert found.retired[0].not_after == CREATED + timedelta(days=14)
-    again = parse_attestation(
-        reset(render_attestation(found, make_member(), "signer"), by=ALICE, reason="r", now=CREATED)
-    )
-    assert again.retired == found.retired
-
-
-def test_a_first_request_stays_answered_and_by_its_own_key() -> None:
-    answered = ledger()
-    [entry] = items(answered, "spec", "issued")
-    entry["firstRequestUID"] = "f-1"
-    found = parse_attestation(reset(answered, by=ALICE, reason="r", now=CREATED))
-    assert found.answered_first("f-1")
-    assert found.answered_otherwise("f-1", "sha256:another")
-    assert not found.answered_otherwise("f-1", REQUEST.csr.spki_sha256)  # that key is refused for being retired
-    again = parse_attestation(reset(render_attestation(found, make_member(), "s"), by=ALICE, reason="r", now=CREATED))
-    assert again.answered_first("f-1")
-
-
-def test_the_trail_says_who_when_why_and_what_was_pinned() -> None:
-    body = reset(ledger(), by="bob", reason="new mainboard", now=CREATED)
-    [entry] = items(body, "spec", "resets")
-    assert (entry["by"], entry["reason"]) == ("bob", "new mainboard")
-    assert entry["time"] == "2026-01-02T03:04:05Z"
-    assert text_map(entry, "fingerprints") == {f"tpm.{kind}": value for kind, value in PINNED.items()}
-    assert text(body, "spec", "lastVerdict", "verdict") == "Reset"
-    assert "expires" not in mapping(body, "spec")
 
 
 def test_a_reset_opens_one_first_use_which_the_next_client_certificate_closes() -> None:
@@ -429,6 +324,3 @@ def test_a_pin_is_never_replaced_but_by_a_reset(earlier: Mapping[str, str], step
         for provider in KINDS:
             seen = {**ledger.fingerprints, **seen_by(ledger, provider)}
             assert {kind: seen[kind] for kinds in KINDS.values() for kind in kinds if kind in seen} == pinned
-
-
-# What a ledger remembers of refusals: read back as written, and nothing of it is lost or taken over by an issue

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Mapping
-from uuid import uuid4
 
 import pytest
 from cel_rules import admits
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from polling import until
 
 from nodeattest_controller.controllers.auto_approval.approval_block import (
@@ -24,24 +17,17 @@ from nodeattest_controller.controllers.auto_approval.approval_block import (
 )
 from nodeattest_controller.controllers.auto_approval.permissions import (
     NODE_CLIENT_ROLE,
-    nominal_permissions,
     permissions_of_role,
 )
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
-from nodeattest_sandbox.client import ApiRefusal
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
 from nodeattest_sandbox.control_plane import ControlPlane
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 POLICY = f"{ADMISSION}/validatingadmissionpolicies/{POLICY_NAME}"
 BINDING = f"{ADMISSION}/validatingadmissionpolicybindings/{POLICY_NAME}"
-RBAC = "rbac.authorization.k8s.io/v1"
 ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NODE_CLIENT_ROLE}"
-CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-
-
-REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 OTHER_RULE: JsonMap = {
@@ -61,33 +47,6 @@ async def block(control_plane: ControlPlane) -> AsyncIterator[ApprovalBlock]:
         made = ApprovalBlock(client)
         yield made
         await made.remove()
-
-
-def file_request(
-    plane: ControlPlane, groups: tuple[str, ...], signer: str = IN_TREE_SIGNER, *, name: str = "", query: str = ""
-) -> int:
-    """File a request as somebody; returns the status. A name that ends with a dash is generated."""
-    names = [
-        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
-        x509.NameAttribute(NameOID.COMMON_NAME, "system:node:n"),
-    ]
-    key = ec.generate_private_key(ec.SECP256R1())
-    csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(names)).sign(key, hashes.SHA256())
-    body: JsonMap = {
-        "apiVersion": "certificates.k8s.io/v1",
-        "kind": "CertificateSigningRequest",
-        "metadata": {"generateName" if name.endswith("-") else "name": name or f"tests-{uuid4().hex[:8]}"},
-        "spec": {
-            "signerName": signer,
-            "usages": ["digital signature", "key encipherment", "client auth"],
-            "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
-        },
-    }
-    try:
-        plane.client(plane.client_kubeconfig(f"tests-{len(groups)}", groups)).create(CSRS + query, body)
-    except ApiRefusal as refusal:
-        return refusal.code
-    return 201
 
 
 async def await_force(block: ApprovalBlock, *, expected: bool = True) -> None:
@@ -113,17 +72,6 @@ async def test_it_is_in_force_once_installed_and_gone_once_removed(
     assert permissions_of_role(control_plane.client().get(ROLE))
 
 
-@pytest.mark.parametrize("signer", [IN_TREE_SIGNER, "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"])
-@pytest.mark.parametrize("groups", [("system:masters", *BOOTSTRAPPERS), ("system:masters",)])
-async def test_the_policy_refuses_bootstrap_tokens_the_in_tree_signer_and_nobody_anything_else(
-    control_plane: ControlPlane, block: ApprovalBlock, groups: tuple[str, ...], signer: str
-) -> None:
-    await block.install()
-    await await_force(block)
-    refused = BOOTSTRAPPERS[0] in groups and signer == IN_TREE_SIGNER
-    assert file_request(control_plane, groups, signer) == (403 if refused else 201)
-
-
 @pytest.mark.parametrize(
     ("path", "patch"),
     [
@@ -141,48 +89,6 @@ async def test_what_somebody_changed_is_put_right(
     await block.install()
     assert map_at(control_plane.client().get(path), "spec") == before
     await await_force(block)
-
-
-async def test_the_role_is_emptied_and_stays_so(control_plane: ControlPlane, block: ApprovalBlock) -> None:
-    await block.install()
-    role = control_plane.client().get(ROLE)
-    assert not permissions_of_role(role)
-    assert nominal_permissions(role)  # a binding to it is a finding all the same
-    assert text_at(role, "metadata", "annotations", "rbac.authorization.kubernetes.io/autoupdate") == "false"
-
-
-async def test_what_was_filed_before_the_block_is_approved_by_nobody(
-    control_plane: ControlPlane, block: ApprovalBlock
-) -> None:
-    """Seen on 1.36: a policy that is evaluated a second later let requests pass, approved when kubeadm's binding came.
-
-    The approver asks whether who filed a request may create ``nodeclient`` (approver/sarapprove.go).
-    """
-    bound = f"tests-{uuid4().hex[:8]}"
-    role = ROLE.rsplit("/", 1)
-    subjects: list[JsonValue] = [{"apiGroup": RBAC.split("/", maxsplit=1)[0], "kind": "Group", "name": bound}]
-    reference: JsonMap = {"apiGroup": RBAC.split("/", maxsplit=1)[0], "kind": "ClusterRole", "name": role[1]}
-    binding: JsonMap = {"apiVersion": RBAC, "kind": "ClusterRoleBinding", "metadata": {"name": bound}}
-    admin = control_plane.client()
-    admin.create(f"{role[0].removesuffix('s')}bindings", {**binding, "roleRef": reference, "subjects": subjects})
-    asked: JsonMap = {
-        "group": "certificates.k8s.io",
-        "resource": "certificatesigningrequests",
-        "subresource": "nodeclient",
-        "verb": "create",
-    }
-    review: JsonMap = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": "system:bootstrap:abcdef", "groups": [bound], "resourceAttributes": asked},
-    }
-
-    def is_allowed() -> bool:
-        return map_at(admin.create(REVIEWS, review), "status").get("allowed", False) is True
-
-    await until(is_allowed, "the binding")
-    await block.install()
-    await until(lambda: not is_allowed(), "the block")
 
 
 REQUESTERS: Mapping[str, tuple[str, ...] | None] = {

@@ -17,9 +17,9 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_ROTATION,
     KUBEADM_TOKEN_GROUP,
 )
-from nodeattest_controller.controllers.auto_approval.reconciler import ISSUED, MANAGEMENT_REMEDY, REMEDY, REMOVED
+from nodeattest_controller.controllers.auto_approval.reconciler import ISSUED, MANAGEMENT_REMEDY, REMEDY
 from nodeattest_controller.runtime.cluster_controller import CSRIssued
-from nodeattest_kube.errors import ApiError, Conflict, Forbidden, TooManyRequests, Unreachable
+from nodeattest_kube.errors import ApiError, Forbidden, TooManyRequests, Unreachable
 from nodeattest_parsing.objects import items, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
@@ -38,41 +38,6 @@ def fail(world: AutoApprovalWorld, error: ApiError, *calls: tuple[str, str]) -> 
 
 
 # What the condition says
-
-
-async def test_kubeadms_binding_for_tokens_is_deleted_and_that_for_nodes_stays_while_nodes_need_it() -> None:
-    world = AutoApprovalWorld()
-    world.bind_as_kubeadm()
-    async with world.running():
-        await world.reports("ClosedForBootstrap", "False")
-    assert world.bindings() == {KUBEADM_ROTATION}
-    assert REMOVED in world.events()
-
-
-async def test_a_permission_that_appears_is_closed_and_reported() -> None:
-    world = AutoApprovalWorld()
-    async with world.running():
-        await world.reports("Closed")
-        world.bind(KUBEADM_BOOTSTRAP, "nodeclient", "system:bootstrappers:kubeadm:default-node-token")
-        await until(lambda: not world.bindings())
-        await world.reports("Closed")
-    assert "SideDoorsOpen" in world.events()
-
-
-async def test_a_binding_of_others_is_named_and_never_deleted() -> None:
-    world = AutoApprovalWorld()
-    world.bind("ours", "nodeclient", "system:bootstrappers")
-    async with world.running():
-        assert "ours" in await world.reports("ForeignBinding", "False")
-        await world.audited_again()
-    assert world.bindings() == {"ours"}
-
-
-async def test_a_permission_that_no_binding_grants_is_an_authorizers() -> None:
-    world = AutoApprovalWorld()
-    world.allowed.add("nodeclient")
-    async with world.running():
-        assert "--authorization-mode" in await world.reports("ForeignAuthorizer", "False")
 
 
 async def test_an_audit_deletes_nothing_and_blocks_nothing() -> None:
@@ -131,14 +96,6 @@ async def test_what_was_filed_before_the_block_is_not_approved_by_kubeadms_bindi
         await until(lambda: POLICY in world.workload.objects)
         world.bind_as_kubeadm()
         assert not world.is_approved(KUBEADM_TOKEN_GROUP)
-
-
-async def test_a_role_that_may_not_be_emptied_does_not_keep_the_policy_away() -> None:
-    world = AutoApprovalWorld()
-    fail(world, NO_RIGHT, ("PATCH", ROLES))
-    async with world.running():
-        assert REMEDY in await world.reports("CannotVerify", "Unknown")
-    assert POLICY in world.workload.objects
 
 
 async def test_a_block_that_the_server_does_not_evaluate_is_not_verified() -> None:
@@ -245,30 +202,6 @@ async def test_a_short_outage_changes_no_condition_and_a_longer_one_makes_it_unk
             watch.cancel()
 
 
-async def test_a_control_plane_that_does_not_answer_yet_is_not_initialized() -> None:
-    world = AutoApprovalWorld(initialized=False)
-    fail(world, Unreachable("booting"), ("GET", ADMISSION))
-    async with world.running():
-        await world.reports("NotInitialized", "Unknown")
-
-
-async def test_a_binding_that_changed_meanwhile_is_audited_again() -> None:
-    world = AutoApprovalWorld()
-    world.bind_as_kubeadm()
-    conflicts = 0
-
-    async def on_call(method: str, path: str) -> None:
-        nonlocal conflicts
-        if method == "DELETE" and path.startswith(BINDINGS) and not conflicts:
-            conflicts += 1
-            raise Conflict(409, "Conflict", "changed")
-
-    world.workload.on_call = on_call
-    async with world.running():
-        await world.reports("ClosedForBootstrap")
-    assert conflicts == 1
-
-
 async def test_a_condition_that_cannot_be_written_is_logged_with_its_remedy_and_written_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -286,9 +219,6 @@ async def test_a_condition_that_cannot_be_written_is_logged_with_its_remedy_and_
         await world.reports("Closed")
     [first, *_] = [record for record in caplog.records if "cannot write the Cluster's condition" in record.message]
     assert MANAGEMENT_REMEDY in str(first.__dict__)
-
-
-# When nothing is done
 
 
 # What starts an audit, and the end

@@ -17,7 +17,6 @@ from nodeattest_controller.controllers.auto_approval.decide import (
     Finding,
     cannot_verify,
     decide,
-    is_initialized,
     with_certificates,
 )
 from nodeattest_controller.controllers.auto_approval.permissions import (
@@ -112,13 +111,6 @@ def test_nothing_is_called_closed_while_there_is_doubt(given: AuditFacts, doubt:
     assert (finding.status, finding.reason, finding.message) == (ConditionStatus.UNKNOWN, doubt.reason, doubt.message)
 
 
-@pytest.mark.parametrize(
-    "given", [facts(BOOTSTRAP, ROTATION), facts(FOREIGN), facts(allowed=frozenset({(TOKENS, NODE)}))]
-)
-def test_doubt_keeps_nothing_from_being_removed_and_hides_nothing_that_is_open(given: AuditFacts) -> None:
-    assert decide(replace(given, doubt=WAITING_FOR_CLUSTER_INFO)) == decide(given)
-
-
 @pytest.mark.parametrize("given", [facts(), facts(BOOTSTRAP), facts(FOREIGN)])
 def test_an_issued_certificate_decides_the_reason_and_the_message_keeps_the_rest(given: AuditFacts) -> None:
     finding = decide(given).finding
@@ -146,11 +138,6 @@ def test_a_message_names_some_nodes_and_counts_the_rest() -> None:
     assert f"n-{NAMED - 1} and {5000 - NAMED} more" in str(coverage)
     many = [grant(f"b-{number:03}", TOKENS, NODE, kubeadms=False) for number in range(300)]
     assert len(decide(facts(*many)).finding.message) < 2000
-
-
-def test_a_cluster_that_an_operator_wrote_down_is_there() -> None:
-    assert is_initialized({"kind": "ClusterRecord", "status": {}})
-    assert not is_initialized({"kind": "Cluster", "status": {}})
 
 
 # Which Nodes count as attested: the ledger's own machine under the Node's own name, with a living certificate
@@ -206,10 +193,6 @@ def evaluated(
     return is_attested(found, CLUSTER, inventory, NOW)
 
 
-def test_a_node_whose_machine_has_a_living_certificate_is_attested() -> None:
-    assert evaluated(node())
-
-
 def test_a_node_without_provider_id_is_attested_where_the_machine_refers_to_it() -> None:
     assert evaluated(node(None), machines=[machine(nodeRef={"name": "one", "uid": "n-one"})])
     assert not evaluated(node(None), machines=[machine(nodeRef={"name": "one", "uid": "n-two"})])
@@ -252,19 +235,6 @@ def test_whatever_is_missing_leaves_the_node_unattested(
     assert not evaluated(node(), machines=machines, ledgers=ledgers)
 
 
-def test_another_provider_id_under_the_name_is_another_machine() -> None:
-    assert not evaluated(node("sandbox://two"))
-
-
 def test_nothing_that_a_node_says_of_itself_takes_it_out_of_the_count() -> None:
     said: JsonObject = {"type": "virtual-kubelet", "nodeattest/exempt": "true", "node-role.kubernetes.io/agent": ""}
     assert not evaluated(node(labels=said, annotations=said), ledgers=[])
-
-
-def test_no_node_at_all_is_no_proof() -> None:
-    assert not NodeCoverage().is_complete
-    coverage = NodeCoverage()
-    coverage.count("a", attested=True)
-    assert coverage.is_complete
-    coverage.count("b", attested=False)
-    assert not coverage.is_complete

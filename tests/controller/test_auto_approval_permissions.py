@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from fake_api import FakeApi
 from polling import until
 
-from nodeattest_controller.controllers.auto_approval.decide import AuditFacts
 from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_BOOTSTRAP,
     KUBEADM_ROTATION,
@@ -29,7 +26,6 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, TooLarge, Unreachable, WatchHung
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.values import JsonObject
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 
@@ -131,34 +127,10 @@ def test_only_what_kubeadm_makes_under_its_name_is_kubeadms(made: JsonObject, ku
 # The look at a cluster: RBAC as the API server resolves it, and the API server's own word where RBAC says nothing
 
 
-API = "rbac.authorization.k8s.io"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-SECRETS = "/api/v1/namespaces/kube-system/secrets"
-GROUP = "system:bootstrappers:tests"
 
 
 NOT_LISTED = "the first list is not complete yet"
-
-
-async def look(plane: ControlPlane, kubeconfig: Path | None = None) -> AuditFacts:
-    async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
-        survey = RBACAudit(
-            cluster_key("fleet", "c"), client, Inventory(), now=lambda: datetime.now(UTC), clock=lambda: 0.0
-        )
-        return await survey.look(enforce=True)
-
-
-def bind(plane: ControlPlane, name: str, role: str, *groups: str) -> str:
-    subjects: list[JsonValue] = [{"apiGroup": API, "kind": "Group", "name": group} for group in groups]
-    body: JsonMap = {
-        "apiVersion": f"{API}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": API, "kind": "ClusterRole", "name": role},
-        "subjects": subjects,
-    }
-    plane.client().create(f"{RBAC}/clusterrolebindings", body)
-    return f"{RBAC}/clusterrolebindings/{name}"
 
 
 @pytest.fixture
@@ -177,44 +149,6 @@ async def test_a_list_that_does_not_end_is_an_error_and_not_the_controllers_end(
         survey = RBACAudit(key, client, Inventory(), now=lambda: datetime.now(UTC), clock=clock, most=1)
         with pytest.raises(TooLarge, match="ClusterRoles does not end"):
             await survey.look(enforce=True)
-
-
-async def test_what_may_not_read_tokens_does_without(control_plane: ControlPlane, made: list[str]) -> None:
-    user = "tests-hardening-reader"
-    rules: list[JsonValue] = [
-        {
-            "apiGroups": ["rbac.authorization.k8s.io"],
-            "resources": ["clusterroles", "clusterrolebindings"],
-            "verbs": ["list"],
-        },
-        {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
-    ]
-    role: JsonMap = {"apiVersion": f"{API}/v1", "kind": "ClusterRole", "rules": rules}
-    control_plane.client().create(f"{RBAC}/clusterroles", {**role, "metadata": {"name": user}})
-    made.append(f"{RBAC}/clusterroles/{user}")
-    made.append(bind(control_plane, user, user, f"{user}s"))
-    token: JsonMap = {key: base64.b64encode(value.encode()).decode() for key, value in TOKEN.items()}
-    secret: JsonMap = {
-        "metadata": {"name": "bootstrap-token-tstsrv"},
-        "type": "bootstrap.kubernetes.io/token",
-        "data": token,
-    }
-    control_plane.client().create(SECRETS, secret)
-    made.append(f"{SECRETS}/bootstrap-token-tstsrv")
-    poor = await look(control_plane, control_plane.client_kubeconfig(user, [f"{user}s"]))
-    rich = await look(control_plane)
-    assert poor.allowed == rich.allowed
-    refused = [one for one in control_plane.requests() if one.user == user and one.code == 403]
-    assert [one.resource for one in refused] == ["secrets"]
-
-
-TOKEN = {
-    "token-id": "tstsrv",
-    "token-secret": "0123456789abcdef",
-    "usage-bootstrap-authentication": "true",
-    "auth-extra-groups": GROUP,
-}
 
 
 async def test_rbac_counts_as_not_watched_from_a_hung_watch_until_the_next_complete_list() -> None:

@@ -6,8 +6,7 @@ from copy import deepcopy
 from functools import cache
 from typing import Final
 
-import pytest
-from bootstrap_config_kit import CLUSTER, config, control_plane, enforce, subject
+from bootstrap_config_kit import CLUSTER, config, enforce, subject
 from cel_rules import admits
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -43,10 +42,6 @@ def is_called(after: JsonObject, before: JsonObject | None) -> bool:
     return all(answers)
 
 
-def rendered() -> JsonObject:
-    return config(preKubeadmCommands=RENDERED)
-
-
 def changed(whole: JsonObject, *path: str, to: JsonValue | object) -> JsonObject:
     """Return a copy with one field set, or removed."""
     made = deepcopy(whole)
@@ -63,38 +58,7 @@ def changed(whole: JsonObject, *path: str, to: JsonValue | object) -> JsonObject
     return made
 
 
-NAMED: Final = changed(rendered(), "spec", "joinConfiguration", "discovery", to=DISCOVERY)
 STATUS: Final[JsonObject] = {"dataSecretName": "prod-md-0", "initialization": {"dataSecretCreated": True}}
-PLANE: Final = changed(control_plane(), "spec", "kubeadmConfigSpec", "preKubeadmCommands", to=RENDERED)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param(None, config(), id="a creation"),
-        pytest.param(None, NAMED, id="a creation of what looks rendered and names a token"),
-        pytest.param(config(), config(), id="it is not rendered"),
-        pytest.param(rendered(), changed(rendered(), "metadata", "ownerReferences", to=[POOL]), id="it joins a pool"),
-        pytest.param(rendered(), config(), id="our command is removed"),
-        pytest.param(NAMED, changed(NAMED, "spec", "preKubeadmCommands", to=[]), id="our command is removed later"),
-        pytest.param(changed(NAMED, "spec", "files", to=[]), NAMED, id="a field of the spec is removed"),
-        pytest.param(
-            changed(NAMED, "spec", "joinConfiguration", "caCertPath", to="/a"),
-            NAMED,
-            id="a field of joinConfiguration is removed",
-        ),
-        pytest.param(
-            rendered(),
-            changed(NAMED, "spec", "joinConfiguration", "nodeRegistration", "name", to="x"),
-            id="the token is named and more changes",
-        ),
-        pytest.param(control_plane(), control_plane(), id="a control plane that is not rendered"),
-        pytest.param(PLANE, changed(PLANE, "spec", "version", to="v1.36.0"), id="a control plane's version"),
-        pytest.param(PLANE, control_plane(), id="our command is removed from a control plane"),
-    ],
-)
-def test_the_webhook_is_called(before: JsonObject | None, after: JsonObject) -> None:
-    assert is_called(after, before)
 
 
 Json = st.SearchStrategy[JsonValue]

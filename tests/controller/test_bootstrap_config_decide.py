@@ -277,20 +277,6 @@ def test_what_is_going_away_is_never_held_up() -> None:
     assert needs_no_facts(subject(gone), subject(config(MINE)), Versioned()) == Allow(AdmissionOutcome.UNCONCERNED)
 
 
-def test_no_repr_shows_an_object() -> None:
-    whole = subject(config(token="abcdef.0123456789abcdef"))
-    verdict = decide(
-        whole,
-        None,
-        policy=enforce(),
-        cluster=CLUSTER,
-        has_machines=False,
-        renderer=Versioned(),
-    )
-    assert isinstance(verdict, Change)
-    assert "0123456789abcdef" not in f"{whole!r} {verdict!r}"
-
-
 # MachinePools
 
 
@@ -314,13 +300,6 @@ def test_a_configuration_is_asked_for_names_when_it_becomes_a_pools_and_at_no_ot
     assert not unnamed(pooled(), pooled())
     assert not unnamed(config(MINE))
     assert not unnamed(pooled(status=MADE), config(MINE, status=MADE))
-
-
-def test_a_rendered_configuration_that_becomes_a_pools_is_looked_at_once_more() -> None:
-    rendered = pooled()
-    rendered["spec"] = {**mapping(rendered, "spec"), "files": [agent()]}
-    assert needs_no_facts(subject(rendered), subject(config(agent())), Versioned()) is None
-    assert needs_no_facts(subject(rendered), subject(rendered), Versioned()) is not None
 
 
 def test_a_pool_whose_instances_could_never_join_is_refused_and_only_told_of_in_audit() -> None:

@@ -21,13 +21,12 @@ from polling import until
 from virtual import advance, run_virtually
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY, MAX_VALUES, cost
+from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY, MAX_VALUES
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.handler import (
     MAX_HELD_OF_CLIENT,
     MAX_REVIEWS,
-    MAX_REVIEWS_OF_CLIENT,
     MAX_WAIT,
     AdmissionHandler,
 )
@@ -185,33 +184,6 @@ async def test_a_new_configuration_is_rendered_for_a_policys_cluster_and_for_no_
         assert await webhook.ask(review(other)) == {"uid": text(review(other), "request", "uid"), "allowed": True}
 
 
-async def test_a_cluster_that_two_policies_select_gets_no_new_machine(webhook: Webhook) -> None:
-    both = config(labels={"cluster.x-k8s.io/cluster-name": "twice"})
-    response = await webhook.ask(review(both))
-    assert (response["allowed"], text(response, "status", "reason")) == (False, "PolicyInvalid")
-    assert "narrow their clusterSelectors" in text(response, "status", "message")
-    same = await webhook.ask(review(both, both))
-    assert same["allowed"] is True
-
-
-async def test_a_cluster_that_two_policies_select_is_rendered_by_the_one_that_its_machines_joined_under(
-    webhook: Webhook, plane: ControlPlane
-) -> None:
-    client = plane.client()
-    client.create(CLUSTERS, {"metadata": {"name": "joined", "labels": {"env": "twice"}}, "spec": {}})
-    label = {"cluster.x-k8s.io/cluster-name": "joined"}
-    for number, under in enumerate(("two", "two", "one", "gone")):
-        client.create(LEDGERS, record(f"joined-{number}", "joined", under))
-    for number in range(3):
-        client.create(LEDGERS, record(f"expired-{number}", "joined", "one", ends=now() - timedelta(seconds=1)))
-    rendered = await webhook.ask(review(config(labels=dict(label))))
-    assert rendered["allowed"] is True
-    assert "patch" in rendered
-    client.create(LEDGERS, record("joined-9", "joined", "one"))
-    refused = await webhook.ask(review(config(labels=dict(label))))
-    assert text(refused, "status", "reason") == "PolicyInvalid"
-
-
 async def test_all_machines_of_a_cluster_decide_which_of_two_policies_rules_it_or_none_does(
     plane: ControlPlane, authority: Authority, tmp_path: Path
 ) -> None:
@@ -275,16 +247,6 @@ async def test_a_pool_whose_provider_proves_no_name_is_refused_unless_its_infras
     made = await webhook.ask(review(owned, config(labels={})))
     assert made["allowed"] is True, made
     assert files(owned, made) == [agent()]
-
-
-async def test_a_review_costs_three_reads_and_what_the_bootstrap_provider_writes_none(webhook: Webhook) -> None:
-    before = webhook.client.requests
-    await webhook.ask(review(config()))
-    assert webhook.client.requests - before == 3
-    before = webhook.client.requests
-    joining = config(agent(), token=f"abcdef.{SECRET}")
-    assert (await webhook.ask(review(joining, config(agent()))))["allowed"] is True
-    assert webhook.client.requests == before
 
 
 @pytest.mark.parametrize(
@@ -459,43 +421,6 @@ async def test_one_clients_large_reviews_leave_half_of_the_memory_to_others(
     assert webhook.handler.held == 0
 
 
-async def test_strangers_large_bodies_leave_half_of_the_memory_to_api_servers(webhook: Webhook) -> None:
-    assert (await webhook.send(post(json.dumps(review(config())).encode()))).status == 200  # proven now
-    context = ssl.create_default_context(cadata=webhook.authority.pem.decode())
-    whole = post(b" " * MAX_BODY)
-    strangers: list[asyncio.StreamWriter] = []
-    for number in range(30):
-        address = (f"127.0.9.{number % 10 + 1}", 0)
-        _, writer = await asyncio.open_connection(
-            LOOPBACK, webhook.port, ssl=context, server_hostname=LOOPBACK, local_addr=address
-        )
-        strangers.append(writer)
-        writer.write(whole[:-1])
-        await until(lambda writer=writer: webhook.handler.held > 0 or writer.is_closing())
-    await until(lambda: webhook.handler.held > MAX_HELD_OF_CLIENT - 2 * MAX_BODY)
-    assert webhook.handler.held <= MAX_HELD_OF_CLIENT
-    large = json.dumps(review(config({"path": "/large", "content": "x" * (3 << 20)}))).encode()
-    assert (await webhook.send(post(large))).status == 200
-    for writer in strangers:
-        writer.transport.abort()
-
-
-async def test_at_most_eight_reviews_of_a_client_are_worked_on_and_the_others_wait(
-    plane: ControlPlane, authority: Authority, tmp_path: Path
-) -> None:
-    asked, own = json.dumps(review(config())).encode(), MAX_REVIEWS_OF_CLIENT
-    async with serving(plane, authority, tmp_path) as webhook:
-        before = webhook.client.requests
-        plane.freeze()
-        try:
-            answers = [asyncio.create_task(webhook.ask(review(config()))) for _ in range(40)]
-            await until(lambda: webhook.handler.held == own * cost(asked) + (40 - own) * len(asked))
-            assert webhook.client.requests - before == own
-        finally:
-            plane.resume()
-        assert all([(await each)["allowed"] for each in answers])
-
-
 class SlowFacts(FactReader):
     """Takes two fifths of a review's time for the first reviews, and never ends for others."""
 
@@ -539,30 +464,6 @@ async def test_a_client_that_sends_many_large_reviews_delays_anothers_by_one(
         await asyncio.gather(*(ask_as(webhook, client) for client in ("stranger",) * 8 + ("api-server",)))
         assert order.index("api-server") <= 2, order
         assert webhook.handler.held == 0
-
-
-async def test_a_certificate_of_another_name_takes_no_connection_of_the_api_servers(
-    plane: ControlPlane, authority: Authority, tmp_path: Path
-) -> None:
-    clients = Authority("clients")
-    ca = tmp_path / "clients.pem"
-    ca.write_bytes(clients.pem)
-    api_server = clients.certify(tmp_path / "a", "kube-apiserver", client=True)
-    node = ssl.create_default_context(cadata=authority.pem.decode())
-    node.load_cert_chain(*clients.certify(tmp_path / "b", "system:node:a", client=True))
-    asked = post(json.dumps(review(config())).encode())
-    async with serving(
-        plane,
-        authority,
-        tmp_path,
-        verifies_clients=True,
-        client_ca=ca,
-        client_names=("kube-apiserver",),
-    ) as webhook:
-        held = [await asyncio.open_connection(LOOPBACK, webhook.port, ssl=node) for _ in range(_CONNECTIONS)]
-        assert answer_of((await webhook.send(asked, api_server)).body)["allowed"] is True
-        for _, writer in held:
-            writer.transport.abort()
 
 
 async def test_a_review_of_too_many_values_is_refused_and_one_with_as_many_commas_in_a_text_is_not(

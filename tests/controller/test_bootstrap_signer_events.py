@@ -106,13 +106,3 @@ def test_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(logged: Call
     rig.seconds += PERIOD
     rig.reporter.may_not_watch(refusal)
     assert len(rig.recorded.events) == 3
-
-
-def test_done_work_is_logged_and_counted(logged: Callable[[], list[str]]) -> None:
-    rig = Rig()
-    rig.reporter.signed(3, 0.004)
-    rig.reporter.cleaned("bootstrap-token-abcdef")
-    assert [rig.count(controller, "written") for controller in TokenController] == [1, 1]
-    signed, cleaned = logged()
-    assert '"tokens":3' in signed
-    assert "bootstrap-token-abcdef" in cleaned

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import functools
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -44,7 +43,7 @@ from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, Conflict
+from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.objects import mapping, text
@@ -272,22 +271,6 @@ async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none(plane: Co
         assert len(scene.told.writes) == 3
 
 
-async def test_a_machine_whose_reference_is_malformed_keeps_no_other_from_its_token(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
-        first, token = scene.token(), scene.token()
-        scene.machine("a-bad", first)
-        scene.machine("good", token)
-        path = f"{CAPI}/namespaces/{scene.namespace}/machines/a-bad"
-        reference: JsonMap = {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1/", "kind": "KubeadmConfig", "name": "x"}
-        scene.admin.patch(path, {"spec": {"bootstrap": {"configRef": reference}}})
-        kept = functools.partial(scene.management.object_at, "machines", scene.namespace, "a-bad")
-        await scene.sees(lambda: (bad := kept()) is not None and "v1beta1/'" in str(bad))
-        await scene.sees(lambda: scene.names("machines") == {"a-bad", "good"})
-        await scene.look()
-        assert near(left(scene, token), LIFETIME)
-        assert [puzzle.partition(":")[0] for puzzle in scene.told.puzzles] == ["Machine/a-bad"]
-
-
 @pytest.mark.parametrize("kind", ["machines", "machinepools"])
 async def test_the_token_of_what_is_gone_is_deleted_by_a_process_that_never_saw_it(
     plane: ControlPlane, kind: str
@@ -350,39 +333,6 @@ async def test_a_machine_that_joined_needs_no_token_after_a_move_that_drops_its_
             assert [what for what, *_ in scene.told.writes] == ["renewed", "let run out"]
 
 
-async def test_a_machine_that_joined_before_the_first_run_keeps_its_token_no_longer_than_others(
-    plane: ControlPlane,
-) -> None:
-    """The bootstrap provider makes a token, and seconds later the machine has joined."""
-    async with staged(plane) as scene:
-        token, stray = scene.token(), scene.token()
-        scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
-        scene.remember("m")
-        keeper = scene.keeper()
-        await scene.look(keeper, times=2)
-        assert near(left(scene, token), GRACE)
-        assert near(left(scene, stray), CABPK_TTL)
-        await scene.look(keeper, datetime.now(UTC) + GRACE + timedelta(minutes=1))
-        assert not is_there(scene, token)
-        assert [what for what, *_ in scene.told.writes] == ["let run out", "deleted"]
-
-
-async def test_the_token_of_a_machine_that_had_the_name_before_is_deleted(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
-        former, mine = scene.token(), scene.token()
-        scene.machine("cp-0", former)
-        await scene.sees(lambda: scene.names("machines") == {"cp-0"})
-        await scene.look()
-        scene.remove("machines", "cp-0")  # and what it owns
-        await scene.sees(lambda: not scene.names("machines") and not scene.owned())
-        scene.machine("cp-0", mine)
-        await scene.sees(lambda: scene.names("machines") == {"cp-0"})
-        await scene.look(times=2)
-        assert not is_there(scene, former)
-        assert near(left(scene, mine), LIFETIME)
-
-
 async def test_what_is_paused_foreign_or_past_is_left_alone(plane: ControlPlane) -> None:
     async with staged(plane) as scene:
         paused, foreign, past = scene.token(), scene.token(description="mine"), scene.token(left=timedelta(seconds=-5))
@@ -414,33 +364,6 @@ async def test_a_token_that_somebody_deleted_is_told_of_and_not_made_again(plane
         await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
         assert scene.told.losses == ["Machine/m"]
         assert not is_there(scene, token)
-
-
-async def test_two_controllers_and_the_provider_write_over_nobody(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
-        tokens = [scene.token() for _ in range(6)]
-        for number, token in enumerate(tokens):
-            scene.machine(f"m-{number}", token)
-        await scene.sees(lambda: len(scene.names("machines")) == len(tokens))
-
-        async def provider() -> None:
-            """Refresh as kubeadmconfig_controller.go does: read, then write that version."""
-            for token in tokens:
-                secret = await scene.client.get(path_of(token))
-                meta = map_at(cast("JsonMap", secret), "metadata")
-                raw = base64.b64encode((datetime.now(UTC) + CABPK_TTL).isoformat().encode()).decode()
-                patch: JsonMap = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "data": {"expiration": raw}}
-                try:
-                    await scene.client.merge_patch(path_of(token), patch)
-                except ApiError as error:
-                    if not isinstance(error, Conflict):  # one of the two right ends
-                        raise
-
-        await asyncio.gather(scene.look(), scene.look(), provider())
-        await scene.look()
-        assert scene.told.failures == []
-        assert all(near(left(scene, token), LIFETIME) for token in tokens)
-        assert len({token_id for _, token_id, _ in scene.told.writes}) == len(tokens)
 
 
 async def test_a_replica_that_lost_the_cluster_during_a_reconcile_writes_no_more(plane: ControlPlane) -> None:
@@ -495,8 +418,6 @@ def _utc_now() -> datetime:
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 RECORD = Record("fleet/blue", "Machine/m", "uid-m")
-CABPK = timedelta(minutes=15)
-"""Cluster API's --bootstrap-token-ttl."""
 
 
 def encoded(data: dict[str, str]) -> JsonObject:
@@ -554,12 +475,6 @@ def test_a_renewal_never_shortens() -> None:
 @pytest.mark.parametrize("left", [timedelta(0), timedelta(seconds=-1), timedelta(days=-1)])
 def test_a_token_that_has_run_out_stays_so(left: timedelta) -> None:
     assert renewal(read(secret(left=left)), RECORD, NOW) is None
-
-
-def test_a_pools_token_never_falls_to_where_cluster_api_makes_another() -> None:
-    lowest = LIFETIME / 2
-    assert lowest > CABPK / 2
-    assert lowest >= 2 * CABPK  # even where its --bootstrap-token-ttl was doubled twice
 
 
 def test_the_patch_is_for_one_version_of_one_secret_and_holds_no_token() -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-import pytest
 from fake_api import FakeApi
 from management_kit import add_cluster, add_policy, management_api
 from polling import until
@@ -22,15 +21,6 @@ from nodeattest_parsing.values import JsonObject
 
 ALL = ("*", "standing", "hardening", "bootstrap-token", "bootstrap-signer", "token-cleaner")
 SECRET = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-challenge-keys"
-
-INFO = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
-TOKEN = "/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef"
-
-
-def cluster_info() -> JsonObject:
-    """What bootstrap-signer signs."""
-    meta: JsonObject = {"name": "cluster-info", "namespace": "kube-public"}
-    return {"metadata": meta, "data": {"kubeconfig": "apiVersion: v1\nkind: Config\n"}}
 
 
 def token(name: str = "abcdef", *, expiration: str) -> JsonObject:
@@ -119,21 +109,3 @@ async def test_a_replica_that_may_not_act_any_more_sends_nothing() -> None:
         add_policy(world.management)
         await until(lambda: world.asked > asked)
         assert all(method != "PATCH" for method, _ in world.management.calls[before:])
-
-
-async def test_a_bug_in_one_controller_of_a_cluster_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    world.workload.put(INFO, cluster_info())
-    world.workload.put(TOKEN, token(expiration="2020-01-01T00:00:00Z"))
-
-    async def bug(method: str, path: str) -> None:
-        if method == "LIST" and path.endswith("/configmaps"):  # what bootstrap-signer reads, and nobody else
-            raise TypeError("no such attribute")
-
-    world.workload.on_call = bug
-    async with world.running(Settings(identity="one", controllers=ALL)):
-        await until(lambda: "a bug ended a controller" in caplog.text)
-        await until(lambda: TOKEN not in world.workload.objects)  # token-cleaner, on the same informer
-        await until(lambda: world.workload.count("WATCH", "certificatesigningrequests") >= 1)
-        await until(lambda: dig(world.management.objects[world.policy], "status", "clusters") == 1)
-        assert not world.workload.closed

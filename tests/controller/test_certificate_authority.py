@@ -139,15 +139,6 @@ def test_a_certificate_never_outlives_its_ca() -> None:
     assert found.not_valid_after_utc == short.certificate.not_valid_after_utc
 
 
-def test_a_ca_that_is_valid_since_the_first_year_signs() -> None:
-    """There is no earlier time than a certificate's first."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    late = ca(key, begin=datetime(2051, 1, 1, tzinfo=UTC), days=20_000)
-    der = late.public_bytes(serialization.Encoding.DER).replace(b"20510101000000Z", b"00010101000000Z")
-    first = load_authority(secret(x509.load_der_x509_certificate(der), key=key), "c")
-    certificate(first, ec.generate_private_key(ec.SECP256R1()))
-
-
 def test_an_expired_ca_signs_nothing() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     expired = load_authority(secret(ca(key, days=0), key=key), "c")
@@ -233,10 +224,6 @@ def test_an_rsa_ca_of_more_than_4096_bits_is_refused_before_it_costs_anything() 
     p, q = (1 << 4096) + 1, (1 << 4096) + 3
     with pytest.raises(Unavailable, match="8193 bits"):
         load_authority(rsa_secret(n=p * q, d=3, p=p, q=q, dmp1=3, dmq1=3, iqmp=1), "c")
-
-
-def test_the_authoritys_key_shows_in_no_repr(authority: CertificateAuthority) -> None:
-    assert "PrivateKey" not in repr(authority)
 
 
 def test_no_certificate_is_signed_that_is_over_when_its_request_was_made(authority: CertificateAuthority) -> None:

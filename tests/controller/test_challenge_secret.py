@@ -31,7 +31,7 @@ from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.supervisor import ChangeBus
-from nodeattest_kube.errors import ApiError, Forbidden, Invalid
+from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.objects import items, mapping, strings, text
@@ -222,15 +222,6 @@ class Site:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_secret_that_exists_stays_as_it_is() -> None:
-    site = Site()
-    site.api.put(OWN, SECRET)
-    async with site.running():
-        await until(lambda: site.api.count("GET", OWN) > 0, "a look at the Secret")
-    assert text(site.api.objects[OWN], "data", "secret") == text(SECRET, "data", "secret")
-    assert site.recorded() == []
-
-
 async def test_a_secret_that_a_tenant_made_is_reported_and_left() -> None:
     site = Site()
     site.api.put(OWN, {"type": "Opaque", "data": {"secret": "eA=="}})
@@ -250,24 +241,6 @@ async def test_nothing_is_created_while_any_secret_may_be() -> None:
     assert "manifests/challenge-secrets" in text(site.recorded()[0], "message")
 
 
-@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", ""), Invalid(422, "Invalid", ""), ApiError(500, "", "")])
-async def test_a_machine_whose_secret_is_refused_delays_no_other(error: ApiError) -> None:
-    site = Site()
-    site.add_machine("v")
-    site.add_machine("x")
-    created: set[str] = set()
-
-    def refuse_one(secret: JsonObject) -> JsonObject:
-        if text(secret, "metadata", "name") == "w-attestation-challenge":
-            raise error
-        created.add(text(secret, "metadata", "name"))
-        return secret
-
-    site.api.answers[SECRETS] = refuse_one
-    async with site.running():
-        await until(lambda: created == {"v-attestation-challenge", "x-attestation-challenge"}, "the others' Secrets")
-
-
 @pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", ""), ApiError(500, "", "")])
 async def test_a_refused_secret_is_tried_again(error: ApiError) -> None:
     site = Site()
@@ -280,16 +253,6 @@ async def test_a_refused_secret_is_tried_again(error: ApiError) -> None:
         await until(lambda: site.api.count("POST", SECRETS) >= 2, "the refusal")
         del site.api.answers[SECRETS]
         site.now += 73.0  # the period's longest
-        await until(lambda: OWN in site.api.objects, "the Secret")
-
-
-async def test_a_configuration_without_an_owner_is_looked_at_again() -> None:
-    site = Site()
-    site.api.put(f"{CONFIGS}/w", own_config(owners=()))
-    async with site.running():
-        await until(lambda: site.api.count("GET", f"{CONFIGS}/w") > 0, "a look")
-        assert OWN not in site.api.objects
-        site.api.put(f"{CONFIGS}/w", own_config())
         await until(lambda: OWN in site.api.objects, "the Secret")
 
 
@@ -351,14 +314,6 @@ def test_the_webhook_refers_to_the_secret_and_tells_the_agent_where_it_will_be()
     again = decided(stored)
     assert isinstance(again, Allow)
     assert again.outcome is AdmissionOutcome.UNCHANGED
-
-
-def test_a_composite_proof_gets_the_secret_too() -> None:
-    whole = with_id(config())
-    verdict = decided(whole, policy=creating("composite", composite={"allOf": ["tpm", "challenge"]}))
-    assert isinstance(verdict, Change)
-    [command] = strings(made_of(whole, verdict.patch), "spec", "preKubeadmCommands")
-    assert f"--set 'challenge={{\"secretFile\":\"{SECRET_FILE}\"}}' --set 'tpm={{}}'" in command
 
 
 POOL: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool", "uid": "p"}

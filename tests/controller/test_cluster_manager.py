@@ -179,32 +179,6 @@ class World:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_cluster_is_connected_once_and_each_controller_runs_in_it() -> None:
-    world = World()
-    async with world.running():
-        await until(lambda: world.first.running == world.second.running == 1)
-        world.changes.cluster_changed(KEY, frozenset({"tpm://1"}))
-        world.changes.cluster_changed(KEY, None)
-        assert world.first.changes[-2:] == world.second.changes[-2:] == [frozenset({"tpm://1"}), None]
-        await others_run()
-        assert len(world.made) == 1
-    assert world.first.running == world.second.running == 0
-    assert world.made[0].closed
-    assert world.connected is None
-
-
-async def test_a_bug_in_one_controller_restarts_it_alone() -> None:
-    world = World()
-    async with world.running():
-        await until(lambda: world.first.running == world.second.running == 1)
-        world.first.bug.set()
-        await until(lambda: len(world.first.clients) == 2 and world.first.running == 1)
-        assert len(world.second.clients) == 1
-        assert world.second.running == 1
-        assert len(world.made) == 1
-        assert not world.made[0].closed
-
-
 async def test_another_kubeconfig_a_deleted_policy_and_a_deleted_cluster_end_the_connection() -> None:
     world = World()
     async with world.running():

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 
 from nodeattest_controller.runtime.conditions import (
-    ATTEMPTS,
     Condition,
     ConditionStatus,
     Severity,
@@ -15,7 +14,6 @@ from nodeattest_controller.runtime.conditions import (
     with_condition,
 )
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import Conflict
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at
 from nodeattest_sandbox.control_plane import ControlPlane
@@ -67,12 +65,6 @@ def test_a_v1beta1_condition_has_a_severity_where_it_is_false_and_no_generation(
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-def test_others_conditions_stay_word_for_word(version: str) -> None:
-    obj = machine(version, conditions=[OTHERS, {"type": "Z", "status": "Unknown"}])
-    assert patched(with_condition(obj, ATTESTED, NOW), "conditions")[:2] == [OTHERS, {"type": "Z", "status": "Unknown"}]
-
-
-@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
 def test_a_new_reason_or_message_does_not_move_the_time(version: str) -> None:
     reworded = Condition("NodeAttested", ConditionStatus.FALSE, "Another", "other words", Severity.INFO)
     once = applied(machine(version), with_condition(machine(version), REFUSED, NOW))
@@ -119,19 +111,3 @@ async def test_who_writes_something_else_of_the_object_meanwhile_is_no_conflict(
         assert await set_condition(client, path, stale, REFUSED, lambda: LATER)
     assert [entry["status"] for entry in stored(plane, path)] == ["False", "True"]
     assert 409 not in codes(plane, name)
-
-
-async def test_who_is_always_too_late_gives_up(plane: ControlPlane) -> None:
-    path, stale = create(plane, "busy")
-    writes = 0
-
-    def clock() -> datetime:  # asked between each read and its write, where another writes
-        nonlocal writes
-        writes += 1
-        plane.client().patch(path, {"metadata": {"annotations": {"n": str(writes)}}})
-        return NOW
-
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        with pytest.raises(Conflict):
-            await set_condition(client, path, stale, ATTESTED, clock)
-    assert writes == 1 + ATTEMPTS  # the condition alone, then the whole list

@@ -30,7 +30,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube.errors import TooManyRequests, Unreachable
+from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_parsing.objects import text
 from nodeattest_providers.errors import Denied, Reason
@@ -184,18 +184,6 @@ async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_change_while_a_request_is_worked_on_brings_it_back() -> None:
-    api, script = FakeApi(), Scripted()
-    script.results["a"] = Result(waits_for="tpm://a")
-    script.block.clear()
-    add_request(api, "a")
-    async with running(api, script, Metrics()) as (runner, _):
-        await until(lambda: script.seen == ["a"])
-        runner.changed(frozenset({"tpm://a"}))
-        script.block.set()
-        await until(lambda: len(script.seen) == 2)
-
-
 async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in_silence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -209,38 +197,6 @@ async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in
                 await runner.reconcile("a")
     [record] = caplog.records
     assert "again and again" in record.getMessage()
-
-
-async def test_an_api_error_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    api, script = FakeApi(), Scripted()
-    script.results["a"] = Unreachable("no route")
-    add_request(api, "a")
-    with caplog.at_level(logging.WARNING):
-        async with running(api, script, Metrics()):
-            await until(lambda: len(script.seen) == 2)
-    assert any(record.getMessage() == "will try again" for record in caplog.records)
-
-
-async def test_requests_named_by_another_are_looked_at() -> None:
-    api, script = FakeApi(), Scripted()
-    script.results["a"] = Result(requeue_keys=("older",))
-    add_request(api, "a")
-    async with running(api, script, Metrics()):
-        await until(lambda: script.seen == ["a", "older"])
-
-
-async def test_the_end_of_a_runner_leaves_nothing_of_its_cluster_under_way() -> None:
-    api, script, metrics = FakeApi(), Scripted(), Metrics()
-    script.block.clear()
-    add_request(api, "a")
-    async with running(api, script, metrics) as (_, task):
-        await until(lambda: script.seen == ["a"])
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert script.cancelled == ["a"]
-        script.block.set()
-        await others_run()
-        assert script.seen == ["a"]
 
 
 async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -> None:
@@ -314,13 +270,6 @@ def spend(budgets: RequestLimiter) -> None:
     """Spend all that a requester may have judged at once."""
     for number in range(REQUESTER_BURST):
         assert admitted(budgets, request(f"u-{number}", node=f"node-{number}"))
-
-
-def test_requests_over_a_tokens_budget_get_turns_in_the_order_of_asking() -> None:
-    budgets = RequestLimiter(Clock())
-    spend(budgets)
-    delays = [refused(budgets, request(f"late-{number}", node=f"late-{number}")).delay for number in range(3)]
-    assert delays == pytest.approx([1 / REQUESTER_RATE, 2 / REQUESTER_RATE, 3 / REQUESTER_RATE])
 
 
 def test_a_turn_is_kept_however_often_the_request_is_woken_and_is_used_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
@@ -14,7 +13,6 @@ from nodeattest_controller.controllers.csr import checks as csr_checks
 from nodeattest_controller.controllers.csr.checks import CSRFacts
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
-from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.csr_request import RequestState
 from nodeattest_controller.verification.checks import Needs, Pipeline, RequestCheck, Round, Stage
 from nodeattest_controller.verification.facts import FactSource, RequestFacts
@@ -108,22 +106,6 @@ async def test_every_check_of_a_client_request_runs_in_the_declared_order(pki: C
             *declared(Purpose.CLIENT, Round.FINAL),
             *declared(Purpose.CLIENT, Round.FINAL, Stage.ISSUE),
         ]
-
-
-async def test_the_checks_of_a_first_request_run_until_its_challenge(pki: ClusterPki) -> None:
-    async with World(pki, TwoRounds()).running() as world:
-        world.verifier.answer = ChallengeRequired("{}")
-        world.file()
-        ran: list[str] = []
-
-        class Recording(Evaluator):
-            _pipeline = recording(csr_checks.CHECKS, ran)
-
-        evaluator = Recording(world.facts_of, provider_id_oid=PROVIDER_ID_OID)
-        with pytest.raises(ChallengeRequired):
-            await evaluator.evaluate(world.workload, evaluator.parse_request(world.csr()), RequestState.PENDING)
-        wanted = declared(Purpose.CLIENT, Round.FIRST)
-        assert ran == wanted[: wanted.index(csr_checks.VERIFICATION) + 1]
 
 
 async def file_serving(world: World) -> None:
@@ -236,9 +218,3 @@ async def test_no_check_of_an_attested_request_asks_for_more_than_it_declares_an
         assert await too_costly(csr_checks.CHECKS, make_facts()) == set()
         asking |= await asks_enough(csr_checks.CHECKS, make_facts)
     assert asking == {check.name for check in csr_checks.CHECKS}
-
-
-def test_the_lists_are_no_setting() -> None:
-    """No parameter of a public constructor, and no attribute of the settings, changes what is checked."""
-    for evaluator in (Evaluator, KubeletServingEvaluator):
-        assert not {"checks", "pipeline"} & set(inspect.signature(evaluator).parameters)

@@ -43,14 +43,6 @@ def about(plane: ControlPlane, name: str) -> list[JsonMap]:
     return [one for one in plane.client().list(EVENTS) if text_at(one, "involvedObject", "name") == name]
 
 
-async def test_an_event_names_its_object_and_says_why(plane: ControlPlane, recorder: EventRecorder) -> None:
-    recorder.record(machine("told"), "Warning", "NodeNameMismatch", "expected this, got that")
-    await recorder.drain()
-    event = about(plane, "told")[0]
-    assert text_at(event, "involvedObject", "kind") == "Machine"
-    assert (text_at(event, "reason"), text_at(event, "message")) == ("NodeNameMismatch", "expected this, got that")
-
-
 async def test_what_a_node_said_forges_no_line_of_an_event(plane: ControlPlane, recorder: EventRecorder) -> None:
     recorder.record(machine("forged"), "Warning", "NodeNameMismatch", "got a\nNormal\x1b[2J")
     await recorder.drain()

@@ -6,14 +6,12 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
-from typing import cast
 
 import pytest
 from counted_calls import calls
 from fake_api import FakeApi
-from management_kit import CAPI, POLICIES, add_cluster, add_policy, cached, management_api
+from management_kit import CAPI, add_cluster, add_policy, cached, management_api
 from polling import Turns, until
 
 from nodeattest_controller.controllers.auto_approval.permissions import (
@@ -22,27 +20,19 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     binds_joiners_or_nodes,
     bootstrap_groups_of,
     grant_of,
-    is_attested,
     nominal_permissions,
     permissions_of_role,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
-from nodeattest_controller.controllers.node_attested.conditions import Known, condition_of_pool
-from nodeattest_controller.controllers.policy_status.decide import evaluate
-from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
-from nodeattest_controller.model.policy import parse_attestation_policy, selects
+from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.indexes import LOADED, ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import without_managed_fields
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
-from nodeattest_kube.store import BATCH
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import ProviderName
+from nodeattest_providers.errors import Denied
 
 BLUE = ClusterKey("fleet/blue")
 MANY = 100_000
@@ -76,21 +66,6 @@ def machine(name: str = "m", *, addresses: int = 0, cluster: str = "blue") -> Js
 # What such an object means
 
 
-def test_a_pool_at_cluster_apis_bound_is_read_and_one_above_is_waited_for_with_both_numbers() -> None:
-    inventory = Inventory()
-    inventory.put_pool("fleet/p", pool(MAX_INSTANCES))
-    [member] = inventory.members(BLUE, f"x://{MAX_INSTANCES - 1}")
-    check_machine_ready(member)
-    inventory.put_pool("fleet/p", pool(MAX_INSTANCES + 1))
-    [member] = inventory.members(BLUE, "x://0")
-    with pytest.raises(Unavailable, match=Reason.MACHINE_TOO_LARGE) as waits:
-        check_machine_ready(member)
-    assert "MachinePool p" in waits.value.detail
-    assert str(MAX_INSTANCES) in waits.value.detail
-    inventory.put_pool("fleet/p", pool(1))
-    check_machine_ready(*inventory.members(BLUE, "x://0"))
-
-
 def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_machine() -> None:
     inventory = Inventory()
     inventory.put_pool("fleet/large", pool(MANY, "large"))
@@ -103,12 +78,6 @@ def test_a_pool_that_is_not_read_may_list_every_instance_of_its_cluster_and_no_m
     assert [one.name for one in inventory.members(ClusterKey("fleet/green"), "y://0")] == ["elsewhere"]
     assert {one.name for one in inventory.members_of(BLUE)} == {"m", "honest"}
     assert inventory.members(BLUE, "") == [], "a request without a provider ID names no member"
-
-
-def test_the_condition_of_a_pool_that_is_not_read_says_so() -> None:
-    told = condition_of_pool([], datetime(2026, 1, 1, tzinfo=UTC), flaw=pool_view(pool(MANY)).pool.flaw)
-    assert (told.status, told.reason) == ("Unknown", Known.TOO_MANY_INSTANCES)
-    assert str(MAX_INSTANCES) in told.message
 
 
 def parses(action: Callable[[], object]) -> int:
@@ -153,14 +122,6 @@ def test_a_lookup_costs_the_same_with_one_pool_and_with_a_thousand(size: int) ->
     for number in range(2, 1000):
         add(number)
     assert lookups() == with_two
-
-
-@pytest.mark.parametrize("obj", [machine(addresses=30_000), pool(MANY)], ids=["machine", "pool"])
-def test_an_object_of_a_cluster_that_nobody_asks_for_is_not_read(obj: JsonObject) -> None:
-    inventory = Inventory()
-    put = inventory.put_pool if obj["kind"] == "MachinePool" else inventory.put_machine
-    assert calls(lambda: put("fleet/x", obj)) < 100
-    assert put("fleet/x", obj) is None
 
 
 def test_a_change_of_a_large_list_costs_no_more_than_one_at_the_bound() -> None:
@@ -214,31 +175,6 @@ async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> N
     assert len(list(cache.values())) == 71
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-
-
-def test_a_namespace_has_at_most_as_many_bytes_as_it_leaves() -> None:
-    budget = MemoryBudget(100_000, objects=10_000)
-    assert [budget.take(f"a/{number}", 100) for number in range(1_000)].count(True) == 500
-    assert [budget.take(f"b/{number}", 100) for number in range(1_000)].count(True) == 250
-    for number in range(500):
-        budget.release(f"a/{number}")
-    assert budget.left == 75_000
-    assert budget.take("a/again", 100)
-
-
-def test_collections_with_one_pool_share_its_bytes_and_a_namespaces_share_of_them() -> None:
-    """Seen: each kind of the management cluster's objects could take 1 GiB of a container of 512 MiB."""
-    pool = MemoryPool(100_000)
-    machines, secrets = MemoryBudget(pool, objects=10_000), MemoryBudget(pool, objects=10_000)
-    assert [machines.take(f"a/{number}", 100) for number in range(400)].count(True) == 400
-    assert [secrets.take(f"a/{number}", 100) for number in range(1_000)].count(True) == 100, "half of all, of any kind"
-    assert [secrets.take(f"b/{number}", 100) for number in range(1_000)].count(True) == 250
-    assert (pool.used, machines.left, secrets.left) == (75_000, 25_000, 25_000)
-    with machines.listing():
-        assert all(machines.take(f"a/{number}", 100) for number in range(100))
-        assert secrets.left == 25_000, "a list that is not complete frees nothing for others"
-        machines.keep_listed()
-    assert (pool.used, secrets.left) == (45_000, 55_000)
 
 
 def test_a_namespace_gets_no_more_memory_by_more_clusters_and_gives_it_back_with_them() -> None:
@@ -312,14 +248,6 @@ async def test_caches_that_list_at_once_stay_within_one_bound_and_a_namespace_wi
     await asyncio.gather(*running, return_exceptions=True)
 
 
-async def test_a_namespaces_policies_and_clusters_are_compared_in_slices() -> None:
-    many: list[JsonObject] = [{"metadata": {"namespace": "a", "name": f"n{number}"}} for number in range(100)]
-    async with Turns() as turns:
-        found = await evaluate(many, many, lambda _policy: None, lambda _cluster, _policy: 0)
-    assert len(found) == len(many)
-    assert turns.count >= len(many) * len(many) // BATCH
-
-
 async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_it_changes() -> None:
     api = management_api()
     for number in range(50):
@@ -347,24 +275,7 @@ async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_i
         assert parses(lambda: [management.policy_of(cluster) for cluster in clusters]) == 1
 
 
-async def test_policies_and_clusters_of_other_namespaces_cost_a_lookup_nothing() -> None:
-    api = management_api()
-    add_cluster(api)
-    add_policy(api)
-    elsewhere = POLICIES.replace("/fleet/", "/a-flood/")
-    for number in range(300):
-        api.put(f"{elsewhere}/p{number}", {"kind": "NodeAttestationPolicy", "metadata": {}, "spec": {}})
-        add_cluster(api, f"c{number}", namespace="a-flood", kubeconfig=None)
-    async with cached(api, ChangeBus()) as management:
-        assert calls(lambda: management.policies("fleet")) < 20
-        assert calls(lambda: management.clusters_in("fleet")) < 50
-        assert len(management.clusters_in("a-flood")) == len(management.policies("a-flood")) == 300
-
-
 # Large objects of one tenant: what they cost the controller of all grows with their size, and no faster
-
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 LARGE = 1_400_000
@@ -456,56 +367,3 @@ def test_a_binding_of_very_many_subjects_costs_a_few_calls_each() -> None:
     assert calls(lambda: grant_of(binding, granted)) <= 100 + 16 * count
     assert calls(lambda: binds_joiners_or_nodes(binding)) <= 100 + 16 * count
     assert calls(lambda: bootstrap_groups_of(binding)) <= 100 + 16 * count
-
-
-def test_labels_of_a_cluster_cost_a_policy_that_selects_it_nothing() -> None:
-    policy: JsonObject = {
-        "spec": {
-            "clusterSelector": {
-                "matchLabels": {"a": "b"},
-                "matchExpressions": [{"key": "k", "operator": "DoesNotExist"}],
-            }
-        }
-    }
-    small: JsonObject = {"metadata": {"labels": {"a": "b"}}}
-    large: JsonObject = {"metadata": {"labels": {**named(LARGE // 12), "a": "b"}}}
-    assert selects(policy, small)
-    assert selects(policy, large)
-    assert calls(lambda: selects(policy, large)) == calls(lambda: selects(policy, small))
-
-
-def test_a_node_of_any_size_costs_the_audit_the_same() -> None:
-    inventory = Inventory()
-    node: JsonObject = {"metadata": {"name": "n", "uid": "u"}, "spec": {"providerID": "x://1"}}
-    status: JsonObject = {
-        "images": times(SENT // 6, {"names": ["i"], "sizeBytes": 1}),
-        "addresses": times(SENT // 6, ADDRESS),
-        "conditions": times(SENT // 6, CONDITION),
-    }
-    large: JsonObject = {**node, "metadata": {**cast("JsonObject", node["metadata"]), **named(5)}, "status": status}
-    small_calls = calls(lambda: is_attested(node, BLUE, inventory, NOW))
-    assert calls(lambda: is_attested(large, BLUE, inventory, NOW)) == small_calls
-
-
-def kubeadm_config(files: int, commands: int = 0) -> JsonObject:
-    return {
-        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1",
-        "kind": "KubeadmConfig",
-        "metadata": {"name": "c", "namespace": "fleet"},
-        "spec": {
-            "files": [{"path": f"/etc/f{number}", "content": "x"} for number in range(files)],
-            "preKubeadmCommands": [f"echo {number}" for number in range(commands)],
-            "joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": {"provider-id": "x://1"}}},
-        },
-    }
-
-
-@pytest.mark.parametrize(("files", "commands"), [(4_000, 0), (0, 8_000), (2_000, 4_000)])
-def test_a_configuration_of_thousands_of_files_and_commands_is_refused_at_a_cost_that_grows_with_them(
-    files: int, commands: int
-) -> None:
-    def refused(part: int) -> None:
-        with pytest.raises(RenderingRefused, match="with room for ours within"):
-            render(kubeadm_config(files // part, commands // part), RenderOptions(provider=ProviderName("tpm")))
-
-    assert calls(lambda: refused(1)) <= 2.1 * calls(lambda: refused(2))

@@ -18,7 +18,7 @@ from nodeattest_parsing.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonValue
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ProviderID
+from nodeattest_providers.identifiers import ANNOTATION_REASON, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
 
 EXPECTED: Final = ProviderID("metal3://fleet/rack-1/m-1")
@@ -87,36 +87,6 @@ async def test_a_refusal_is_told_at_the_machine_of_the_token(pki: ClusterPki) ->
         assert (text(event, "involvedObject", "kind"), text(event, "involvedObject", "name")) == ("Machine", "m-1")
 
 
-async def test_a_request_without_a_provider_id_is_told_it_and_never_verified(pki: ClusterPki) -> None:
-    verifier = OneRound()
-    async with late(pki, verifier) as world:
-        ask(world, provider_id="")
-        assert await decided(world) == Reason.PROVIDER_ID_REQUIRED
-        assert world.annotation(ANNOTATION_PROVIDER_ID) == EXPECTED
-        await world.events.drain()
-        assert world.warnings() == []  # a normal step of a join
-        assert verifier.calls == 0
-        assert world.attestations() == []
-
-
-async def test_an_infrastructure_machine_of_another_owner_gives_no_provider_id(pki: ClusterPki) -> None:
-    async with late(pki) as world:
-        put_metal3(world, "m-1", owner="m-2")
-        await world.settle()
-        ask(world, provider_id="")
-        assert await decided(world) == Reason.PLATFORM_UNAVAILABLE
-
-
-async def test_a_provider_id_that_another_machine_will_have_by_its_expression_is_refused(pki: ClusterPki) -> None:
-    async with late(pki) as world:
-        put_machine(world, "m-2", "fedcba", host="rack-2")
-        put_host(world, "rack-2", consumer="m-2")
-        put_metal3(world, "m-1", host="", provider_id="metal3://fleet/rack-2/m-2")
-        await world.settle()
-        ask(world, provider_id="metal3://fleet/rack-2/m-2")
-        assert await decided(world) == Reason.MACHINE_AMBIGUOUS
-
-
 async def test_once_cluster_api_has_another_provider_id_the_node_and_its_token_are_refused(pki: ClusterPki) -> None:
     async with late(pki) as world:
         ask(world)
@@ -128,22 +98,6 @@ async def test_once_cluster_api_has_another_provider_id_the_node_and_its_token_a
         assert await decided(world, "r-2") == Reason.PROVIDER_ID_CHANGED
         ask(world, "r-3", provider_id="metal3://fleet/rack-9/m-1")
         assert await decided(world, "r-3") == Reason.PROVIDER_ID_CHANGED
-
-
-async def test_a_token_that_two_machines_name_is_denied_and_one_that_a_foreign_object_names_is_not(
-    pki: ClusterPki,
-) -> None:
-    async with late(pki) as world:
-        foreign = "/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/fleet/kubeadmconfigs/foreign"
-        copied = world.management_api.objects[foreign.replace("foreign", "m-1")]
-        world.management_api.put(foreign, {**copied, "metadata": {"name": "foreign", "namespace": "fleet"}})
-        await world.settle()
-        ask(world, provider_id="")
-        assert await decided(world) == Reason.PROVIDER_ID_REQUIRED
-        put_machine(world, "m-2", "abcdef", host="rack-2")
-        await world.settle()
-        ask(world, "r-2", provider_id="")
-        assert await decided(world, "r-2") == Reason.MACHINE_AMBIGUOUS
 
 
 async def test_a_request_waits_for_its_own_machine_and_no_other(pki: ClusterPki) -> None:

@@ -56,13 +56,6 @@ def test_a_json_record_says_when_how_bad_where_what_and_about_what() -> None:
     }
 
 
-def test_a_text_record_is_one_readable_line() -> None:
-    written = line(TextFormatter(), "request approved", csr="csr-1", why="two words", n=3)
-    assert written == (
-        '2023-11-14T22:13:20.250000Z INFO    request approved logger=room.module csr=csr-1 why="two words" n=3'
-    )
-
-
 @given(st.text(), st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.text() | st.floats() | st.binary()))
 def test_no_value_breaks_the_line(message: str, values: dict[str, object]) -> None:
     for formatter in (JsonFormatter(), TextFormatter()):

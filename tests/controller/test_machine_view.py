@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders import make_member
 
-from nodeattest_controller.model.machine_view import ContractReference, view_of_machine, views_of_pool
+from nodeattest_controller.model.machine_view import ContractReference, view_of_machine
 from nodeattest_controller.model.node_names import NameSources, claimed_names, node_names
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -76,32 +76,6 @@ def test_a_label_of_any_value_makes_a_machine_one_of_the_control_plane(value: st
     assert not view_of_machine(annotated).is_control_plane
 
 
-def test_the_spec_names_the_cluster_and_a_label_does_not() -> None:
-    odd = machine()
-    odd["metadata"] = {"name": "m", "namespace": "fleet", "labels": {"cluster.x-k8s.io/cluster-name": "other"}}
-    assert view_of_machine(odd).cluster_name == "c"
-
-
-def test_the_inventory_finds_by_exact_provider_id_within_the_cluster() -> None:
-    inventory = Inventory()
-    inventory.put_machine("fleet/a", machine("a", provider_id="x://1"))
-    inventory.put_machine("fleet/b", machine("b", provider_id="x://10"))
-    assert [m.name for m in inventory.members(CLUSTER, "x://1")] == ["a"]
-    assert inventory.members(cluster_key("fleet", "other"), "x://1") == []
-    assert inventory.members(CLUSTER, "X://1") == []
-
-
-def test_the_inventory_forgets_what_changed_or_went() -> None:
-    inventory = Inventory()
-    inventory.put_machine("fleet/a", machine("a", provider_id="x://1"))
-    inventory.put_machine("fleet/a", machine("a", provider_id="x://2"))
-    assert inventory.members(CLUSTER, "x://1") == []
-    assert len(inventory.members(CLUSTER, "x://2")) == 1
-    inventory.put_machine("fleet/a", None)
-    assert inventory.members(CLUSTER, "x://2") == []
-    assert inventory.members_by_node_name(CLUSTER, "a") == []
-
-
 def test_the_inventory_knows_who_claims_a_name() -> None:
     inventory = Inventory()
     inventory.put_machine("fleet/a", machine("a", provider_id="x://1"))
@@ -114,16 +88,6 @@ def test_the_inventory_knows_who_claims_a_name() -> None:
     full = machine("c", provider_id="x://3", status={"addresses": [{"type": "Hostname", "address": "d.example"}]})
     inventory.put_machine("fleet/c", full)
     assert [m.name for m in inventory.members_by_short_name(CLUSTER, "d")] == ["c"]
-
-
-def test_a_pool_counts_once_where_its_machines_are_listed_too() -> None:
-    pool = machine("pool", providerIDList=["x://1", "x://2"])
-    inventory = Inventory()
-    inventory.put_pool("fleet/pool", pool)
-    assert [m.kind for m in inventory.members(CLUSTER, "x://1")] == ["MachinePool"]
-    inventory.put_machine("fleet/a", machine("a", provider_id="x://1"))
-    assert [m.kind for m in inventory.members(CLUSTER, "x://1")] == ["Machine"]
-    assert len(views_of_pool(pool)) == 2
 
 
 # Which names a machine may have, and from which source

@@ -6,14 +6,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-from importlib import metadata
 from pathlib import Path
 from typing import Self
 
 import pytest
-
-from nodeattest_controller import configfile
-from nodeattest_controller.settings import Settings
 
 COMMAND = str(Path(sys.executable).with_name("node-attestation-controller"))
 
@@ -73,23 +69,6 @@ class Work:
         return self.process.wait(timeout=120), out, err
 
 
-@pytest.mark.parametrize("words", ["version", "--version"])
-def test_version_is_the_distribution_s(words: str) -> None:
-    done = run(words)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == f"node-attestation-controller {metadata.version('nodeattest')}"
-
-
-def test_the_printed_configuration_gives_the_same_settings_again(tmp_path: Path) -> None:
-    printed = run("print-config", "--workers", "3", "--controllers=*,-serving", "--leader-elect=false")
-    assert (printed.returncode, printed.stderr) == (0, "")
-    config = tmp_path / "controller.yaml"
-    config.write_text(printed.stdout)
-    settings = configfile.load(config, identity="replica-a")
-    assert settings == Settings(identity="replica-a", workers=3, controllers=("*", "-serving"), leader_elect=False)
-    assert run("print-config", "--config", str(config)).stdout == printed.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -108,27 +87,6 @@ def test_a_user_s_mistake_is_one_line_and_exit_code_2(arguments: tuple[str, ...]
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith("node-attestation-controller: ")
-    assert message in line
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{tmp: {}}", "did you mean .platforms.tpm?"),
-        ("{wholly-unknown: {}}", "known are "),
-        ("{tpm: {region: x}}", ".platforms.tpm: expected no settings of its own, got 'region'"),
-    ],
-)
-@pytest.mark.parametrize("command", ["run"])
-def test_a_wrong_platform_is_told_at_the_start_with_file_and_field(
-    tmp_path: Path, command: str, section: str, message: str
-) -> None:
-    config = tmp_path / "controller.yaml"
-    config.write_text(f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\nplatforms: {section}\n")
-    done = run(command, "--config", str(config))
-    assert (done.returncode, done.stdout) == (2, "")
-    [line] = done.stderr.splitlines()
-    assert line.startswith(f"node-attestation-controller: {config}: .platforms.")
     assert message in line
 
 
@@ -161,10 +119,3 @@ def test_a_second_signal_ends_it_at_once() -> None:
         assert work.line() == "still busy"
         work.process.send_signal(signal.SIGTERM)
         assert work.end()[0] == -signal.SIGTERM
-
-
-def test_a_cancellation_that_nobody_asked_for_is_an_error() -> None:
-    with Work("raise asyncio.CancelledError") as work:
-        code, _, err = work.end()
-    assert code == 1
-    assert "CancelledError" in err

@@ -9,13 +9,11 @@ import pytest
 import yaml
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.auto_approval import approval_block, permissions
 from nodeattest_controller.controllers.bootstrap_config import config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
 from nodeattest_controller.main import run
 from nodeattest_controller.model import attestation, policy
 from nodeattest_controller.model import webhook_configuration as webhook_label
-from nodeattest_controller.runtime import challenge_keys, workload_client
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.front import tokenreview
 from nodeattest_parsing.objects import items, mapping, strings, text
@@ -109,28 +107,6 @@ def test_rbac_has_no_wildcard_but_the_kinds_of_infrastructure_providers() -> Non
             assert set(strings(rule, "verbs")) == {"get", "list", "watch"}
 
 
-def test_rbac_names_the_lease_and_the_secret_that_the_controller_uses() -> None:
-    named = {name for rule in rules_of("rbac", "Role") for name in strings(rule, "resourceNames")}
-    assert named == {Settings(identity="replica-a").lease_name, challenge_keys.SECRET_NAME}
-    bindings = {name for rule in rules_of("workload-rbac", "ClusterRole") for name in strings(rule, "resourceNames")}
-    assert {workload_client.KUBEADM_BINDING, workload_client.BOOTSTRAP_BINDING} <= bindings
-
-
-def test_in_tree_signers_are_approved_for_kubelets_serving_only_and_never_signed_for() -> None:
-    signers = [rule for rule in rules_of("workload-rbac", "ClusterRole") if "signers" in strings(rule, "resources")]
-    allowed = {
-        (name, verb) for rule in signers for name in strings(rule, "resourceNames") for verb in strings(rule, "verbs")
-    }
-    in_tree = {pair for pair in allowed if not pair[0].startswith("cluster.x-k8s.io/")}
-    assert in_tree == {(names.KUBELET_SERVING_SIGNER, "approve")}
-
-
-def test_secrets_outside_the_own_namespace_are_only_read() -> None:
-    for rule in rules_of("rbac", "ClusterRole"):
-        if "secrets" in strings(rule, "resources"):
-            assert set(strings(rule, "verbs")) == {"get", "list", "watch"}
-
-
 def test_the_operators_role_is_bound_to_nobody_and_reads_no_secret() -> None:
     bindings = [entry for entry in manifests.objects("rbac") if str(entry["kind"]).endswith("RoleBinding")]
     assert "nodeattest:operator" not in {text(entry, "roleRef", "name") for entry in bindings}
@@ -185,56 +161,6 @@ def test_anonymous_reading_is_kubeadm_s_role_to_the_letter() -> None:
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info"], "verbs": ["get"]}
     ]
     assert [text(subject, "name") for subject in items(binding, "subjects")] == ["system:anonymous"]
-
-
-def test_token_controllers_have_roles_in_their_two_namespaces_only() -> None:
-    made = manifests.objects("workload-discovery")
-    assert {str(one["kind"]) for one in made} == {"Role", "RoleBinding"}
-    assert {text(one, "metadata", "namespace") for one in made} == {"kube-system", "kube-public"}
-
-
-def test_bootstrap_token_may_neither_make_nor_watch_secrets_and_only_in_one_namespace() -> None:
-    made = manifests.objects("workload-bootstrap-token")
-    assert {str(one["kind"]) for one in made} == {"Role", "RoleBinding"}
-    assert {text(one, "metadata", "namespace") for one in made} == {"kube-system"}
-    rules = rules_of("workload-bootstrap-token", "Role")
-    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [(["secrets"], ["list", "patch", "delete"])]
-
-
-def test_hardening_may_write_what_is_named_only_and_reads_no_secret() -> None:
-    rules = rules_of("workload-hardening", "Role", "ClusterRole")
-    writing = {
-        (name, verb): set(strings(rule, "resourceNames"))
-        for rule in rules
-        for name in strings(rule, "resources")
-        for verb in strings(rule, "verbs")
-        if verb not in {"get", "list", "watch", "create"}
-    }
-    of_policy = {approval_block.POLICY_NAME}
-    assert writing == {
-        ("clusterrolebindings", "delete"): {permissions.KUBEADM_BOOTSTRAP, permissions.KUBEADM_ROTATION},
-        ("clusterroles", "patch"): {permissions.NODE_CLIENT_ROLE},
-        **{
-            (f"validatingadmissionpolic{ending}", verb): of_policy
-            for ending in ("ies", "ybindings")
-            for verb in ("update", "delete")
-        },
-    }
-    assert {name for rule in rules if "create" in strings(rule, "verbs") for name in strings(rule, "resources")} == {
-        "certificatesigningrequests",
-        "subjectaccessreviews",
-        "validatingadmissionpolicies",
-        "validatingadmissionpolicybindings",
-    }
-    assert "secrets" not in {name for rule in rules for name in strings(rule, "resources")}
-
-
-def test_the_discovery_front_reads_tokens_and_cluster_info_and_writes_nothing() -> None:
-    rules = rules_of("discovery-front", "Role", "ClusterRole")
-    assert {verb for rule in rules for verb in strings(rule, "verbs")} == {"list", "watch"}
-    assert {name for rule in rules for name in strings(rule, "resources")} == {"secrets", "configmaps"}
-    [configmaps] = [rule for rule in rules if "configmaps" in strings(rule, "resources")]
-    assert strings(configmaps, "resourceNames") == ("cluster-info",)
 
 
 def test_a_jwts_group_gets_cluster_info_and_the_manifest_names_it_as_the_webhook_does() -> None:

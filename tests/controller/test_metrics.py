@@ -30,16 +30,6 @@ def series(metrics: Metrics) -> int:
     return sum(1 for line in metrics.render().splitlines() if not line.startswith(b"#"))
 
 
-def test_a_verdict_is_counted_by_provider_verdict_and_reason() -> None:
-    metrics = Metrics()
-    metrics.verdict("ns/a", "tpm", "deny", Reason.QUOTE_NOT_BOUND)
-    metrics.verdict("ns/a", "tpm", "deny", "QuoteNotBound")
-    metrics.verdict("ns/a", "tpm", "approve", "")
-    labels = {"provider": "tpm", "verdict": "deny", "reason": "QuoteNotBound"}
-    assert value(metrics, "nodeattest_verdicts_total", **labels) == 2
-    assert value(metrics, "nodeattest_verdicts_total", provider="tpm", verdict="approve", reason="") == 1
-
-
 def test_unknown_label_values_count_as_other() -> None:
     metrics = Metrics()
     metrics.verdict("made-up", "made-up", "made-up", "made-up")

@@ -322,19 +322,3 @@ async def test_a_cached_decision_and_a_token_of_the_last_hour_are_not_limited_by
     await world.flood_from_everywhere()
     await world.flood(address)
     assert await world.ask("prometheus", address) is LIMITED
-
-
-async def test_strangers_cannot_make_a_known_token_forgotten_and_its_own_reviews_are_limited() -> None:
-    world = World()
-    assert await world.ask("prometheus") is OK
-    for number in range(300):
-        await world.flood(f"10.1.{number}.1", 1)
-        world.now += 1.0
-
-    async def fail(_method: str, _path: str) -> None:
-        raise Unreachable("no route")
-
-    world.api.on_call = fail
-    await world.flood(SCRAPER)
-    away = HTTPStatus.SERVICE_UNAVAILABLE
-    assert [await world.ask("prometheus") for _ in range(8)] == [away] * 5 + [LIMITED] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_attested_kit import ledger, machine, policy, refusal
-from node_attested_site import KEY, Site, prepared
-from polling import until
+from node_attested_kit import KEY, ledger, machine, policy, refusal
+from node_attested_world import NodeAttestedWorld
 
 from nodeattest_controller.controllers.node_attested import conditions as severity
 from nodeattest_controller.controllers.node_attested.conditions import DENIAL_SEVERITIES, DenialSeverity, severity_of
@@ -27,17 +25,13 @@ from nodeattest_controller.controllers.node_attested.decide import (
     node_patch,
 )
 from nodeattest_controller.controllers.node_attested.pending import HELD, MissingMachines
-from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision
+from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.objects import flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.identifiers import Purpose
-from nodeattest_sandbox.control_plane import start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api
+from nodeattest_providers.identifiers import ProviderID
 
 BAD = Reason.PCR_VALUE_NOT_ALLOWED
 ME = machine()
@@ -50,21 +44,6 @@ ACTIONS = [action for action in FailureAction if action is not FailureAction.NON
 def test_nothing_is_done_by_default_nor_in_audit() -> None:
     assert decide(ME, FAILING, policy(FailureAction.NONE), ROOM) is NoAction.LEAVE
     assert decide(ME, FAILING, policy(enforce=False), ROOM) is NoAction.LEAVE
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [Reason.POLICY_INVALID, Reason.SUPERSEDED, Reason.PLATFORM_UNAVAILABLE],
-)
-def test_what_says_nothing_of_the_machine_leads_to_nothing(reason: Reason) -> None:
-    assert decide(ME, ledger(ME, refused=reason), policy(), ROOM) is NoAction.LEAVE
-
-
-def test_a_reset_undoes_nothing_before_the_machine_proves_itself() -> None:
-    word = LastDecision(RESET, "AttestationReset")
-    done = replace(ledger(ME, treated=FailureAction.TAINT), verdict=word, issued=())
-    assert decide(ME, done, policy(), ROOM) == Remediate(FailureAction.TAINT)
-    assert decide(ME, replace(done, treatment=None), policy(), ROOM) is NoAction.LEAVE
 
 
 @pytest.mark.parametrize(
@@ -183,43 +162,24 @@ def test_a_request_that_was_not_evaluated_does_not_count_against_a_machine() -> 
         assert severity_of(refusal(reason, evaluated=False)) is DenialSeverity.NOTHING
 
 
-def test_a_refused_serving_certificate_says_something_of_the_machine_or_nothing() -> None:
-    found = {severity_of(refusal(reason, purpose=Purpose.SERVING)) for reason in Reason}
-    assert found == {DenialSeverity.MACHINE, DenialSeverity.NOTHING}
-
-
 # Machines that are not there yet, or no more, are counted where Nodes are deleted
 
 
 DELETED = ledger(ME, refused=Reason.PCR_VALUE_NOT_ALLOWED, treated=FailureAction.DELETE_NODE)
 
 
-async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_counted(tmp_path: Path) -> None:
-    now = 0.0
-    with start_sandbox(tmp_path, name="management") as plane:
-        install_cluster_api(plane.client())
-        site = Site(prepared(plane).client(), "v1beta1")
-        site.cluster()
-        site.machine("known")
-        site.create("Machine", "nameless", site.template(), {"phase": "Provisioning"})
-        site.pool("pool", "sandbox://pool-0")
-        site.client.patch(f"{site.root}/machinepools/pool", {"spec": {"replicas": 3}})
-        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-            management, ready = (
-                ManagementCache(client, namespace=None, on_change=lambda _key, _ids: None),
-                asyncio.Event(),
-            )
-            task = asyncio.create_task(management.run(ready))
-            await asyncio.wait_for(ready.wait(), 60)
-            # MachinePools are a feature gate of Cluster API, and ``ready`` does not wait for them.
-            await until(lambda: management.object_at("machinepools", "fleet", "pool") is not None)
-            absent = MissingMachines(KEY, management, lambda: now)
-            assert await absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
-            assert await absent.count([]) == 3  # a tainted one that is gone holds no place
-            assert await absent.count([(ME, DELETED)]) == 3
-            assert await absent.count([]) == 4
-            assert await absent.count([(ME, DELETED)]) == 3
-            now = HELD
-            assert await absent.count([]) == 3
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+async def test_what_cluster_api_has_yet_to_bring_up_and_what_was_deleted_is_counted() -> None:
+    now, world = 0.0, NodeAttestedWorld()
+    world.joined(ME)
+    world.machine(replace(machine(1, node=False), provider_id=ProviderID("")))
+    pool = world.management_api.objects[world.pool(machine(2))]
+    mapping(pool, "spec")["replicas"] = 3
+    async with world.running():
+        absent = MissingMachines(KEY, world.management, lambda: now)
+        assert await absent.count([(ME, ledger(ME, treated=FailureAction.TAINT))]) == 3
+        assert await absent.count([]) == 3  # a tainted one that is gone holds no place
+        assert await absent.count([(ME, DELETED)]) == 3
+        assert await absent.count([]) == 4
+        assert await absent.count([(ME, DELETED)]) == 3
+        now = HELD
+        assert await absent.count([]) == 3

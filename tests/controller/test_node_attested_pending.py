@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from node_attested_kit import ISSUED, KEY, NOW, grant, ledger, machine, refusal
+from node_attested_kit import KEY, NOW, grant, ledger, machine, refusal
 
 from nodeattest_controller.controllers.node_attested.conditions import (
     RefusedClaim,
     condition_of_machine,
     condition_of_pool,
-    parse_refused_claim,
 )
 from nodeattest_controller.controllers.node_attested.pending import (
     CLAIM_BURST,
@@ -26,7 +25,7 @@ from nodeattest_controller.controllers.node_attested.refusal_recorder import (
     RECORDS_BURST,
     UnwrittenRefusals,
 )
-from nodeattest_controller.model.attestation import DENIED, Attestation, LastDecision, render_attestation
+from nodeattest_controller.model.attestation import Attestation, render_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.refusals import (
     MAX_MESSAGE,
@@ -132,19 +131,6 @@ def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster() -> Non
     assert reported.count(True) == CLAIMS_BURST
 
 
-def test_a_refusal_before_the_newest_certificate_is_history() -> None:
-    rig = Rig()
-    rig.decisions.refused(refusal(BAD, at=ISSUED - timedelta(seconds=5)))
-    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) is None
-
-
-def test_of_two_refusals_the_one_that_says_more_is_kept() -> None:
-    rig = Rig()
-    rig.decisions.refused(refusal(BAD))
-    rig.decisions.refused(refusal(LESS))
-    assert rig.decisions.verdict(ME.provider_id, ledger(ME)) == LastDecision(DENIED, BAD, NOW)
-
-
 def test_a_node_that_is_refused_for_ever_other_reasons_writes_a_few_times() -> None:
     rig, written = Rig(), 0
     for number in range(100):
@@ -176,13 +162,6 @@ def told(condition: Condition | None) -> tuple[ConditionStatus, str]:
     return condition.status, condition.reason
 
 
-def test_an_attested_machine_says_by_what_and_until_when() -> None:
-    condition = condition_of_machine(JOINED, ledger(JOINED), NOW)
-    assert told(condition) == (ConditionStatus.TRUE, "Attested")
-    assert condition is not None
-    assert condition.message == "by tpm, until 2026-01-14T03:04:05Z"
-
-
 @pytest.mark.parametrize(
     ("reason", "severity"),
     [(Reason.PCR_VALUE_NOT_ALLOWED, Severity.ERROR), (Reason.ATTESTOR_NOT_AUTHORIZED, Severity.WARNING)],
@@ -193,11 +172,6 @@ def test_a_refused_renewal_has_its_reason(reason: Reason, severity: Severity) ->
     assert condition is not None
     assert condition.severity is severity
     assert "good until 2026-01-14" in condition.message
-
-
-def test_a_claim_is_read_back_from_the_message() -> None:
-    claim = RefusedClaim(NOW, BAD)
-    assert parse_refused_claim(condition_of_machine(NEW, None, NOW, claim).message) == claim
 
 
 def test_a_refused_claim_is_in_the_message_of_a_machine_that_has_not_joined_and_nowhere_else() -> None:
@@ -263,17 +237,6 @@ def test_a_flood_is_written_a_few_times_and_takes_no_write_of_the_nodes_own() ->
     assert unwritten.note(refusal(BAD), ledger(ME))
     clock.seconds = 1 / RECORD_RATE
     assert unwritten.note(refusal(BAD, **TOKEN), ledger(ME))
-
-
-def test_what_came_during_a_write_is_still_due() -> None:
-    unwritten = UnwrittenRefusals(Clock())
-    unwritten.note(refusal(BAD), ledger(ME))
-    written = unwritten.get(ME.provider_id)
-    unwritten.note(refusal(BAD, **TOKEN), ledger(ME))
-    unwritten.forget(ME.provider_id, written)
-    assert unwritten.due() == {ME.provider_id}
-    unwritten.forget(ME.provider_id, unwritten.get(ME.provider_id))
-    assert unwritten.due() == set()
 
 
 # What a record keeps of refused requests: the last ones, bounds, and what it does with what it cannot read

@@ -6,7 +6,8 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from csr_world import CAPI, KEY, OneRound, ScriptedApi, World, machine
+from csr_world import CAPI, KEY, OneRound, World, machine
+from fake_api import FakeApi
 
 from nodeattest_controller.model.infrastructure_kinds import HOSTS
 from nodeattest_controller.model.machine_view import MachineView
@@ -31,7 +32,7 @@ class ReadsInfrastructure(OneRound):
     reads_infrastructure = True
 
 
-def serve(api: ScriptedApi, kinds: int) -> None:
+def serve(api: FakeApi, kinds: int) -> None:
     """Let each of so many kinds have a Machine of its own."""
     resources: list[JsonValue] = [{"name": f"kind{number}s", "kind": f"Kind{number}"} for number in range(kinds)]
     api.documents[f"/apis/{GROUP}/v1"] = {"resources": resources}
@@ -46,13 +47,10 @@ async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: Clust
     world, listed = World(pki, ReadsInfrastructure()), asyncio.Event()
     api, platforms = world.management_api, world.management.platforms
     serve(api, 1)
-    answer = api.on_call
-    assert answer is not None
 
     async def slowly(method: str, path: str) -> None:
         if method == "LIST" and "/kind" in path:
             await listed.wait()
-        await answer(method, path)
 
     api.on_call = slowly
     spec: JsonObject = {"providerID": "x://1", "disks": [{"size": 3}], "data": "x" * 2000}

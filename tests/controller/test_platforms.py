@@ -47,11 +47,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
 
 
-def test_settings_that_the_provider_knows_are_taken() -> None:
-    check_platforms({"lunar": {"endpoint": "https://127.0.0.1:1"}}, "c.yaml")
-    check_platforms({"tpm": {}}, "c.yaml")
-
-
 @pytest.mark.parametrize(
     ("name", "section", "said"),
     [
@@ -99,18 +94,6 @@ class Mine(ClusterAPISigner):
 async def test_no_built_in_name_can_be_taken_over(name: str) -> None:
     with pytest.raises(library.SettingsError, match="a name of a built-in provider"):
         await library.run(SETTINGS, {}, signers={name: Mine(name)})
-
-
-async def test_a_signer_may_not_stand_beside_an_entry_point_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = tmp_path / "contosocloud-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: contosocloud\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[nodeattest.signers]\ncontosocloud = contosocloud:Signer\n")
-    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
-    with pytest.raises(library.SettingsError, match="an installed entry point"):
-        await library.run(SETTINGS, {}, signers={"contosocloud": Mine()})
 
 
 async def test_a_signer_that_was_handed_in_is_used_as_it_is_and_left_open() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nodeattest_cli.policy.check import problems
 from nodeattest_controller import manifests
-from nodeattest_controller.model.policy import ServingPolicy, check_authorized, parse_attestation_policy, policy_for
+from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy, policy_for
 from nodeattest_parsing.objects import items, mapping, number, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -32,17 +32,6 @@ def policy(name: str = "p", **spec: JsonValue) -> JsonObject:
 def cluster(labels: dict[str, str] | None = None, **spec: JsonValue) -> JsonObject:
     meta: JsonObject = {"name": "c", "namespace": "fleet", "labels": dict(labels or {})}
     return {"metadata": meta, "spec": dict(spec)}
-
-
-def test_no_policy_lets_nobody_in_and_waits_for_one() -> None:
-    with pytest.raises(Unavailable, match=Reason.POLICY_MISSING):
-        policy_for(cluster(), [])
-
-
-def test_two_policies_at_once_are_denied() -> None:
-    with pytest.raises(Denied, match=Reason.POLICY_INVALID) as refused:
-        policy_for(cluster(), [policy("a"), policy("b")])
-    assert refused.value.got == "a, b"
 
 
 @pytest.mark.parametrize(
@@ -106,48 +95,15 @@ def test_selectors_select_as_in_kubernetes(selector: JsonValue, labels: dict[str
             policy_for(cluster(labels), candidates)
 
 
-def test_an_empty_list_of_attestors_means_none() -> None:
-    with pytest.raises(Denied, match=Reason.ATTESTOR_NOT_AUTHORIZED):
-        check_authorized(parse_attestation_policy(policy(authorizedAttestors=[])), TPM)
-
-
 def test_an_attestor_that_is_not_named_is_denied() -> None:
     with pytest.raises(Denied, match=Reason.ATTESTOR_NOT_AUTHORIZED):
         check_authorized(parse_attestation_policy(policy()), ProviderName("insecure"))
     check_authorized(parse_attestation_policy(policy()), TPM)
 
 
-def test_the_clusters_own_list_narrows_and_never_widens() -> None:
-    wide = policy(authorizedAttestors=["tpm", "aws"])
-    ours = policy_for(cluster(security={"kubeletAuthentication": True, "authorizedAttestors": ["tpm", "gcp"]}), [wide])
-    assert ours.attestors == {TPM}
-
-
 def test_a_cluster_that_turned_kubelet_authentication_off_authorizes_nobody() -> None:
     ours = policy_for(cluster(security={"kubeletAuthentication": False, "authorizedAttestors": ["tpm"]}), [policy()])
     assert ours.attestors == frozenset()
-
-
-def test_an_unknown_enforcement_is_denied() -> None:
-    with pytest.raises(Denied):
-        parse_attestation_policy(policy(enforcement="Sometimes"))
-
-
-@pytest.mark.parametrize(
-    ("section", "serving"),
-    [
-        (None, ServingPolicy(approves_kubelet=False, signs_attested=True)),
-        ({}, ServingPolicy(approves_kubelet=False, signs_attested=True)),
-        ({"kubelet": "Approve"}, ServingPolicy(approves_kubelet=True, signs_attested=True)),
-        ({"kubelet": "Ignore", "attested": "Refuse"}, ServingPolicy(approves_kubelet=False, signs_attested=False)),
-        ({"attested": "Sign"}, ServingPolicy(approves_kubelet=False, signs_attested=True)),
-    ],
-)
-def test_kubelets_requests_are_left_alone_and_attested_ones_signed_unless_told(
-    section: JsonValue, serving: ServingPolicy
-) -> None:
-    found = policy() if section is None else policy(serving=section)
-    assert parse_attestation_policy(found).serving == serving
 
 
 @pytest.mark.parametrize(
@@ -164,12 +120,6 @@ def test_kubelets_requests_are_left_alone_and_attested_ones_signed_unless_told(
 def test_a_serving_section_that_nobody_understands_is_denied(section: JsonValue) -> None:
     with pytest.raises(Denied, match=Reason.POLICY_INVALID):
         parse_attestation_policy(policy(serving=section))
-
-
-def test_the_clusters_own_list_keeps_what_the_policy_says_of_serving() -> None:
-    security: JsonValue = {"kubeletAuthentication": True, "authorizedAttestors": ["tpm"]}
-    found = policy_for(cluster(security=security), [policy(serving={"kubelet": "Approve"})])
-    assert found.serving.approves_kubelet
 
 
 SILENT_SELECTORS: list[tuple[JsonValue, str]] = [

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from bootstrap_config_kit import alone, answer_of, handled, now, review
+from bootstrap_config_kit import alone, answer_of, handled, review
 
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
-from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Refuse, Verdict
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_kube.client import ApiClient
-from nodeattest_parsing.objects import strings, text
+from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse, Verdict
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 API = "attestation.cluster.x-k8s.io/v1alpha1"
@@ -33,23 +31,6 @@ def verdict(after: JsonObject, before: JsonObject | None = None, *, is_unlabelle
 
 
 INVALID = policy(certificateLimetime="1h")
-
-
-@pytest.mark.parametrize(
-    ("after", "before"),
-    [
-        (policy(), policy()),
-        (INVALID, INVALID),
-        ({**INVALID, "metadata": {"name": "metal", "deletionTimestamp": "2026-01-01T00:00:00Z"}}, policy()),
-        ({**INVALID, "kind": "MachineAttestation"}, None),
-        ({**INVALID, "apiVersion": "other.example/v1"}, None),
-    ],
-    ids=["same spec", "same invalid spec", "going away", "another kind", "another group"],
-)
-def test_what_changes_no_spec_of_a_policy_that_stays_is_not_looked_at(
-    after: JsonObject, before: JsonObject | None
-) -> None:
-    assert verdict(after, before) == Allow(AdmissionOutcome.UNCONCERNED)
 
 
 @pytest.mark.parametrize(
@@ -93,16 +74,6 @@ def test_where_the_namespace_has_no_label_no_policy_comes_to_enforce(
         assert found.public.endswith(remedy)
 
 
-def test_without_the_label_a_policy_that_enforced_before_is_taken_with_a_warning() -> None:
-    for after, before in ((policy(env=""), policy()), (policy(certificateLifetime="24h"), policy())):
-        taken = verdict(after, before, is_unlabelled=True)
-        assert isinstance(taken, Allow)
-        assert "kubectl label namespace default" in taken.warnings[0]
-        taken = verdict(after, before)
-        assert isinstance(taken, Allow)
-        assert not taken.warnings
-
-
 async def test_an_api_server_says_by_the_path_that_the_namespace_has_no_label() -> None:
     async with alone() as handler:
         asked = json.dumps(review(policy())).encode()
@@ -110,16 +81,3 @@ async def test_an_api_server_says_by_the_path_that_the_namespace_has_no_label() 
     refused = answer_of(reply.body)
     assert (refused["allowed"], text(refused, "status", "reason")) == (False, "PolicyInvalid")
     assert "kubectl label namespace default" in text(refused, "status", "message")
-
-
-async def test_a_policy_of_a_namespace_that_this_controller_does_not_watch_passes() -> None:
-    def watching(client: ApiClient) -> FactReader:
-        return FactReader(client, namespace="fleet", now=now)
-
-    async with alone(watching) as handler:
-        for asked in (policy(), INVALID):
-            content = json.dumps(review(asked)).encode()
-            for path in (policy_reviewer.PATH, policy_reviewer.UNLABELLED_PATH):
-                passed = answer_of((await handled(handler, "client", content, path=path)).body)
-                assert passed["allowed"] is True
-                assert not strings(passed, "warnings")

@@ -29,11 +29,10 @@ from nodeattest_controller.controllers.policy_status.decide import (
     status_patch,
 )
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
-from nodeattest_controller.metrics import POLICY_REASONS, Metrics
+from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import webhook_configuration as webhook_label
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import WebhookCalls, webhook_calls
-from nodeattest_controller.runtime.guard import LeaderOwnsAll
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_controller.verification.policy_validation import first_flaw
@@ -46,7 +45,6 @@ from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-LATER = datetime(2026, 1, 3, tzinfo=UTC)
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
@@ -141,18 +139,6 @@ def test_where_the_policy_that_would_go_on_is_invalid_both_say_that_no_node_join
         assert patch is not None
         [conflict] = maps_at(map_at(patch, "status"), "conflicts")
         assert "ruling" not in conflict
-
-
-def test_the_metric_knows_every_reason() -> None:
-    assert set(POLICY_REASONS) == {str(why) for why in PolicyReason}
-
-
-def test_what_says_so_already_is_not_written_again() -> None:
-    found = finding(policy(), clusters=(cluster("a"),))
-    patch = status_patch(policy(), found, NOW)
-    assert patch is not None
-    assert map_at(patch, "metadata") == {"resourceVersion": "9"}
-    assert status_patch({**policy(), "status": patch["status"]}, found, LATER) is None
 
 
 def test_a_thousand_conflicts_are_a_status_of_bounded_size() -> None:
@@ -407,23 +393,6 @@ async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_c
         await until(says(plane, path, "Valid"))
     client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
     client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
-
-
-class _Nothing(LeaderOwnsAll):
-    """A replica that does what is of one cluster only."""
-
-    def leads(self) -> bool:
-        return False
-
-    def owns(self, cluster: ClusterKey) -> bool:
-        return True
-
-
-async def test_a_replica_that_is_not_asked_to_writes_no_status(plane: ControlPlane) -> None:
-    path = create_policy(plane.client(), "not-mine")
-    async with working(plane, ownership=_Nothing(lambda: True)) as office:
-        await office.policies_reconciled()
-    assert ready(plane, path) == {}
 
 
 # A policy's spec wakes the clusters beside it, its status does not

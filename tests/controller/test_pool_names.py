@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -157,41 +157,6 @@ async def test_kubelet_of_an_instance_whose_addresses_nobody_lists_is_refused_at
     assert pool.world.condition("Denied", "k-1") == Reason.ADDRESS_NOT_ALLOWED
     [denied] = items(mapping(pool.world.csr("k-1"), "status"), "conditions")
     assert "docs/operate.md#serving-certificates" in text(denied, "message")
-
-
-async def test_a_stolen_pool_token_joins_under_no_name_that_the_registration_does_not_give(pool: Pool) -> None:
-    for other in ("worker-2", "worker-10", "control-plane-1"):
-        thief = replace(pool, node=NodeName(other))
-        assert await thief.join() == "NodeNameMismatch"
-    assert pool.world.attestations() == []
-
-
-async def test_a_host_name_that_a_guest_reports_takes_no_name_that_the_policy_gives_to_another_machine(
-    pool: Pool,
-) -> None:
-    guest = replace(pool, tpm=SoftTpm(), provider_id=ProviderID("metal://rack-1/3"))
-    reported: JsonObject = {"type": "Hostname", "address": NODE}
-    pool.world.management_api.put(f"{CAPI}/machines/m-3", machine("m-3", guest.provider_id, addresses=[reported]))
-    pool.register({"providerID": guest.provider_id, "sha256": guest.tpm.fingerprint})
-    await pool.world.settle()
-    assert await guest.join() == "NodeNameTaken"
-    assert pool.world.attestations() == []
-    assert await pool.join() == ""
-    [record] = pool.world.attestations()
-    sources = ("providerID", "nodeNameSource", "endorsementKeySource")
-    expected = [PROVIDER_ID, "NodeAttestationPolicy nodeName", "on the allow-list"]
-    assert [text(record, "spec", name) for name in sources] == expected
-
-
-async def test_a_registered_name_is_no_other_machines_by_its_first_label_either(pool: Pool) -> None:
-    guest = replace(pool, tpm=SoftTpm(), provider_id=ProviderID("metal://rack-1/3"), node=NodeName("db-1"))
-    reported: JsonObject = {"type": "Hostname", "address": "db-1.other.example"}
-    pool.world.management_api.put(f"{CAPI}/machines/m-3", machine("m-3", guest.provider_id, addresses=[reported]))
-    own: JsonObject = {"providerID": guest.provider_id, "sha256": guest.tpm.fingerprint}
-    pool.register(own, node="db-1.corp.example", infrastructure={"shortNodeNames": True})
-    await pool.world.settle()
-    assert await guest.join() == "NodeNameTaken"
-    assert await replace(pool, node=NodeName("db-1")).join() == ""
 
 
 async def test_an_instance_that_boots_before_it_has_its_machine_waits_for_it(pool: Pool) -> None:

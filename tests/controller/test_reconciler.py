@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import AsyncGenerator, Callable
 from datetime import datetime, timedelta
 
@@ -16,7 +15,6 @@ from csr_world import (
     OWN,
     PROVIDER_ID,
     WAIT_LIMIT,
-    Killed,
     Observed,
     OneRound,
     TwoRounds,
@@ -24,13 +22,13 @@ from csr_world import (
     attested,
     request,
 )
+from fake_api import Killed
 
 from nodeattest_controller.controllers.csr.issuer import clamp_lifetime, is_reusable
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation import IssuedCertificate, reset
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
-from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
 from nodeattest_controller.runtime.workload_client import CURRENT
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_parsing.objects import items, mapping, rfc3339, text
@@ -42,8 +40,6 @@ from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
-    NodeName,
-    ProviderID,
     ProviderName,
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
@@ -73,39 +69,6 @@ def conflicts(world: World) -> float:
         if one.startswith("nodeattest_ledger_conflicts_total ")
     ]
     return float(line.split()[1])
-
-
-async def test_one_tokens_refusals_leave_anothers_and_the_controllers_own_errors_in_the_log(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    def lines(message: str) -> int:
-        return sum(record.getMessage() == message for record in caplog.records)
-
-    caplog.set_level(logging.INFO)
-    world.verifier.answer = denied()
-    flood = [f"flood-{number}" for number in range(40)]
-    for number, name in enumerate(flood):
-        world.file(name, node=NodeName(f"worker-{number}"))
-    world.file("other", username="system:bootstrap:fedcba")
-    for name in flood:
-        await world.reconcile(name)
-    assert lines("refused") == REQUESTER_BURST
-    await world.reconcile("other")
-    assert lines("refused") == REQUESTER_BURST + 1
-    world.verifier.answer = TypeError("no such attribute")
-    for number in range(40):
-        world.file(f"bug-{number}", node=NodeName(f"worker-{number}"))
-        await world.reconcile(f"bug-{number}")
-    assert lines("bug") == 40
-    world.verifier.answer = ChallengeRequired('{"mac": "ours"}')
-    world.file("challenged")
-    await world.reconcile("challenged")
-    path = f"{CSRS}/challenged"
-    meta = mapping(world.csr("challenged"), "metadata")
-    foreign: JsonObject = {**meta, "annotations": {ANNOTATION_CHALLENGE: "{}"}}
-    world.workload_api.put(path, {**world.csr("challenged"), "metadata": foreign})
-    await world.reconcile("challenged")
-    assert lines("overwriting a foreign challenge") == 1
 
 
 # Approve
@@ -152,19 +115,6 @@ async def test_a_death_around_any_write_ends_in_the_one_certificate_of_the_key(
         assert base64.b64decode(text(heir.csr(), "status", "certificate")).decode() == text(entry, "certificate")
         is_recorded = (write, moment) != ("machineattestations", "dies_before")
         assert heir.management_api.writes("machineattestations") == ["POST"] * (1 if is_recorded else 2)
-
-
-async def test_between_record_and_approval_a_read_of_the_lease_confirms_that_the_cluster_is_ours(world: World) -> None:
-    written: list[tuple[int, str]] = []
-
-    async def confirm() -> bool:
-        written.append((len(world.attestations()), world.condition("Approved")))
-        return True
-
-    world.confirm = confirm
-    world.file()
-    assert await world.reconcile() == DONE
-    assert written == [(1, "")]
 
 
 @pytest.mark.parametrize("trouble", [None, ApiError(500, "InternalError", "cannot read the Lease")])
@@ -224,34 +174,6 @@ async def test_a_record_that_was_reset_after_the_evaluation_is_not_published(wor
     verify, world.verifier.verify_client_attestation_data = world.verifier.verify_client_attestation_data, meddle
     assert await world.reconcile() == REQUEUE
     assert world.condition("Approved") == ""
-
-
-async def test_a_controller_whose_clock_is_ahead_signs_for_no_longer_than_the_policy_says(world: World) -> None:
-    world.clock_ahead = timedelta(hours=2)
-    world.now = CREATED + world.clock_ahead
-    world.file()
-    assert await world.reconcile() == DONE
-    assert [issued.not_after for issued in world.observed.issued] == [CREATED + timedelta(days=14)]
-
-
-async def test_an_approval_that_nobody_here_wrote_fails_the_request(world: World) -> None:
-    filed = world.file()
-    conditions: JsonObject = {"conditions": [{"type": "Approved", "status": "True", "reason": "Me"}]}
-    world.workload_api.put(f"{CSRS}/r-1", {**filed, "status": conditions})
-    assert await world.reconcile() == DONE
-    assert world.condition("Failed") == Reason.APPROVED_ELSEWHERE
-    assert world.attestations() == []
-
-
-async def test_the_answered_first_request_is_closed(pki: ClusterPki) -> None:
-    async with World(pki, TwoRounds()).running() as world:
-        first = world.file("first")
-        uid = text(first, "metadata", "uid")
-        world.verifier.answer = attested(FirstRequestRef(name="first", uid=uid))
-        world.file("second", evidence={"name": "first", "uid": uid})
-        await world.seen("first")
-        assert await world.reconcile("second") == DONE
-        assert world.condition("Denied", "first") == Reason.SUPERSEDED
 
 
 def file_both(world: World) -> None:
@@ -387,50 +309,7 @@ async def test_a_wait_ends_in_a_denial(world: World) -> None:
     assert [verdict.evaluated for verdict in world.observed.denied] == [False]
 
 
-async def test_a_bug_waits_as_an_internal_error_and_ends_like_any_wait(world: World) -> None:
-    world.verifier.answer = KeyError("bug")
-    world.file()
-    assert (await world.reconcile()).requeue_after is not None
-    assert world.annotation(ANNOTATION_REASON).startswith(Reason.INTERNAL_ERROR)
-    world.now = CREATED + timedelta(seconds=WAIT_LIMIT + 1)
-    await world.reconcile()
-    assert world.condition("Denied") == Reason.INTERNAL_ERROR
-
-
 # Deny
-
-
-async def test_a_denial_is_written_reported_and_observed(world: World) -> None:
-    world.verifier.answer = denied()
-    world.file()
-    assert await world.reconcile() == DONE
-    assert world.condition("Denied") == Reason.PROOF_INVALID
-    assert [(one.reason, one.evaluated) for one in world.observed.denied] == [(Reason.PROOF_INVALID, True)]
-    await world.events.drain()
-    assert world.warnings() == [Reason.PROOF_INVALID]
-
-
-async def test_what_is_malformed_is_denied_without_a_verification(world: World) -> None:
-    world.file(request="bm90IGFuIGVudmVsb3Bl")
-    assert await world.reconcile() == DONE
-    assert world.condition("Denied") == Reason.ENVELOPE_MALFORMED
-    assert world.verifier.calls == 0
-
-
-class ProvesNoName(OneRound):
-    """A verifier whose proofs name no node, and which says so."""
-
-    def provable_names(self, settings: object, sections: object) -> dict[ProviderID, NodeName]:
-        del settings, sections
-        return {}
-
-
-async def test_a_name_that_is_not_the_machines_is_refused_before_a_platform_is_asked(pki: ClusterPki) -> None:
-    async with World(pki, ProvesNoName()).running() as world:
-        world.file(node=NodeName("worker-2"))
-        await world.reconcile()
-        assert world.condition("Denied") == Reason.NODE_NAME_MISMATCH
-        assert world.verifier.calls == 0
 
 
 async def test_an_audit_decides_attested_requests_as_ever(world: World) -> None:
@@ -498,14 +377,6 @@ async def test_what_is_over_budget_is_requeued_told_and_denied_in_the_end(world:
     assert (await world.reconcile("r-2")).requeue_after is not None
 
 
-async def test_a_conflict_on_the_request_is_no_conflict_of_the_record(world: World) -> None:
-    world.workload_api.fail("PUT", "/approval", Conflict(409, "Conflict", "it changed"))
-    world.file()
-    assert await world.reconcile() == REQUEUE
-    assert conflicts(world) == 0
-    assert await world.reconcile() == DONE
-
-
 # What an API server answers
 
 
@@ -558,14 +429,6 @@ async def test_a_right_that_is_missing_is_raised_and_told(world: World) -> None:
     assert world.warnings() == [Reason.API_UNAVAILABLE]
 
 
-async def test_a_settled_request_is_left_alone(world: World) -> None:
-    world.file()
-    await world.reconcile()
-    writes = len(world.workload_api.writes())
-    assert await world.reconcile() == DONE
-    assert len(world.workload_api.writes()) == writes
-
-
 # Evidence of a version that a provider's signer does not know: the denial names those that it does
 
 
@@ -584,15 +447,6 @@ async def outcome(pki: ClusterPki, signer: OneRound, version: int) -> tuple[str,
         world.workload_api.put(f"{CSRS}/r-1", request("r-1", request=base64.b64encode(raw).decode()))
         await world.reconcile("r-1")
         return world.condition("Denied", "r-1"), world.annotation(ANNOTATION_SUPPORTED_VERSIONS, "r-1")
-
-
-@pytest.mark.parametrize(("signer", "version"), [(OneRound, 1), (TwoVersions, 1), (TwoVersions, 2)])
-async def test_each_version_that_the_signer_knows_is_evaluated(
-    pki: ClusterPki, signer: type[OneRound], version: int
-) -> None:
-    made = signer()
-    assert await outcome(pki, made, version) == ("", "")
-    assert made.calls
 
 
 @pytest.mark.parametrize(("signer", "version", "names"), [(OneRound, 2, "tpm/v1"), (TwoVersions, 3, "tpm/v2,tpm/v1")])
@@ -645,8 +499,3 @@ def at(seconds: float) -> datetime:
 def test_a_certificate_is_handed_out_again_until_a_minute_before_its_end() -> None:
     assert is_reusable(entry(timedelta(hours=1)), at(3539))
     assert not is_reusable(entry(timedelta(hours=1)), at(3540))
-
-
-def test_a_short_certificate_is_handed_out_again_for_three_quarters_of_its_life() -> None:
-    assert is_reusable(entry(timedelta(minutes=1)), at(44))
-    assert not is_reusable(entry(timedelta(minutes=1)), at(45))

@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from bootstrap_config_kit import config, control_plane, subject
-from csr_world import ScriptedApi
+from bootstrap_config_kit import config, subject
+from fake_api import FakeApi
 
 from nodeattest_controller.controllers.bootstrap_config.decide import (
     AdmissionOutcome,
@@ -25,7 +25,6 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
     RefusalReporter,
 )
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
-from nodeattest_kube.errors import Conflict, Forbidden
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -42,7 +41,7 @@ class World:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.api = ScriptedApi()
+        self.api = FakeApi()
         self.api.put(
             POLICY, {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeAttestationPolicy", "spec": {}}
         )
@@ -108,16 +107,6 @@ async def test_a_machine_set_and_its_deployment_are_told_and_the_policy_names_th
     assert "remove it" in str(entry["message"])
 
 
-async def test_a_control_plane_is_told_itself() -> None:
-    world = World()
-    whole = control_plane()
-    whole["metadata"] = {**mapping(whole, "metadata"), "uid": "u-cp"}
-    path = "/apis/controlplane.cluster.x-k8s.io/v1beta2/namespaces/default/kubeadmcontrolplanes/prod-control-plane"
-    world.api.put(path, whole)
-    await world.observe(subject(whole))
-    assert world.told() == [("KubeadmControlPlane", "prod-control-plane")]
-
-
 @pytest.mark.parametrize(
     "about",
     [
@@ -181,22 +170,3 @@ async def test_reviews_that_a_stranger_makes_up_silence_no_api_server() -> None:
         await world.observe(in_namespace(f"n-{number}", owned(name="gone")), client="10.9.9.9")
     await world.observe(owned())
     assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
-
-
-@pytest.mark.parametrize("error", [Forbidden(403, "Forbidden", "no"), Conflict(409, "Conflict", "c")])
-async def test_a_report_that_cannot_be_written_is_logged_once_with_its_remedy(
-    error: Forbidden | Conflict, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = World()
-    world.api.fail("PATCH", "nodeattestationpolicies", error, times=9)
-    for _attempt in range(2):
-        await world.observe(owned())
-    assert caplog.text.count("cannot report a refused configuration") == 1
-
-
-async def test_a_policy_that_cannot_be_used_leaves_the_event() -> None:
-    world = World()
-    world.reporter.observe(owned(), REFUSAL, "prod", None, client="10.0.0.1")
-    await world.reporter.drain()
-    assert len(world.told()) == 2
-    assert world.entries() == []

@@ -129,20 +129,6 @@ def test_a_worker_joins_by_the_agent_and_keeps_what_its_author_wrote(version: st
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_cluster_configuration_makes_no_control_plane_of_a_workers_template_or_its_clones(version: str) -> None:
-    """Infrastructure providers ship such templates; ``kubeadm init`` never runs with them."""
-    plan = RenderOptions(provider=ProviderName("tpm"))
-    template = worker(version, clusterConfiguration={"apiServer": {}})
-    clone = config(version, spec_of(template))
-    cloned: JsonObject = {"cluster.x-k8s.io/cloned-from-groupkind": "KubeadmConfigTemplate.bootstrap.cluster.x-k8s.io"}
-    clone["metadata"] = {**mapping(clone, "metadata"), "annotations": cloned}
-    plain = spec_of(render(worker(version), plan).document)
-    for document in (template, clone):
-        assert spec_of(render(document, plan).document) == {**plain, "clusterConfiguration": {"apiServer": {}}}
-    assert ADOPT_UNIT in str(render(config(version, spec_of(template)), plan).document)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_a_control_plane_joins_attested_and_is_adopted_after_init(version: str) -> None:
     made = spec_of(render(control_plane(version), PLAN).document)
     for role in ("initConfiguration", "joinConfiguration"):
@@ -184,13 +170,6 @@ def test_without_a_proof_the_node_of_init_is_left_as_kubeadm_made_it(version: st
     init = config(version, {name: value for name, value in made.items() if name != "joinConfiguration"})
     assert render(init, plan).changes == ()
     assert render(document, plan).changes == ()
-
-
-def test_nothing_rendered_is_taken_for_a_template_by_clusterctl_or_cloud_init() -> None:
-    plan = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://1", settings={"tcti": "device:/dev/tpmrm0"})
-    made = json.dumps(render(control_plane(), plan).document)
-    assert not {"$", "{%", "{#"} & set(made)
-    assert "{{" not in json.dumps(list(strings(spec_of(render(control_plane(), plan).document), "preKubeadmCommands")))
 
 
 def test_a_file_of_ours_with_another_content_is_replaced_not_believed() -> None:
@@ -283,28 +262,8 @@ def test_a_drop_in_that_cannot_be_read_is_refused() -> None:
         assert "in plain sight" in refused(worker(files=[file]))
 
 
-def test_base64_hides_nothing() -> None:
-    content = "W1NlcnZpY2VdCkV4ZWNTdGFydD0vYmluL2t1YmVsZXQgLS1ib290c3RyYXAta3ViZWNvbmZpZz0vYgo="
-    assert "BootstrapConfigRefused" in refused(
-        worker(files=[{"path": f"{FOLDER}/20-own.conf", "content": content, "encoding": "base64"}])
-    )
-
-
 def test_a_join_of_the_users_own_is_refused() -> None:
     assert "run another" in refused(worker(preKubeadmCommands=["kubelet-authenticator join --server https://x"]))
-
-
-def test_everything_that_contradicts_is_said_at_once() -> None:
-    said = refused(
-        worker(
-            joinConfiguration={
-                "skipPhases": ["kubelet-start"],
-                "nodeRegistration": {"kubeletExtraArgs": args("v1beta2", rotate_certificates="true")},
-            },
-            files=[{"path": "/etc/kubernetes/kubelet.conf", "content": "x"}],
-        )
-    )
-    assert all(word in said for word in ("skipPhases", "rotate-certificates", "kubelet.conf"))
 
 
 @pytest.mark.parametrize("provider", ["tpm", "challenge"])
@@ -358,11 +317,6 @@ AWS: Final = RenderOptions(provider=ProviderName("aws"))
 def test_a_provider_id_beside_a_provider_that_finds_it_is_refused(plan: RenderOptions) -> None:
     assert "with aws, whose metadata service has it" in refused(worker(), plan)
     render(worker(), replace(plan, provider=ProviderName("composite")))
-
-
-def test_settings_that_cloud_init_would_take_for_a_template_are_refused() -> None:
-    plan = RenderOptions(provider=ProviderName("aws"), settings={"endpoint": "http://{{ host }}"})
-    assert "template" in refused(worker(), plan)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,6 @@ from builders import make_member, make_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.infrastructure_kinds import KINDS, Expression, InfrastructureKind, parse_expression
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.policy import TokenBinding
@@ -17,9 +17,6 @@ from nodeattest_controller.model.resolver import (
     ExpectedProviderID,
     Infrastructure,
     check_provider_id,
-    check_provider_id_free,
-    check_record_owner,
-    check_recorded_provider_id,
     check_renewable,
     expected_provider_id,
     host_names,
@@ -58,12 +55,6 @@ def metal(infra: JsonObject | None = None, host: JsonObject | None = None, **cha
     return replace(found, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
 
 
-def joined(machine: MachineView, provider_id: str) -> Attestation:
-    from test_identity_rules import bound
-
-    return replace(bound(machine), provider_id=ProviderID(provider_id))
-
-
 # Selection
 
 
@@ -76,18 +67,41 @@ def test_token_and_provider_id_lead_to_the_same_machine(binding: TokenBinding) -
     assert "node-1" in refused.value.expected
 
 
-def test_a_token_that_no_configuration_names_leaves_the_provider_id_to_decide() -> None:
-    assert select_machine(make_request(), [make_member()], [], REQUIRED) == make_member()
-    for provider_id in ("", "sandbox://node-0"):
-        with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_FOUND):
-            select_machine(make_request(provider_id=provider_id), [], [], REQUIRED)
-
-
 @pytest.mark.parametrize("state", [{"deleting": True}, {"paused": True}, {"bootstrap_ready": False}])
 def test_a_machine_that_is_not_ready_is_told_nothing(state: dict[str, bool]) -> None:
     with pytest.raises((Denied, Unavailable)) as refused:
         select_machine(make_request(provider_id=""), [], [nameless(**state)], REQUIRED)
     assert refused.value.reason in {Reason.MACHINE_DELETING, Reason.MACHINE_NOT_READY}
+
+
+STATED: JsonObject = {"spec": {"providerID": "metal3://stated"}}
+TOLD = ExpectedProviderID(ProviderID("x://1"), "a source")
+PREFIX = ExpectedProviderID(ProviderID("byoh://host/"), "a source", is_prefix=True)
+NO_ID, ITS_ID = make_request(provider_id=""), make_request()
+RECORDED = nameless().with_provider_id("x://1", "a record")
+
+
+@pytest.mark.parametrize(
+    ("check", "reason"),
+    [
+        (lambda: select_machine(NO_ID, [], [make_member(), other()], REQUIRED), Reason.MACHINE_AMBIGUOUS),
+        (lambda: select_machine(ITS_ID, [make_member(), other()], [make_member()], REQUIRED), Reason.MACHINE_AMBIGUOUS),
+        (lambda: expected_provider_id(nameless(), metal(STATED)), Reason.MACHINE_AMBIGUOUS),
+        (lambda: expected_provider_id(RECORDED, metal(STATED)), Reason.PROVIDER_ID_CHANGED),
+        (lambda: check_provider_id(NO_ID, nameless(), PREFIX), Reason.PROVIDER_ID_REQUIRED),
+        (lambda: platform_endorsement_keys(nameless(), SHARED, has_joined=False), Reason.ENDORSEMENT_KEY_UNTRUSTED),
+    ],
+)
+def test_sources_that_contradict_each_other_are_refused(check: Callable[[], object], reason: Reason) -> None:
+    with pytest.raises(Denied) as refused:
+        check()
+    assert (refused.value.reason, refused.value.annotations) == (reason, {})
+
+
+def test_a_request_without_a_provider_id_is_told_which_it_is() -> None:
+    with pytest.raises(Denied, match=Reason.PROVIDER_ID_REQUIRED) as refused:
+        check_provider_id(NO_ID, nameless(), TOLD)
+    assert refused.value.annotations == {ANNOTATION_PROVIDER_ID: "x://1"}
 
 
 # Provider IDs
@@ -107,46 +121,6 @@ def test_the_first_source_of_a_provider_id_decides() -> None:
     assert expected_provider_id(nameless(), metal(kind=InfrastructureKind())) is None
 
 
-def test_an_infrastructure_machine_and_an_expression_that_differ_are_denied() -> None:
-    with pytest.raises(Denied) as refused:
-        expected_provider_id(nameless(), metal({"spec": {"providerID": "metal3://stated"}}))
-    assert refused.value.reason is Reason.MACHINE_AMBIGUOUS
-    assert "metal3://fleet/rack-1/node-0" in refused.value.expected
-    assert "metal3://stated" in refused.value.got
-    expected = expected_provider_id(nameless(), metal({"spec": {"providerID": "metal3://fleet/rack-1/node-0"}}))
-    assert expected is not None
-    assert expected.source == "Metal3Machine spec.providerID"
-
-
-def test_a_record_and_an_infrastructure_machine_that_differ_are_denied() -> None:
-    recorded = nameless().with_provider_id("metal3://fleet/rack-1/node-0", "an expression")
-    expected = expected_provider_id(recorded, metal())
-    assert expected is not None
-    assert expected.value == "metal3://fleet/rack-1/node-0"
-    with pytest.raises(Denied, match=Reason.PROVIDER_ID_CHANGED) as refused:
-        expected_provider_id(recorded, metal({"spec": {"providerID": "metal3://fleet/rack-2/node-0"}}))
-    assert "rack-1" in refused.value.expected
-    assert "rack-2" in refused.value.got
-
-
-def test_a_request_without_a_provider_id_is_told_which_it_is() -> None:
-    expected = ExpectedProviderID(ProviderID("x://1"), "a source")
-    with pytest.raises(Denied, match=Reason.PROVIDER_ID_REQUIRED) as refused:
-        check_provider_id(make_request(provider_id=""), nameless(), expected)
-    assert refused.value.annotations == {ANNOTATION_PROVIDER_ID: "x://1"}
-    with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_FOUND):
-        check_provider_id(make_request(provider_id=""), nameless(), None)
-
-
-def test_a_request_with_another_provider_id_is_denied_and_both_are_named() -> None:
-    expected = ExpectedProviderID(ProviderID("x://1"), "a source")
-    with pytest.raises(Denied, match=Reason.PROVIDER_ID_MISMATCH) as refused:
-        check_provider_id(make_request(provider_id="x://10"), nameless(), expected)
-    assert (refused.value.expected, refused.value.got) == ("x://1 (a source)", "x://10")
-    found = check_provider_id(make_request(provider_id="x://1"), nameless(), expected)
-    assert (found.provider_id, found.provider_id_source, found.is_confirmed) == ("x://1", "a source", False)
-
-
 @pytest.mark.parametrize(
     ("suffix", "matches"),
     [("a", True), ("a-1", True), ("", False), ("a/b", False), ("A", False), ("a.b", False), ("a" * 64, False)],
@@ -155,45 +129,6 @@ def test_a_free_suffix_is_one_dns_label(suffix: str, matches: bool) -> None:
     expected = ExpectedProviderID(ProviderID("byoh://host/"), "s", is_prefix=True)
     assert expected.matches(f"byoh://host/{suffix}") is matches
     assert not expected.matches(f"byoh://host2/{suffix}")
-
-
-def test_a_free_suffix_is_not_told_because_kubelet_needs_the_same_one() -> None:
-    expected = ExpectedProviderID(ProviderID("byoh://host/"), "s", is_prefix=True)
-    with pytest.raises(Denied) as refused:
-        check_provider_id(make_request(provider_id=""), nameless(), expected)
-    assert refused.value.reason is Reason.PROVIDER_ID_REQUIRED
-    assert refused.value.annotations == {}
-    assert "byoh://host/" in refused.value.remedy
-
-
-def test_a_provider_id_that_a_record_and_another_machine_have_is_ambiguous_and_both_are_named() -> None:
-    recorded = other().with_provider_id("sandbox://node-0", "an expression")
-    with pytest.raises(Denied, match=Reason.MACHINE_AMBIGUOUS) as refused:
-        select_machine(make_request(), [make_member(), recorded], [make_member()], REQUIRED)
-    assert "node-1 (an expression)" in refused.value.got
-
-
-def test_until_cluster_api_confirms_it_nothing_else_may_have_the_provider_id() -> None:
-    with pytest.raises(Denied, match=Reason.MACHINE_AMBIGUOUS):
-        check_provider_id_free(nameless().with_provider_id("x://1", "s"), ["Metal3Machine other"])
-    check_provider_id_free(make_member(), ["Metal3Machine other"])
-
-
-def test_a_machine_that_joined_keeps_its_provider_id() -> None:
-    check_recorded_provider_id(make_member(), [joined(make_member(), "sandbox://node-0")])
-    check_recorded_provider_id(make_member(), [replace(joined(make_member(), "x://old"), issued=())])
-    check_recorded_provider_id(make_member(kind="MachinePool"), [joined(make_member(), "x://old")])
-    with pytest.raises(Denied, match=Reason.PROVIDER_ID_CHANGED):
-        check_recorded_provider_id(make_member(), [joined(make_member(), "x://old")])
-
-
-def test_a_node_whose_machine_got_another_provider_id_is_denied_at_once() -> None:
-    record = joined(make_member(), "x://old")
-    renewal = make_request(username="system:node:node-0", provider_id="x://old")
-    with pytest.raises(Denied, match=Reason.PROVIDER_ID_CHANGED):
-        check_record_owner(renewal, record, make_member())
-    check_record_owner(renewal, record, None)
-    check_record_owner(make_request(provider_id="x://old"), record, make_member())
 
 
 def test_a_certificate_that_cannot_be_renewed_waits_for_cluster_api() -> None:
@@ -209,26 +144,19 @@ def annotated(key: str) -> JsonObject:
     return {"metadata": {"name": "rack-1", "namespace": "fleet", "annotations": {ANNOTATION_TPM_ENDORSEMENT_KEY: key}}}
 
 
+SHARED = metal(host=annotated(KEY), keys_of_several_hosts=frozenset({KEY}))
+
+
 def test_a_host_object_gives_names_and_keys_only_where_the_policy_takes_them() -> None:
     found = metal(host=annotated(KEY))
     assert host_names(found) == {"BareMetalHost": ("rack-1",)}
     assert list(platform_endorsement_keys(nameless(), found, has_joined=False).values()) == [KEY]
+    assert list(platform_endorsement_keys(nameless(), SHARED, has_joined=True).values()) == [KEY]
+    both = platform_endorsement_keys(nameless(), metal(annotated(OTHER_KEY), annotated(KEY)), has_joined=False)
+    assert sorted(both.values()) == [KEY, OTHER_KEY]
     ignored = replace(found, host_counts=False)
     assert host_names(ignored) == {}
     assert platform_endorsement_keys(nameless(), ignored, has_joined=False) == {}
-
-
-def test_keys_of_infrastructure_machine_and_host_object_are_both_named() -> None:
-    keys = platform_endorsement_keys(nameless(), metal(annotated(OTHER_KEY), annotated(KEY)), has_joined=False)
-    assert sorted(keys.values()) == [KEY, OTHER_KEY]
-    assert {source.split()[0] for source in keys} == {"Metal3Machine", "BareMetalHost"}
-
-
-def test_a_key_of_two_host_objects_binds_no_first_join_and_ends_no_renewal() -> None:
-    shared = metal(host=annotated(KEY), keys_of_several_hosts=frozenset({KEY}))
-    with pytest.raises(Denied, match=Reason.ENDORSEMENT_KEY_UNTRUSTED):
-        platform_endorsement_keys(nameless(), shared, has_joined=False)
-    assert list(platform_endorsement_keys(nameless(), shared, has_joined=True).values()) == [KEY]
 
 
 # Expressions for provider IDs and references to host objects
@@ -315,13 +243,6 @@ METAL3: JsonObject = {
 def test_the_shipped_expressions_give_what_their_providers_set(kind: str, host: JsonObject, expected: str) -> None:
     found = KINDS[GROUP, kind]
     assert found.provider_ids[0].identifier({"infra": METAL3, "host": host}) == expected
-
-
-def test_a_pooled_machine_without_an_address_has_that_of_its_host() -> None:
-    infra: JsonObject = {"spec": {"port": 22, "pool": "p"}}
-    host: JsonObject = {"spec": {"machine": {"address": "192.0.2.9", "port": 2222}}}
-    values = [one.identifier({"infra": infra, "host": host}) for one in KINDS[GROUP, "RemoteMachine"].provider_ids]
-    assert values == ["", "remote-machine://192.0.2.9:2222"]
 
 
 def consumer(**changes: JsonValue) -> JsonObject:

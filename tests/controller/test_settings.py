@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeattest_controller import configfile
-from nodeattest_controller.settings import CONTROLLERS, Settings, split_address
+from nodeattest_controller.settings import CONTROLLERS, Settings
 from nodeattest_serving.bounded_server import SettingsError
 
 HEADER = f"apiVersion: {configfile.API_VERSION}\nkind: {configfile.KIND}\n"
@@ -126,12 +126,6 @@ def test_another_document_is_refused(config: Path, document: str, message: str) 
     assert message in str(refused.value)
 
 
-def test_a_huge_file_is_refused(config: Path) -> None:
-    config.write_text("#" * (1 << 20) + "#")
-    with pytest.raises(SettingsError, match="at most 1048576 bytes"):
-        configfile.load(config, identity="replica-a")
-
-
 def test_a_wrong_flag_names_the_flag() -> None:
     with pytest.raises(SettingsError, match=r"^--certificate-lifetime: expected a duration .* got 'long'$"):
         configfile.load(None, {"certificate_lifetime": "long"}, identity="replica-a")
@@ -219,25 +213,6 @@ def test_a_place_for_issuers_that_cannot_be_is_refused(changes: dict[str, str], 
     with pytest.raises(SettingsError) as refused:
         Settings(identity="replica-a", controllers=("issuer",), **(ISSUERS | changes))  # pyright: ignore[reportArgumentType] - by name
     assert message in str(refused.value)
-
-
-@pytest.mark.parametrize("wanted", [(), ("clusterAPI",), ("ClusterAPI", "Machines")])
-def test_an_inventory_that_nobody_keeps_is_refused_by_name(wanted: tuple[str, ...]) -> None:
-    with pytest.raises(SettingsError, match="inventory: expected one or more of ClusterAPI, MachineRecords, got"):
-        Settings(identity="replica-a", inventory=wanted)
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("127.0.0.1:80", ("127.0.0.1", 80)),
-        (":80", ("", 80)),
-        ("[::1]:0", ("::1", 0)),
-        ("localhost:1", ("localhost", 1)),
-    ],
-)
-def test_addresses_are_go_s(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(address) == parts
 
 
 def test_a_kubeconfig_may_not_lead_to_the_pod_unless_the_operator_allows_it() -> None:

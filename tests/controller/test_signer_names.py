@@ -16,7 +16,6 @@ from policy_kit import NOW, condition_of, create_cluster, create_policy, infra_p
 from polling import until
 
 from nodeattest_controller.controllers.signer_names import (
-    NONE,
     PUBLISHED,
     SignerNamesReconciler,
     Signers,
@@ -50,10 +49,6 @@ def signers(*attestors: str, serves: bool = True, **spec: JsonValue) -> Signers:
 
 def test_one_provider_has_its_two_signers() -> None:
     assert signers("tpm") == Signers(CLIENT + "tpm", SERVING + "tpm")
-
-
-def test_an_empty_list_names_none() -> None:
-    assert signers() == NONE
 
 
 # On an API server
@@ -131,23 +126,6 @@ async def test_a_cluster_of_another_replica_is_left_alone(plane: ControlPlane) -
     async with working(plane, ownership=LeaderOwnsAll(lambda: False)) as office:
         await office.cluster_reconciled("others")
     assert fields_of(plane, "others") == (None, None)
-
-
-async def test_a_restart_writes_nothing_and_takes_back_what_another_published(plane: ControlPlane) -> None:
-    client = plane.client()
-    cluster = create_cluster(client, "restart", labels={"c": "restart"}, infra="restart")
-    policy = create_policy(client, "restart", labels={"c": "restart"})
-    reason = reason_of(plane, cluster)
-    async with working(plane):
-        await until(lambda: reason() == "InStatus")
-    before = client.get(infra_path("restart")), client.get(cluster)
-    async with working(plane) as office:
-        await office.cluster_reconciled("restart")
-    assert (client.get(infra_path("restart")), client.get(cluster)) == before
-    client.delete(policy)
-    async with working(plane):
-        await until(lambda: reason() == "")
-    assert fields_of(plane, "restart") == (None, None)
 
 
 async def test_where_the_definition_prunes_the_fields_annotations_hold_the_names(pruning: ControlPlane) -> None:

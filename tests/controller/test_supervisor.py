@@ -16,7 +16,6 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import SupervisedRunner, supervise
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.periodic import BackoffPolicy, PeriodicReconciler, ResyncConfig
 
 KEY = ClusterKey("fleet/blue")
@@ -169,42 +168,10 @@ def test_a_server_that_asks_to_be_left_alone_is_although_it_is_urgent() -> None:
     assert runs == [0.0, 40.0, 80.0]
 
 
-@pytest.mark.parametrize("turns", range(5))
-async def test_a_cancellation_that_comes_with_a_change_ends_it(turns: int) -> None:
-    looker = Seen([])
-    config = ResyncConfig(spread=0, period=30, min_interval=0, urgent=0, share=0)
-    reconciler = PeriodicReconciler(looker, config, random=lambda: 0.5)
-    task = asyncio.create_task(reconciler.run())
-    await looker.done.wait()
-    for _turn in range(50):
-        await asyncio.sleep(0)
-    reconciler.changed()
-    for _turn in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    done, _pending = await asyncio.wait({task}, timeout=120)
-    assert done == {task}
-
-
 async def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
     looker = Seen([REFUSED, REFUSED, REFUSED, REFUSED, True, REFUSED])
     await go(looks_of(looker), looker.done)
     assert looker.failures == [(1, 0.02), (2, 0.04), (3, 0.08), (4, 0.08), (1, 0.02)]
-
-
-def test_a_change_brings_the_next_look_though_it_is_not_time_yet() -> None:
-    async def main() -> None:
-        looker = Seen([False])
-        looks = looks_of(looker)
-        task = asyncio.create_task(looks.run())
-        await looker.begun.wait()
-        looks.changed()
-        await looker.done.wait()
-        assert now() < QUICK.period
-        task.cancel()
-        assert looker.looks == 2
-
-    run_virtually(main())
 
 
 @pytest.mark.parametrize(("takes", "most"), [(0.1, 61), (1.0, 13), (3.0, 10), (120.0, 1)])
@@ -225,30 +192,6 @@ def test_in_ten_minutes_of_changes_it_looks_less_often_the_longer_it_takes(takes
     reconciler = PeriodicReconciler(Slow(), ResyncConfig(spread=0, share_of_changes=50), clock=now, random=lambda: 0.5)
     look_for(reconciler, 600)
     assert looks in {most - 1, most}
-
-
-def test_what_may_be_told_again_is_forgotten_and_asking_looks_at_no_other() -> None:
-    class Key:
-        looks = 0
-
-        def __hash__(self) -> int:
-            Key.looks += 1
-            return id(self)
-
-    time = [0.0]
-    limiter = EventLimiter(lambda: time[0])
-    keys = [Key() for _ in range(1000)]
-    for number, key in enumerate(keys):
-        assert limiter.allow(key, 1000 - number)
-    Key.looks = 0
-    assert not any(limiter.allow(keys[0], 60) for _ in range(100))
-    assert Key.looks == 100
-    time[0] = 900.0
-    assert not limiter.allow(keys[0], 60)
-    assert len(limiter) == 100
-    time[0] = 1000.0
-    assert limiter.allow(keys[0], 60)
-    assert len(limiter) == 1
 
 
 @pytest.mark.parametrize("first", [False, REFUSED])

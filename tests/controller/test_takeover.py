@@ -16,16 +16,14 @@ from typing import Final
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import CAPI, KEY, NODE, OWN, PROVIDER_ID, OneRound, World, attested, machine
-from fake_api import FakeApi
+from csr_world import CAPI, KEY, NODE, PROVIDER_ID, OneRound, World, attested, machine
 from virtual import now, run_virtually
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE, Result
 from nodeattest_controller.runtime.indexes import AttestationOrder
-from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector
-from nodeattest_kube.errors import Conflict, Unreachable
+from nodeattest_kube.errors import Unreachable
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
@@ -381,40 +379,3 @@ def test_a_watch_that_lags_behind_our_own_writes_takes_nothing_back() -> None:
     assert index.show(11) == "11"
     assert index.show(12) == "12"
     assert not index.show(None)
-
-
-def test_the_end_of_a_predecessor_is_not_that_of_a_record_made_anew() -> None:
-    index = Index()
-    index.show(7)
-    index.order.answered("fleet/a", ("u", "7"), None)  # a write found it gone
-    assert index.write(9, "v") == "9"
-    assert index.write(10, "v") == "10"
-    assert index.show(None) == "10"
-    assert index.show(9, "v") == "10"
-    assert index.show(10, "v") == "10"
-    assert not index.show(None)
-
-
-def test_who_takes_a_cluster_over_does_so_by_a_complete_index_and_not_by_the_cache_before_it() -> None:
-    async def main() -> None:
-        api, count = FakeApi(), 1000
-        api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
-        for number in range(count):
-            meta: JsonObject = {"name": f"a-{number}", "namespace": "fleet"}
-            meta["labels"] = {"cluster.x-k8s.io/cluster-name": "blue"}
-            spec: JsonObject = {"clusterName": "blue", "providerID": f"metal://{number}", "nodeName": f"n-{number}"}
-            api.put(f"{OWN}/machineattestations/a-{number}", {"metadata": meta, "spec": spec})
-        management = ManagementCache(api, namespace=None, on_change=lambda _key, _ids: None)
-        running = asyncio.create_task(management.run(asyncio.Event()))
-        while not api.count("LIST", "machineattestations"):
-            await asyncio.sleep(0)
-        with pytest.raises(Conflict):
-            await management.check_ledgers(KEY)
-        while len(management.inventory.attestations_of(KEY)) < count:
-            await asyncio.sleep(0)
-        await management.check_ledgers(KEY)
-        assert len(management.inventory.attestations_of(KEY)) == count
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    run_virtually(main())

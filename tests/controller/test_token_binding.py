@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders import make_member, make_request
 
-from nodeattest_controller.model.issuance_rules import BOUND_GROUP_PREFIX, bound_group, check_bound_token
+from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
@@ -23,7 +23,6 @@ from nodeattest_controller.model.token_binding import (
 )
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.verifier_interface import NodeRequest
 
 GROUP = "bootstrap.cluster.x-k8s.io"
 REF = ContractReference(GROUP, "KubeadmConfig", "node-0", "v1beta1")
@@ -54,14 +53,6 @@ def test_any_other_token_is_denied_wherever_one_is_named(binding: TokenBinding) 
     assert "abcdef" in denied.expected
     assert "abcdef" not in denied.remedy  # which every holder of a token reads
     check_token_named("fedcba", MEMBER, named("abcdef"), OFF)
-
-
-@pytest.mark.parametrize("found", [None, named(by_file=True)])
-def test_without_a_named_token_required_denies_and_says_what_to_do(found: NamedTokens | None) -> None:
-    denied = refused("abcdef", found, REQUIRED)
-    assert denied.reason is Reason.TOKEN_NOT_NAMED
-    assert "tokenBinding: Preferred" in denied.remedy
-    check_token_named("abcdef", MEMBER, found, PREFERRED)
 
 
 SETTLED: JsonObject = {"status": {"initialization": {"dataSecretCreated": True}}}
@@ -114,27 +105,6 @@ def test_each_place_in_which_a_configuration_names_a_token_counts(told: JsonObje
     assert SECRET not in repr(found)
 
 
-@pytest.mark.parametrize("token", ["abcdef", f"abcdef.{SECRET}\n"])
-def test_what_is_no_token_is_unavailable_and_not_repeated(token: str) -> None:
-    with pytest.raises(Unavailable, match=Reason.BOOTSTRAP_CONFIG_UNREADABLE) as unreadable:
-        named_tokens(config(token))
-    assert SECRET not in str(unreadable.value)
-
-
-@pytest.mark.parametrize(
-    ("status", "settled"),
-    [
-        ({}, False),
-        ({"ready": False}, False),
-        ({"ready": True}, True),
-        ({"dataSecretName": "x"}, True),
-        ({"initialization": {"dataSecretCreated": True}}, True),
-    ],
-)
-def test_a_configuration_is_settled_once_bootstrap_data_was_made(status: JsonObject, settled: bool) -> None:
-    assert named_tokens({"status": status}).settled is settled
-
-
 def test_only_bootstrap_tokens_are_asked_for_and_our_own_group_binds_already() -> None:
     assert asking_token(make_request(username="system:bootstrap:abcdef"), MEMBER) == "abcdef"
     assert asking_token(make_request(username="system:node:node-0"), MEMBER) is None
@@ -159,42 +129,6 @@ def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
 # A token that is bound to a machine is worth this machine and no other
 
 
-CLUSTER, PROVIDER_ID = "fleet/blue", "sandbox://node-0"
-MINE = bound_group(CLUSTER, PROVIDER_ID)
-
-
-def asked_by(*groups: str, username: str = "system:bootstrap:abcdef") -> NodeRequest:
-    request = make_request(provider_id=PROVIDER_ID, username=username)
-    return replace(request, groups=request.groups | set(groups))
-
-
 def test_the_vector_of_the_wire_format_page_is_the_codes() -> None:
     page = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
     assert f"`{bound_group('fleet/blue', 'metal://rack-1/7')}`" in page
-
-
-def test_each_machine_and_cluster_has_its_own_group() -> None:
-    pairs = [
-        (CLUSTER, "a"),
-        ("fleet/blu", "ea"),
-        ("fleet/green", "a"),
-        ("other/blue", "a"),
-        (CLUSTER, "A"),
-        (CLUSTER, ""),
-    ]
-    assert len({bound_group(*pair) for pair in pairs}) == len(pairs)
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [
-        (bound_group(CLUSTER, "sandbox://node-1"),),
-        (MINE, bound_group(CLUSTER, "sandbox://node-1")),
-        (BOUND_GROUP_PREFIX,),
-        (MINE + "0",),
-    ],
-)
-@pytest.mark.parametrize("username", ["system:bootstrap:abcdef", "system:node:node-0"])
-def test_any_other_binding_is_denied_whoever_asks(groups: tuple[str, ...], username: str) -> None:
-    with pytest.raises(Denied, match=Reason.TOKEN_NOT_THIS_MACHINES):
-        check_bound_token(asked_by(*groups, username=username), CLUSTER)

@@ -134,20 +134,6 @@ async def test_a_cluster_that_is_relabeled_is_served_by_one_controller_at_a_time
     assert (len(default.connections), len(blue.connections)) == (3, 2)
 
 
-async def test_a_cluster_with_anothers_mark_is_not_served_and_an_event_says_so() -> None:
-    api = one_cluster()
-    set_mark(api, BLUE)
-    default = Controller(api, None)
-    async with default.running():
-        await until(lambda: bool(events(api)))
-        assert events(api)[0].startswith(f"{BLUE} serves this Cluster, so {DEFAULT} does not")
-        assert not default.connections
-        assert mark(api) == BLUE
-        set_mark(api, None)
-        await until(lambda: default.serves("blue"))
-        assert mark(api) == DEFAULT
-
-
 async def test_a_controller_that_finds_anothers_mark_stops_and_leaves_it() -> None:
     api = one_cluster()
     default = Controller(api, None)
@@ -191,24 +177,6 @@ async def test_a_namespace_has_only_so_many_clusters_and_the_next_waits_for_the_
         api.remove(cluster_path(first))
         await until(lambda: default.serves(other))
         assert not default.serves(first)
-
-
-async def test_a_deleted_cluster_is_no_controllers() -> None:
-    api = one_cluster()
-    default = Controller(api, None)
-    async with default.running():
-        await until(lambda: default.serves("blue"), seconds=20)
-        workload = default.connections[0]
-        assert workload.may_send()
-        cluster = api.objects[cluster_path()]
-        api.remove(cluster_path())
-        await until(lambda: workload.closed, seconds=20)
-        assert not workload.may_send()
-        api.put(cluster_path(), {**cluster, "status": {}})
-        relabel(api, "blue", "blue")
-        async with Controller(api, "blue").running():
-            await until(lambda: mark(api) == BLUE, seconds=20)
-    assert len(default.connections) == 1
 
 
 async def test_a_cluster_is_served_after_the_records_of_its_former_controller_are_here() -> None:
