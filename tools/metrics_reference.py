@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 
 from nodeattest_controller.metrics import Metrics as Controller
 from nodeattest_discovery.front.service import Metrics as Front
-from nodeattest_identity.addon.gateway.metrics import Metrics as Gateway
+from nodeattest_identity.addon.gateway.service import Metrics as Gateway
 from nodeattest_identity.addon.sidecar.service import Metrics as Sidecar
-from nodeattest_identity.serve.metrics import Metrics as Issuer
+from nodeattest_identity.serve.service import Metrics as Issuer
 from tools.markdown_tables import rewrite
 
 SERVERS: Final = {

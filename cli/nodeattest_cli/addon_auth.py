@@ -6,8 +6,9 @@ The sidecar serves plain HTTP only where a flag asks for it. Everything else is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -189,14 +190,14 @@ async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
                 return "the issuer's keys were not read yet"
             return None if services is None else services.unready_reason()
 
-        setup = sidecar_app.VerifierSetup(
-            verifier=verifier,
-            keep=keep,
-            unready_reason=unready_reason,
-            tasks=(lambda: first_keys(keys),) if keys is not None else (),
-        )
+        tasks: list[Callable[[], Awaitable[None]]] = []
+        if keys is not None:
+            tasks.append(partial(first_keys, keys))
         if services is not None:
-            setup = sidecar_app.with_task(setup, services.run)
+            tasks.append(services.run)
+        setup = sidecar_app.VerifierSetup(
+            verifier=verifier, keep=keep, unready_reason=unready_reason, tasks=tuple(tasks)
+        )
         await sidecar_app.run(settings, setup, started=lambda _: None)
 
 

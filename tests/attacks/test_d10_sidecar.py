@@ -17,7 +17,7 @@ from proxy_kit import LOOPBACK, Answer, Seen, exchange, request, upstream
 from token_kit import ISSUER, claims, elliptic, header, token
 
 from nodeattest_identity.addon.sidecar import app
-from nodeattest_identity.addon.sidecar.app import Ports, VerifierSetup
+from nodeattest_identity.addon.sidecar.app import VerifierSetup
 from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import JwtVerifier, parse_review
@@ -25,6 +25,7 @@ from nodeattest_identity.proxy.headers import parse_rule
 from nodeattest_identity.tokens.jwks_cache import StaticKeys
 from nodeattest_parsing.values import JsonObject
 from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_serving.program import Ports
 
 NOW = 1_800_000_000
 OURS, THEIRS = "apps/dashboard", "apps/other"
@@ -91,7 +92,7 @@ async def sidecar(seen: Seen, verifier: Verifier | None = None, *, requests: int
     started: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(settings, parts, started=started.set_result, now=lambda: NOW + 1))
     try:
-        yield (await started).proxy
+        yield (await started).main
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -24,7 +24,6 @@ from polling import eventually
 
 from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
-from nodeattest_identity.addon.gateway.app import Ports
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.service import GatewaySettings
 from nodeattest_identity.addon.gateway.target import API_SERVICE, ROOT
@@ -34,6 +33,7 @@ from nodeattest_sandbox.child_process import Process, wait
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_real
 from nodeattest_sandbox.fleet import create_namespace
 from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_serving.program import Ports
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "dashboard"
 PATH: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy"

@@ -28,8 +28,9 @@ from nodeattest_identity.issuer.documents import (
 )
 from nodeattest_identity.issuer.keys import VerifyingKey, verifying_key
 from nodeattest_identity.serve import app
-from nodeattest_identity.serve.settings import ServeSettings
+from nodeattest_identity.serve.app import ServeSettings
 from nodeattest_kube.client import ApiClient
+from nodeattest_serving.program import Ports
 
 __all__ = [
     "LIMIT", "LOOPBACK", "Answer", "Upstream", "ask", "ask_until", "get", "kubeconfig", "new_key",
@@ -96,9 +97,9 @@ def no_client() -> ApiClient:
 
 
 @asynccontextmanager
-async def running(settings: ServeSettings, connect: Callable[[], ApiClient] = no_client) -> AsyncGenerator[app.Ports]:
+async def running(settings: ServeSettings, connect: Callable[[], ApiClient] = no_client) -> AsyncGenerator[Ports]:
     """Run a server and give its ports."""
-    ports: asyncio.Future[app.Ports] = asyncio.get_running_loop().create_future()
+    ports: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(app.run(settings, connect, started=ports.set_result))
     await asyncio.wait({ports, task}, return_when=asyncio.FIRST_COMPLETED, timeout=LIMIT)
     if task.done():

@@ -83,9 +83,7 @@ async def sidecar(
     metrics = Metrics()
     verified = CachedVerifier(verifier or jwt_verifier(time), keep=keep, secret=b"k" * 32, now=time, clock=clock)
     async with Forwarder(settings.limits) as forwarder:
-        service = SidecarService(
-            settings, verified, forwarder, metrics=metrics, now=time, new_id=lambda: "0123456789abcdef"
-        )
+        service = SidecarService(settings, verified, forwarder, metrics=metrics, now=time, clock=clock)
         server = ProxyServer(service.handle, settings.address, None, settings.limits, refused=metrics.refused)
         await server.start()
         try:

@@ -32,7 +32,6 @@ from websockets.sync.client import connect
 
 from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
-from nodeattest_identity.addon.gateway.app import Ports
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.service import GatewaySettings, UserLimits
 from nodeattest_identity.addon.gateway.target import GROUP, ROOT
@@ -42,6 +41,7 @@ from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
 from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_serving.program import Ports
 
 pytestmark = pytest.mark.conformance
 
@@ -144,7 +144,7 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
         try:
             eventually(lambda: bool(ports) or task.done(), "the gateway listens")
             assert ports, task.exception()
-            aggregate(admin, serving.pem, ports[0].gateway)
+            aggregate(admin, serving.pem, ports[0].main)
             eventually(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
             assert not task.done(), task.exception()
             yield World(
@@ -153,7 +153,7 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
                 serving=serving,
                 add_on=add_on,
                 loop=loop,
-                port=ports[0].gateway,
+                port=ports[0].main,
                 directory=directory,
                 jane=plane.client(plane.client_kubeconfig("jane@example.com", ["team a", "devs"])),
                 robot=token_client(plane, "apps", "robot", directory / "robot.kubeconfig"),

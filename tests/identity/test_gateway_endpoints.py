@@ -135,7 +135,7 @@ async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_co
     admin.create(f"{root}/endpoints", listed)
     now = 0.0
     async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
-        reader = ApiEndpointResolver(client, clock=lambda: now, pick=lambda found: found[0])
+        reader = ApiEndpointResolver(client, clock=lambda: now)
         wanted = target("dashboard:web", "gateway-backends")
         assert await reader.resolve(wanted) == ServiceEndpoint("10.1.2.3", 8080)
         before = client.requests

@@ -17,7 +17,6 @@ from nodeattest_identity.addon.gateway.keyset import (
     KeySetError,
     KeyStore,
     RotationSchedule,
-    generate_key,
     parse_keyset,
 )
 from nodeattest_kube import client as paths
@@ -38,21 +37,11 @@ class Replicas:
     client: ApiClient
     now: float = 1_800_000_000.0
     clock: float = 0.0
-    made: int = 0
     keepers: list[KeyStore] = field(default_factory=list[KeyStore])
 
     def add(self) -> KeyStore:
-        def make() -> object:
-            self.made += 1
-            return generate_key("ES256")
-
         key_store = KeyStore(
-            self.client,
-            namespace=self.namespace,
-            schedule=SCHEDULE,
-            make=make,  # pyright: ignore[reportArgumentType]
-            now=lambda: self.now,
-            clock=lambda: self.clock,
+            self.client, self.namespace, SCHEDULE, "ES256", now=lambda: self.now, clock=lambda: self.clock
         )
         self.keepers.append(key_store)
         return key_store

@@ -22,8 +22,7 @@ from yarl import URL
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls, UserInfo
 from nodeattest_identity.addon.gateway.keyset import generate_key
-from nodeattest_identity.addon.gateway.metrics import Metrics
-from nodeattest_identity.addon.gateway.service import Gateway, GatewayDeps, UserLimits
+from nodeattest_identity.addon.gateway.service import Gateway, Metrics, UserLimits
 from nodeattest_identity.addon.gateway.target import GROUP, GROUP_ROOT, ROOT, ServiceTarget
 from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
 from nodeattest_identity.issuer.documents import parse_configuration
@@ -98,21 +97,19 @@ async def running(site: Site) -> AsyncGenerator[Site]:
     async with Forwarder(site.proxy) as forwarder:
         await site.add_on.start(site.add_on_tls)
         site.resolver.known["apps", "dashboard"] = ServiceEndpoint(LOOPBACK, site.add_on.port)
-        parts = GatewayDeps(
-            trust=lambda: site.trust,
-            common_name=site.tls.common_name,
+        gateway = Gateway(
+            tls=site.tls,
             authorizer=site,
             resolver=site.resolver,
-            tokens=TokenCache(ISSUER, lambda _: site.key, now=lambda: 1_800_000_000.0, jwt_id=lambda: "id"),
+            tokens=TokenCache(ISSUER, lambda _: site.key, now=lambda: 1_800_000_000.0),
             issuer_endpoint=IssuerEndpoint(ISSUER, lambda: (site.key.verifying,) if site.key else ()),
             forwarder=forwarder,
             backend_tls=ssl.create_default_context(cadata=site.serving.pem.decode()),
             metrics=site.metrics,
+            limits=site.limits,
+            request_seconds=site.proxy.request_seconds,
+            clock=lambda: site.clock,
         )
-        gateway = Gateway(
-            parts, limits=site.limits, request_seconds=site.proxy.request_seconds, clock=lambda: site.clock
-        )
-
         server = ProxyServer(
             gateway.handle,
             BindAddress(LOOPBACK, 0),
@@ -188,7 +185,7 @@ async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
             assert await open_answer.content.readline() == b"first\n"
             status, _, body = await get(client, site, f"{DASHBOARD}/")
             assert status == 429
-            assert "at most 1 requests of one user at once" in json.loads(body)["message"]
+            assert json.loads(body)["reason"] == "UserBusy"
             assert (await get(client, site, f"{DASHBOARD}/", {"X-Remote-User": "jim"}))[0] == 200
             site.add_on.go_on.set()
             assert await open_answer.content.read() == b"second\n"

@@ -13,18 +13,17 @@ import pytest
 from issuer_kit import LOOPBACK, Upstream, ask, ask_until, get, kubeconfig, new_key, running, upstream
 from polling import until
 
-from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.serve.app import Ports
-from nodeattest_identity.serve.clusters import Clusters
-from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.service import IssuerPaths, RouteTable
-from nodeattest_identity.serve.settings import KubeconfigSecretsSource, ServeSettings
+from nodeattest_identity.issuer.documents import Documents, documents
+from nodeattest_identity.serve.app import ServeSettings
+from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource
+from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable
 from nodeattest_identity.serve.sources import PollConfig
 from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_serving.program import Ports
 
 BASE = "https://issuer.example/fleet"
 
@@ -83,7 +82,7 @@ async def fleet(management: Management, **changes: str) -> AsyncGenerator[Ports]
 async def served(ports: Ports, management: Management, there: Upstream, cluster: str) -> bytes:
     own = management.issuer(cluster)
     wanted = documents(own, f"{own}/openid/v1/jwks", there.documents.keys).jwks
-    answer = await ask_until(lambda answer: answer.body == wanted, ports.documents, management.jwks(cluster))
+    answer = await ask_until(lambda answer: answer.body == wanted, ports.main, management.jwks(cluster))
     return answer.body
 
 
@@ -101,8 +100,8 @@ async def test_clusters_come_change_and_go_while_one_is_out_of_reach(
         management.put("a", a.kubeconfig)
         ports = await stack.enter_async_context(fleet(management))
         await served(ports, management, a, "a")
-        assert (await ask(ports.documents, management.jwks("silent"))).status == 503
-        assert (await ask(ports.documents, management.jwks("b"))).status == 404
+        assert (await ask(ports.main, management.jwks("silent"))).status == 503
+        assert (await ask(ports.main, management.jwks("b"))).status == 404
         management.put("b", b.kubeconfig)  # comes
         await served(ports, management, b, "b")
         a.rotate([*a.documents.keys, new_key()])  # rotates its keys
@@ -112,10 +111,10 @@ async def test_clusters_come_change_and_go_while_one_is_out_of_reach(
         last = await served(ports, management, again, "a")
         again.status = 500  # and has trouble
         asked = len(again.asked)
-        await ask_until(lambda _: len(again.asked) > asked + 2, ports.documents, management.jwks("b"))
-        assert (await ask(ports.documents, management.jwks("a"))).body == last
+        await ask_until(lambda _: len(again.asked) > asked + 2, ports.main, management.jwks("b"))
+        assert (await ask(ports.main, management.jwks("a"))).body == last
         management.delete("b")  # goes
-        await ask_until(lambda answer: answer.status == 404, ports.documents, management.jwks("b"))
+        await ask_until(lambda answer: answer.status == 404, ports.main, management.jwks("b"))
         metrics = (await ask(ports.health or 0, get("/metrics"))).body.decode()
     assert management.issuer("b") not in metrics
     assert f'nodeattest_issuer_keys{{issuer="{management.issuer("a")}"}} 1.0' in metrics
@@ -131,8 +130,8 @@ async def test_a_cluster_publishes_under_its_own_name_only(control_plane: Contro
         management.put("victim", victim.kubeconfig)
         async with fleet(management) as ports:
             await served(ports, management, victim, "victim")
-            await ask_until(lambda _: bool(evil.asked), ports.documents, management.jwks("victim"))
-            assert (await ask(ports.documents, management.jwks("evil"))).status == 503
+            await ask_until(lambda _: bool(evil.asked), ports.main, management.jwks("victim"))
+            assert (await ask(ports.main, management.jwks("evil"))).status == 503
             ready = await ask_until(lambda answer: answer.status == 200, ports.health or 0, get("/readyz"))
             metrics = (await ask(ports.health or 0, get("/metrics"))).body.decode()
     assert ready.body == b"ok"
@@ -145,14 +144,14 @@ class Faulty(RouteTable):
     def __init__(self) -> None:
         super().__init__(max_age=60, secure=True)
         self.bugs = 2
-        self.opened: list[str] = []
+        self.served: set[str] = set()
 
-    def open(self, paths: IssuerPaths) -> None:
+    def publish(self, paths: IssuerPaths, documents: Documents) -> None:
         if "/met/" in paths.jwks_path and self.bugs:
             self.bugs -= 1
             raise KeyError("a bug")
-        super().open(paths)
-        self.opened.append(paths.issuer)
+        super().publish(paths, documents)
+        self.served.add(paths.issuer)
 
 
 @asynccontextmanager
@@ -176,15 +175,15 @@ async def test_an_internal_error_of_one_cluster_is_logged_tried_again_and_stops_
 ) -> None:
     management, routes = Management(control_plane, "issuers-bug"), Faulty()
     async with (
-        upstream(management.issuer("other"), [new_key()], tmp_path) as there,
+        upstream(management.issuer("other"), [new_key()], tmp_path / "other") as there,
+        upstream(management.issuer("met"), [new_key()], tmp_path / "met") as met,
         polling(management, routes) as clusters,
     ):
-        management.put("met", there.kubeconfig)
-        await until_logged(caplog, "the worker failed on issuers-bug/met-kubeconfig")
-        assert clusters.unready_reason()
+        management.put("met", met.kubeconfig)
+        await until_logged(caplog, "ended the poller of issuers-bug/met-kubeconfig")
         management.put("other", there.kubeconfig)
-        both = [management.issuer("met"), management.issuer("other")]
-        await until(lambda: sorted(routes.opened) == both, "both clusters", state=lambda: routes.opened)
+        both = {management.issuer("met"), management.issuer("other")}
+        await until(lambda: routes.served == both, "both clusters", state=lambda: routes.served)
         await until(lambda: clusters.unready_reason() is None, "readiness", state=clusters.unready_reason)
 
 

@@ -11,8 +11,8 @@ import pytest
 from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
 
 from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.serve.app import FileSource, ServeSettings
 from nodeattest_identity.serve.service import issuer_paths
-from nodeattest_identity.serve.settings import FileSource, ServeSettings
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 
 KEYS = [new_key(), new_key()]
@@ -28,7 +28,7 @@ async def serving(
     served = (issuer_paths(issuers[0], jwks_uri), *(issuer_paths(issuer) for issuer in issuers[1:]))
     source = FileSource(issuers=served, files=(file,))
     async with running(ServeSettings(address=BindAddress(LOOPBACK, 0), source=source, max_age=max_age)) as ports:
-        yield ports.documents
+        yield ports.main
 
 
 async def test_each_issuer_has_its_documents_under_its_own_path(tmp_path: Path) -> None:

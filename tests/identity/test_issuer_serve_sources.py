@@ -15,9 +15,8 @@ from polling import until
 
 from nodeattest_identity.issuer.documents import JWKS_TYPE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.service import RouteTable, issuer_paths
-from nodeattest_identity.serve.settings import ApiServerSource, ServeSettings
+from nodeattest_identity.serve.app import ApiServerSource, ServeSettings
+from nodeattest_identity.serve.service import Metrics, RouteTable, issuer_paths
 from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.bounded_server import BindAddress
@@ -183,11 +182,11 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
             assert ports.health is not None
             await until(lambda: there.asked)
-            assert (await ask(ports.documents, get("/c/openid/v1/jwks"))).status == 503
+            assert (await ask(ports.main, get("/c/openid/v1/jwks"))).status == 503
             not_ready = await ask(ports.health, get("/readyz"))
             there.status = 200
             path = "/c/.well-known/openid-configuration"
-            answer = await ask_until(lambda answer: answer.status == 200, ports.documents, get(path))
+            answer = await ask_until(lambda answer: answer.status == 200, ports.main, get(path))
             ready = await ask(ports.health, get("/readyz"))
             metrics = (await ask(ports.health, get("/metrics"))).body.decode()
     assert json.loads(answer.body)["jwks_uri"] == f"{ISSUER}/openid/v1/jwks"
@@ -201,9 +200,9 @@ async def test_however_many_ask_an_api_server_is_asked_once(tmp_path: Path) -> N
         there.hang = asyncio.Event()
         settings = ServeSettings(address=BindAddress(LOOPBACK, 0), source=ApiServerSource(issuers=(PLACE,)))
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
-            answers = await asyncio.gather(*(ask(ports.documents, get("/c/openid/v1/jwks")) for _ in range(50)))
+            answers = await asyncio.gather(*(ask(ports.main, get("/c/openid/v1/jwks")) for _ in range(50)))
             assert {answer.status for answer in answers} == {503}
             there.hang.set()
             await until(lambda: len(there.asked) == 2)
-            answers = await asyncio.gather(*(ask(ports.documents, get("/c/openid/v1/jwks")) for _ in range(50)))
+            answers = await asyncio.gather(*(ask(ports.main, get("/c/openid/v1/jwks")) for _ in range(50)))
     assert len(there.asked) == 2

@@ -68,10 +68,10 @@ async def test_a_sidecar_of_key_files_is_ready_serves_and_ends_in_order(tmp_path
         try:
             async with asyncio.timeout(60):
                 line = ""
-                while "forwarding from port" not in line:
+                while "serving on port" not in line:
                     line = (await process.stderr.readline()).decode()
                     assert line
-            found = re.search(r"from port (\d+) to \S+ health on (\d+)", line)
+            found = re.search(r"on port (\d+), health on (\d+)", line)
             assert found is not None
             port, health = int(found.group(1)), int(found.group(2))
             answer = await exchange(port, request("/", f"Authorization: Bearer {given}"))

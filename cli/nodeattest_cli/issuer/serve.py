@@ -11,14 +11,9 @@ import click
 from nodeattest_cli.serving import FILE, POSITIVE, Address, api_client, server, tls_options
 from nodeattest_identity.issuer.documents import MAX_AGE, issuer_url
 from nodeattest_identity.serve import app
+from nodeattest_identity.serve.app import ApiServerSource, CertificateFiles, FileSource, ServeSettings
+from nodeattest_identity.serve.clusters import KubeconfigSecretsSource
 from nodeattest_identity.serve.service import IssuerPaths, issuer_paths
-from nodeattest_identity.serve.settings import (
-    ApiServerSource,
-    CertificateFiles,
-    FileSource,
-    KubeconfigSecretsSource,
-    ServeSettings,
-)
 from nodeattest_kube.addresses import POD_IPS, AddressRules, parse_network, parse_pod_ips
 from nodeattest_serving.bounded_server import SettingsError
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import Counter
 
 from nodeattest_discovery import clusterinfo, jwt, secret
 from nodeattest_discovery import jwt as jws
@@ -43,7 +43,8 @@ from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
-from nodeattest_serving.health import CounterFunc, export_build_info
+from nodeattest_serving.health import CounterFunc
+from nodeattest_serving.program import ProgramMetrics
 from nodeattest_serving.replies import Reply, refusal
 
 _MIN_STALE: Final = 120.0
@@ -97,33 +98,24 @@ class FrontSettings:
             )
 
 
-class Metrics:
-    """Counters of one front, in a registry of its own; no label's value comes from a request."""
+class Metrics(ProgramMetrics):
+    """Counters of one front."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        export_build_info(self._registry)
+        super().__init__()
         self._answers = Counter(
             "nodeattest_discovery_requests",
             "Responses by service and status.",
             ("service", "code"),
-            registry=self._registry,
+            registry=self.registry,
         )
-        self._turned_away = CounterFunc(
-            "nodeattest_discovery_connections_turned_away", "Connections over a limit.", registry=self._registry
+        self.turned_away = CounterFunc(
+            "nodeattest_discovery_connections_turned_away", "Connections over a limit.", registry=self.registry
         )
 
     def answered(self, service: str, status: HTTPStatus) -> None:
         """Count a response."""
         self._answers.labels(service, str(status.value)).inc()
-
-    def watch_turned_away(self, read: Callable[[], int]) -> None:
-        """Export the number of connections over a limit."""
-        self._turned_away.set_function(read)
-
-    def render(self) -> bytes:
-        """Return the exposition."""
-        return generate_latest(self._registry)
 
 
 TokenLookup = Callable[[str], Mapping[str, object] | None]

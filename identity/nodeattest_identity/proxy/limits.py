@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_kube.fair_queue import RateLimiter
+
 CONNECTION_BYTES: Final = 300 * 1024
 """Memory of one TLS connection, nearly all of it TLS buffers."""
 STALLED_BYTES: Final = 2200 * 1024
@@ -57,40 +60,13 @@ class ProxyLimits:
     """Bytes of a request's body; None: the upstream decides."""
 
 
-@dataclass(slots=True)
-class _Period:
-    """The lines of one kind in one period."""
-
-    since: float
-    logged: int = 0
-    skipped: int = 0
+_LINES, _LINES_PER_SECOND = 20, 2.0
+"""Log lines about refusals of one kind: in a burst, and after that."""
 
 
-class LogSampler:
-    """Decides which lines are logged."""
-
-    def __init__(self, now: Callable[[], float], *, limit: int = 20, seconds: float = 10.0) -> None:
-        self._now = now
-        self._limit = limit
-        self._seconds = seconds
-        self._kinds: dict[str, _Period] = {}
-
-    def sample(self, kind: str) -> int | None:
-        """Return the number of lines of this kind that were skipped before this one; None: skip this one, too."""
-        now = self._now()
-        current = self._kinds.get(kind)
-        if current is None or not current.since <= now < current.since + self._seconds:
-            current = self._kinds[kind] = _Period(now, skipped=0 if current is None else current.skipped)
-        if current.logged >= self._limit:
-            current.skipped += 1
-            return None
-        current.logged += 1
-        skipped, current.skipped = current.skipped, 0
-        return skipped
-
-
-class UserBusyError(Exception):
-    """A user has too many requests."""
+def refusal_lines(clock: Callable[[], float]) -> RateLimiter:
+    """Limit log lines about refused requests, by kind: unauthenticated clients must not fill the log."""
+    return RateLimiter(burst=_LINES, per_second=_LINES_PER_SECOND, clock=clock)
 
 
 class UserRequests:
@@ -107,9 +83,9 @@ class UserRequests:
 
     @contextmanager
     def hold(self, user: str | None) -> Generator[None]:
-        """Count a request inside the context; raises ``UserBusyError``. ``user``: None for unauthenticated ones."""
+        """Count a request inside the context; raises ``RefusalError``. ``user``: None for unauthenticated ones."""
         if self._held[user] >= self._limit:
-            raise UserBusyError
+            raise RefusalError(Refusal.USER_BUSY, f"expected at most {self._limit} requests at once, got more")
         self._held[user] += 1
         try:
             yield

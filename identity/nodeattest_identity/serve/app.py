@@ -1,41 +1,90 @@
-"""Runs an issuer server: key sources, listeners, and an orderly stop.
-
-Promises: whatever was started is stopped when ``run`` ends, however it ends. Leaves signals to the caller, who cancels.
-"""
+"""Runs an issuer server: key sources and listeners."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
-from nodeattest_identity.serve.clusters import Clusters
-from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.service import IssuerPaths, IssuerService, RouteConflictError, RouteTable
-from nodeattest_identity.serve.settings import ApiServerSource, FileSource, KubeconfigSecretsSource, ServeSettings
+from nodeattest_identity.issuer.documents import MAX_AGE
+from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource
+from nodeattest_identity.serve.service import IssuerPaths, IssuerService, Metrics, RouteConflictError, RouteTable
 from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, read_api_server
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.bounded_server import SettingsError
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
+from nodeattest_serving.program import Ports, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _FILE_PERIOD: Final = 2.0
 """Seconds between two checks of key files, at most: a check costs microseconds."""
 
-_log = logging.getLogger(__name__)
+_MAX_AGE: Final = 7 * 24 * 3600
+_MIN_STALE: Final = 60.0
+DEFAULT_LIMITS: Final = ConnectionLimits(
+    connections=512, connections_of_client=256, connection_seconds=600.0, idle_seconds=30.0
+)
+"""A cache in front opens many connections from few addresses; each costs some 300 KiB with TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """Ports that the server listens on; None: not enabled."""
+class CertificateFiles:
+    """Files of the serving certificate; read again when they change."""
 
-    documents: int
-    health: int | None
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSource:
+    """Keys in files."""
+
+    issuers: tuple[IssuerPaths, ...]
+    """Issuers whose tokens these keys verify: the current one, and earlier ones whose tokens still live."""
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServerSource:
+    """Keys of one workload cluster, as its API server has them."""
+
+    issuers: tuple[IssuerPaths, ...]
+    """The first is the API server's own issuer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """All settings."""
+
+    address: BindAddress
+    source: FileSource | ApiServerSource | KubeconfigSecretsSource
+    certificate: CertificateFiles | None = None
+    """None: plain HTTP, on a loopback address."""
+    health: BindAddress | None = None
+    max_age: int = MAX_AGE
+    """Seconds that caches may hold a document: a new key must be published so long before it signs."""
+    period: float = 60.0
+    """Seconds between two reads of an API server."""
+    max_stale: float = 24 * 3600.0
+    """Seconds that keys of an API server stay served after its last read."""
+    limits: ConnectionLimits = field(default=DEFAULT_LIMITS)
+
+    def __post_init__(self) -> None:
+        if self.certificate is None and not self.address.is_loopback:
+            raise SettingsError(
+                f"expected --tls-cert-file and --tls-private-key-file, or a --bind-address that only this machine "
+                f"reaches, such as 127.0.0.1:8080 behind a front that ends TLS, got {self.address} alone"
+            )
+        if not 0 <= self.max_age <= _MAX_AGE:
+            raise SettingsError(f"--max-age: expected 0 to {_MAX_AGE} seconds, got {self.max_age}")
+        if self.max_stale < max(_MIN_STALE, self.period):
+            raise SettingsError(
+                f"--max-stale: expected at least --period and {_MIN_STALE:.0f} seconds, got {self.max_stale:g}"
+            )
 
 
 class _Updater(Protocol):
@@ -60,24 +109,15 @@ async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, star
     metrics = Metrics()
     async with AsyncExitStack() as stack:
         updater = await _make_updater(settings, connect, stack, routes, metrics)
-        certificate = settings.certificate
-        tls = None if certificate is None else ServingCertificate(certificate.certificate, certificate.key)
-        service = IssuerService(routes, metrics)
-        context = None if tls is None else tls.context
-        listener = Listener(service.handle, settings.address, context, settings.limits)
-        await listener.start()
-        stack.push_async_callback(listener.stop)
-        metrics.watch_turned_away(lambda: listener.turned_away)
+        tls = None
+        if settings.certificate is not None:
+            tls = ServingCertificate(settings.certificate.certificate, settings.certificate.key).context
+        listener = Listener(IssuerService(routes, metrics).handle, settings.address, tls, settings.limits)
+        metrics.turned_away.set_function(lambda: listener.turned_away)
         health = None
         if settings.health is not None:
             health = HealthServer(settings.health, {"documents": updater.unready_reason}, metrics)
-            await health.start()
-            stack.push_async_callback(health.stop)
-        ports = Ports(documents=listener.port, health=None if health is None else health.port)
-        _log.info("serving issuers' documents on port %d, health on %s", ports.documents, ports.health or "none")
-        started(ports)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(updater.run())
+        await run_server(listener, health, (updater.run,), started)
 
 
 async def _make_updater(

@@ -1,36 +1,32 @@
 """Polls every workload cluster of a management cluster: one issuer each, independent of the others.
 
-Promises: a cluster is found by its kubeconfig Secret, as Cluster API writes it, and publishes under its own name only.
-An error of one cluster does not affect the others; after an internal error its Secret is tried again. At most
-``_CONCURRENCY`` are read at a time. When a cluster is deleted its documents are removed.
-Out of scope: reading one cluster, intervals and staleness (``sources``).
+A cluster is found by its kubeconfig Secret, as Cluster API writes it, and publishes under its own name only. An error
+of one cluster does not affect the others. At most ``_CONCURRENCY`` are read at a time. When a cluster is deleted its
+documents are removed.
 Source: Cluster API util/secret/consts.go: ``<cluster>-kubeconfig``, key ``value``, label cluster.x-k8s.io/cluster-name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import re
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.service import IssuerPaths, RouteTable, issuer_paths
-from nodeattest_identity.serve.settings import KubeconfigSecretsSource
-from nodeattest_identity.serve.sources import PollConfig, Poller, read_api_server
+from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable, issuer_paths
+from nodeattest_identity.serve.sources import PollConfig, Poller, SourceError, read_api_server
 from nodeattest_kube import client as paths
+from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import Lookups
-from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject
 
 _SELECTOR: Final = {"labelSelector": "cluster.x-k8s.io/cluster-name"}
@@ -39,35 +35,42 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _CONCURRENCY: Final = 16
 _MAX_BYTES: Final = 256 << 20
 """Of kubeconfigs in memory; one takes some 6 KiB."""
-_RESTART_DELAY: Final = 30.0
-"""Seconds until the poller of a cluster is restarted after an unexpected error."""
 
 _log = logging.getLogger(__name__)
 
 
-class _PolledCluster:
-    """A workload cluster and its poller."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeconfigSecretsSource:
+    """Keys of every workload cluster whose kubeconfig is in a Secret of the management cluster."""
 
-    def __init__(self, served: IssuerPaths, fingerprint: str, client: ApiClient) -> None:
+    base_url: str
+    """The cluster ``C`` of the namespace ``N`` is the issuer ``<base_url>/N/C``; without a slash at the end."""
+    namespace: str | None = None
+    """Of the Secrets; None for all namespaces."""
+    secret_suffix: str = "-kubeconfig"
+    addresses: AddressRules = TENANT_ADDRESSES
+    """What the kubeconfigs may lead to."""
+
+
+class _PolledCluster:
+    """A workload cluster and its poller; its documents stay served while its kubeconfig changes."""
+
+    def __init__(self, served: IssuerPaths) -> None:
         self.served = served
-        self.fingerprint = fingerprint
-        """Of the kubeconfig."""
-        self.client = client
+        self.kubeconfig = b""
+        self.client: ApiClient | None = None
         self.poller: Poller
         self.task: asyncio.Task[None]
 
     async def read(self) -> tuple[VerifyingKey, ...]:
         """Read its keys with its current kubeconfig."""
+        if self.client is None:
+            raise SourceError("unusable", "its kubeconfig cannot be used")
         return await read_api_server(self.client, self.served.issuer)
-
-    async def reconnect(self, fingerprint: str, client: ApiClient) -> None:
-        """Use another kubeconfig from now on; its documents stay served."""
-        old, self.client, self.fingerprint = self.client, client, fingerprint
-        await old.close()
 
 
 class Clusters:
-    """All workload clusters, by ``namespace/name``."""
+    """All workload clusters, by ``namespace/name`` of their Secrets."""
 
     def __init__(
         self,
@@ -79,17 +82,11 @@ class Clusters:
         config: PollConfig,
     ) -> None:
         self._settings, self._routes, self._metrics, self._config = settings, routes, metrics, config
-        self._connect = partial(ApiClient.from_kubeconfig, addresses=settings.addresses)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kubeconfig")
         self._lookups = Lookups()
         self._input = InputScheduler()
         self._clusters: dict[str, _PolledCluster] = {}
-        self._refused: dict[str, str] = {}
-        """Fingerprints of kubeconfigs that cannot be used: none is parsed twice."""
-        self._queue: WorkQueue[str] = WorkQueue()
-        """Names of the Secrets that are to be read again."""
-        self._semaphore = asyncio.Semaphore(_CONCURRENCY)
-        self._was_ready = False
+        self._parsing = asyncio.Semaphore(1)
+        self._reading = asyncio.Semaphore(_CONCURRENCY)
         self._secrets = Reflector(
             management,
             paths.core_path("secrets", namespace=settings.namespace),
@@ -103,111 +100,83 @@ class Clusters:
     async def run(self) -> None:
         """Run until cancelled."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._secrets.run())
-                await self._queue.run(self._work, 1)
+            await self._secrets.run()
         finally:
-            self._queue.shut_down()
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            tasks = [cluster.task for cluster in self._clusters.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._lookups.close()
-            await asyncio.gather(*map(self._end, list(self._clusters)))
 
     def unready_reason(self) -> str | None:
         """Why we are not ready: every cluster must have been polled once. Later errors do not change readiness."""
-        if self._was_ready:
-            return None
         if not self._secrets.synced:
             return "the management cluster's kubeconfig Secrets were not read yet"
-        not_polled = sum(not each.poller.tried for each in self._clusters.values())
-        not_polled += self._queue.depth + self._queue.in_flight + self._queue.delayed
-        if not_polled:
-            return f"{not_polled} workload clusters were not asked yet"
-        self._was_ready = True
-        return None
+        not_polled = sum(not each.poller.tried and not each.task.done() for each in self._clusters.values())
+        return f"{not_polled} workload clusters were not asked yet" if not_polled else None
 
-    def _changed(self, key: str, _secret: JsonObject | None) -> None:
-        self._mark(key)
-
-    def _mark(self, key: str) -> None:
-        if key.endswith(self._settings.secret_suffix):
-            self._queue.add(key)
-
-    async def _work(self, key: str) -> None:
-        await self._reconcile(key)
-        self._queue.forget(key)
-
-    async def _reconcile(self, key: str) -> None:
+    def _changed(self, key: str, secret: JsonObject | None) -> None:
         """Poll a cluster with the kubeconfig that is in its Secret now."""
-        kubeconfig = _kubeconfig(self._secrets.get(key))
-        served = self._served(key)
+        kubeconfig = _kubeconfig(secret)
+        served = self._served(key) if kubeconfig else None
         cluster = self._clusters.get(key)
-        if kubeconfig is None or served is None:
-            self._refused.pop(key, None)
+        if cluster is not None and (served is None or cluster.kubeconfig != kubeconfig):
+            cluster.task.cancel()
+        if served is None:
             if cluster is not None:
-                await self._end(key)
+                del self._clusters[key]
+                self._routes.close(cluster.served)
+                self._metrics.forget(cluster.served.issuer)
             return
-        fingerprint = hashlib.sha256(kubeconfig).hexdigest()
-        if cluster is not None and cluster.fingerprint == fingerprint:
-            if cluster.task.done():
-                self._start(key, cluster)
-            return
-        if self._refused.get(key) == fingerprint:
-            return
-        try:
-            client = await asyncio.get_running_loop().run_in_executor(self._thread, self._connect, kubeconfig)
-        except KubeconfigError as error:
-            self._refused[key] = fingerprint
-            _log.error("cannot use the Secret %s: %s", key, error)
-            return
-        client.use_resolver(self._lookups.of(key.partition("/")[0]))
-        client.schedule_input(self._input.cluster(key.partition("/")[0], key))
-        self._refused.pop(key, None)
         if cluster is None:
-            self._open(key, _PolledCluster(served, fingerprint, client))
-        else:
-            await cluster.reconnect(fingerprint, client)
+            cluster = self._open(served)
+            self._clusters[key] = cluster
+        if cluster.kubeconfig != kubeconfig:
+            cluster.kubeconfig = kubeconfig
+            cluster.task = asyncio.create_task(self._poll(key, cluster))
 
-    def _open(self, key: str, cluster: _PolledCluster) -> None:
-        """Poll a cluster from now on."""
-        self._routes.open(cluster.served)
+    def _open(self, served: IssuerPaths) -> _PolledCluster:
+        self._routes.open(served)
+        cluster = _PolledCluster(served)
         cluster.poller = Poller(
-            [cluster.served],
+            [served],
             cluster.read,
             routes=self._routes,
             metrics=self._metrics,
             config=self._config,
-            gate=lambda: self._semaphore,
+            gate=lambda: self._reading,
         )
-        self._start(key, cluster)
-        self._clusters[key] = cluster
+        return cluster
+
+    async def _poll(self, key: str, cluster: _PolledCluster) -> None:
+        try:
+            async with self._parsing:
+                client = await asyncio.to_thread(
+                    ApiClient.from_kubeconfig, cluster.kubeconfig, addresses=self._settings.addresses
+                )
+        except KubeconfigError as error:
+            _log.error("cannot use the Secret %s: %s", key, error)
+            return
+        namespace = key.partition("/")[0]
+        client.use_resolver(self._lookups.of(namespace))
+        client.schedule_input(self._input.cluster(namespace, key))
+        cluster.client = client
+        async with client:
+            while True:
+                try:
+                    await cluster.poller.run()
+                except Exception:  # noqa: BLE001 - one cluster's error must not end another's poller
+                    _log.exception("an unexpected error ended the poller of %s; restarting it: please report this", key)
+                await asyncio.sleep(self._config.period)
 
     def _served(self, key: str) -> IssuerPaths | None:
         """Return the paths of a cluster's issuer; None for a Secret of no cluster."""
+        if not key.endswith(self._settings.secret_suffix):
+            return None
         namespace, _, name = key.removesuffix(self._settings.secret_suffix).partition("/")
         if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
             return None
         return issuer_paths(f"{self._settings.base_url}/{namespace}/{name}")
-
-    def _start(self, key: str, cluster: _PolledCluster) -> None:
-        cluster.task = asyncio.create_task(cluster.poller.run())
-        cluster.task.add_done_callback(partial(self._ended, key))
-
-    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
-        """Restart the poller later after an unexpected error."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error(
-                "an unexpected error ended the poller of %s; restarting it: please report this", key, exc_info=error
-            )
-            self._queue.add_after(key, _RESTART_DELAY)
-
-    async def _end(self, key: str) -> None:
-        """Remove a cluster and its documents."""
-        cluster = self._clusters.pop(key)
-        cluster.task.cancel()
-        await asyncio.gather(cluster.task, return_exceptions=True)
-        self._routes.close(cluster.served)
-        self._metrics.forget(cluster.served.issuer)
-        await cluster.client.close()
 
 
 def _kubeconfig_only(suffix: str, secret: JsonObject) -> JsonObject:
@@ -218,8 +187,8 @@ def _kubeconfig_only(suffix: str, secret: JsonObject) -> JsonObject:
     return {"metadata": {**metadata}, "data": {"value": value} if wanted and value else {}}
 
 
-def _kubeconfig(secret: JsonObject | None) -> bytes | None:
+def _kubeconfig(secret: JsonObject | None) -> bytes:
     try:
-        return decode_base64(text(secret, "data", "value")) or None
+        return decode_base64(text(secret, "data", "value"))
     except ValueError:
-        return None
+        return b""

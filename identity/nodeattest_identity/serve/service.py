@@ -19,6 +19,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from prometheus_client import Counter, Gauge
 
 from nodeattest_identity.issuer.documents import (
     CONFIGURATION_TYPE,
@@ -29,7 +30,8 @@ from nodeattest_identity.issuer.documents import (
     issuer_url,
     jwks_url,
 )
-from nodeattest_identity.serve.metrics import Metrics
+from nodeattest_serving.health import CounterFunc
+from nodeattest_serving.program import ProgramMetrics
 from nodeattest_serving.replies import Reply, refusal
 
 
@@ -140,6 +142,71 @@ _REFUSED_METHOD: Final = refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".j
 _REFUSED_PATH: Final = refusal(HTTPStatus.NOT_FOUND)
 _REFUSED_BODY: Final = refusal(HTTPStatus.BAD_REQUEST)
 _NOT_YET: Final = refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+_STATUSES: Final = (
+    HTTPStatus.OK,
+    HTTPStatus.NOT_MODIFIED,
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
+
+
+class Metrics(ProgramMetrics):
+    """Counters of one issuer server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = Counter("nodeattest_issuer_requests", "Responses by status.", ("code",), registry=self.registry)
+        self._by_status = {status: self._answers.labels(str(status.value)) for status in _STATUSES}
+        self.turned_away = CounterFunc(
+            "nodeattest_issuer_connections_turned_away", "Connections over a limit.", registry=self.registry
+        )
+        self._reads = Counter(
+            "nodeattest_issuer_reads",
+            "Attempts to read an issuer's keys, by outcome.",
+            ("issuer", "outcome"),
+            registry=self.registry,
+        )
+        self._read_at = Gauge(
+            "nodeattest_issuer_keys_read_timestamp_seconds",
+            "When an issuer's keys were last read.",
+            ("issuer",),
+            registry=self.registry,
+        )
+        self._keys = Gauge(
+            "nodeattest_issuer_keys",
+            "Keys that are served of an issuer; 0 if none.",
+            ("issuer",),
+            registry=self.registry,
+        )
+
+    def answered(self, status: HTTPStatus) -> None:
+        """Count a response."""
+        self._by_status[status].inc()
+
+    def read(self, issuer: str, *, keys: int, at: float) -> None:
+        """Count a successful read, at seconds since the epoch."""
+        self._reads.labels(issuer, "read").inc()
+        self._read_at.labels(issuer).set(at)
+        self._keys.labels(issuer).set(keys)
+
+    def failed(self, issuer: str, outcome: str) -> None:
+        """Count a failed read; ``outcome`` is of a closed set."""
+        self._reads.labels(issuer, outcome).inc()
+        self._read_at.labels(issuer)
+        self._keys.labels(issuer)
+
+    def withdrawn(self, issuer: str) -> None:
+        """Note that an issuer's documents are no longer served."""
+        self._keys.labels(issuer).set(0)
+
+    def forget(self, issuer: str) -> None:
+        """Remove the series of an issuer."""
+        for metric in (self._reads, self._read_at, self._keys):
+            metric.remove_by_labels({"issuer": issuer})
 
 
 class IssuerService:

@@ -32,8 +32,7 @@ from nodeattest_identity.issuer.documents import (
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, deduplicate, read_jwks, read_pem
-from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.service import IssuerPaths, RouteTable
+from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
 from nodeattest_kube.events import EventLimiter

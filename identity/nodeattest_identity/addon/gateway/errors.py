@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
+from aiohttp import web
+
 from nodeattest_parsing.values import one_line
-from nodeattest_serving.replies import failure_status
+from nodeattest_serving.replies import Reply, failure_status, response
 
 _NONE: Final[Mapping[str, str]] = {}
 _REASONS: Final[dict[HTTPStatus, str]] = {
@@ -45,3 +47,9 @@ def status_body(error: StatusError) -> bytes:
     """Write the ``Status`` object."""
     message = one_line(error.message, _MAX_MESSAGE)
     return failure_status(error.status, message, _REASONS.get(error.status, ""))
+
+
+def status_response(error: StatusError) -> web.Response:
+    """Make the response."""
+    headers = {"Cache-Control": "no-store", **error.headers}
+    return response(Reply(status=error.status, body=status_body(error), headers=headers), last=False)

@@ -231,13 +231,11 @@ class FrontProxyWatcher:
     def __init__(
         self,
         client: ApiClient,
-        set_trust: Callable[[FrontProxyTrust | None], None],
+        tls: GatewayTls,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``set_trust`` is called with every change, for TLS."""
-        self.current: FrontProxyTrust | None = None
-        self._believe = set_trust
+        self._tls = tls
         self._last_message = ""
         self._reflector = Reflector(
             client,
@@ -254,7 +252,7 @@ class FrontProxyWatcher:
 
     def unready_reason(self) -> str | None:
         """Why no caller can be authenticated; None if callers can."""
-        if self.current is not None:
+        if self._tls.trust is not None:
             return None
         error = self._reflector.last_error
         if error is not None:
@@ -262,17 +260,16 @@ class FrontProxyWatcher:
         return self._last_message or f"ConfigMap {NAMESPACE}/{CONFIG_MAP} was not read yet"
 
     def _changed(self, _key: str, item: JsonObject | None) -> None:
-        message = ""
+        trust, message = None, ""
         try:
-            self.current = read_trust(item)
+            trust = read_trust(item)
+            _log.info("trusting front proxies of %d CAs", len(trust.authorities))
         except TrustError as error:
-            self.current, message = None, str(error)
-        if message and message != self._last_message:
-            _log.error("no front proxy is trusted: %s", message)
-        elif not message:
-            _log.info("trusting front proxies of %d CAs", len(self.current.authorities) if self.current else 0)
+            message = str(error)
+            if message != self._last_message:
+                _log.error("no front proxy is trusted: %s", message)
         self._last_message = message
-        self._believe(self.current)
+        self._tls.set_trust(trust)
 
 
 class _Context(ssl.SSLContext):
@@ -286,12 +283,12 @@ class GatewayTls(ServingCertificate):
 
     def __init__(self, certificate: Path, key: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the files; raises ``SettingsError``."""
-        self._trust: FrontProxyTrust | None = None
+        self.trust: FrontProxyTrust | None = None
         super().__init__(certificate, key, clock=clock)
 
     def set_trust(self, trust: FrontProxyTrust | None) -> None:
         """Verify clients by these CAs from now on; None: by none."""
-        before, self._trust = self._trust, trust
+        before, self.trust = self.trust, trust
         if (before.authorities if before else ()) != (trust.authorities if trust else ()):
             self._rebuild()
 
@@ -300,19 +297,19 @@ class GatewayTls(ServingCertificate):
         connection = None if transport is None else cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
         if connection is None or not isinstance(connection.context, _Context):
             return None
-        trusted = self._trust.authorities if self._trust is not None else ()
+        trusted = self.trust.authorities if self.trust is not None else ()
         return common_name(transport) if connection.context.authorities <= set(trusted) else None
 
     def is_unauthenticated(self, transport: asyncio.BaseTransport) -> bool:
         """Whether a connection is not of a front proxy that is trusted."""
-        return self._trust is None or not self._trust.allows(self.common_name(transport))
+        return self.trust is None or not self.trust.allows(self.common_name(transport))
 
     def _make(self) -> _Context:
         context = self._with_certificate(_Context(ssl.PROTOCOL_TLS_SERVER))
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        context.authorities = frozenset(self._trust.authorities if self._trust else ())
-        if self._trust is not None:
-            context.load_verify_locations(cadata=self._trust.pem)
+        context.authorities = frozenset(self.trust.authorities if self.trust else ())
+        if self.trust is not None:
+            context.load_verify_locations(cadata=self.trust.pem)
         return context

@@ -16,6 +16,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -169,35 +170,31 @@ class KeyStore:
     def __init__(
         self,
         client: ApiClient,
-        *,
         namespace: str,
         schedule: RotationSchedule,
-        make: Callable[[], PrivateKey],
+        algorithm: Algorithm,
+        *,
         now: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
         """``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
         self._secret = SecretStore(client, namespace=namespace, name=SECRET_NAME)
         self._schedule = schedule
-        self._make = make
+        self._make = partial(generate_key, algorithm)
         self._now = now
         self._clock = clock
-        self._keyset = KeySet()
+        self.keyset = KeySet()
+        """The keys as of the last read; empty before the first."""
         self._last_read = float("-inf")
         self._last_message = ""
 
-    @property
-    def keyset(self) -> KeySet:
-        """The keys as of the last read; empty before the first."""
-        return self._keyset
-
     def signer(self, now: float) -> SigningKey | None:
         """Return the signing key; None while no key is known to be current."""
-        return None if self.unready_reason() else self._keyset.signer(now)
+        return None if self.unready_reason() else self.keyset.signer(now)
 
     def unready_reason(self) -> str | None:
         """Why nothing can be signed now; None if it can."""
-        if not self._keyset.keys:
+        if not self.keyset.keys:
             return self._last_message or "the signing keys were not read yet"
         if self._clock() - self._last_read > _STALE:
             return f"the signing keys were not read for more than {_STALE:.0f} s"
@@ -206,7 +203,7 @@ class KeyStore:
     async def refresh(self) -> None:
         """Read the Secret, and create or update it if due; raises ``ApiError`` and ``KeySetError``."""
         secret = await self._secret.update(self._next_content)
-        self._keyset, self._last_read, self._last_message = _keyset_of(secret), self._clock(), ""
+        self.keyset, self._last_read, self._last_message = _keyset_of(secret), self._clock(), ""
 
     def _next_content(self, secret: JsonObject | None) -> SecretContent | None:
         """Return the Secret's content as it must be now; None if it needs no change."""

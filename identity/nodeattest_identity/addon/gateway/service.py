@@ -1,23 +1,12 @@
-"""Settings of a gateway: one frozen value that the command builds.
+"""Answers requests: discovery documents for kube-apiserver, key sets for anyone, services for users.
 
-Asks kube-apiserver whether a user may make this request.
-
-kube-apiserver decided the same a moment ago, by its own reading of the path. The second review, by our reading, closes
-every gap between the two readings, and every way by which a front-proxy certificate reaches the gateway without
-kube-apiserver's authorizer. All aggregated API servers do so (sample-apiserver, delegated authorization).
-
-Promises: an allow is cached for ten seconds, a denial for two; one review at a time for the same question; without an
-answer nobody is allowed.
-Source: authorization.k8s.io/v1 SubjectAccessReview; apiserver pkg/authorization/authorizerfactory/delegating.go.
-
-Answers requests: discovery documents for kube-apiserver, key sets for anyone, services for users.
-
-Promises: a request is forwarded only if kube-apiserver's front proxy states its user. The forwarded request carries a
-token for that one service and no credential of the user's. Limits count for each user alone. The log has user, service
-and decision, and neither token nor query; refusals cannot fill it.
-Leaves to others: connections (``proxy.server``), forwarding and headers (``proxy``), each decision (``front_proxy``,
-``target``, ``authorizer``, ``endpoints``, ``tokens``).
-Source: companion proposal 003; docs/decisions.md.
+A request is forwarded only if kube-apiserver's front proxy states its user, and a SubjectAccessReview allows it. That
+review repeats kube-apiserver's own by our reading of the path: it closes every gap between the two readings, and every
+way by which a front-proxy certificate reaches the gateway without kube-apiserver's authorizer. All aggregated API
+servers do so. The forwarded request carries a token for that one service and no credential of the user's. Limits count
+for each user alone. The log has user, service and decision, and neither token nor query; refusals cannot fill it.
+Source: companion proposal 003; docs/decisions.md; authorization.k8s.io/v1 SubjectAccessReview; apiserver
+pkg/authorization/authorizerfactory/delegating.go and pkg/endpoints/request/requestinfo.go.
 """
 
 from __future__ import annotations
@@ -33,13 +22,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from aiohttp import hdrs, web
+from prometheus_client import Counter, Gauge
 
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.endpoints import EndpointResolver
-from nodeattest_identity.addon.gateway.errors import StatusError, status_body
-from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, UserInfo, identify
+from nodeattest_identity.addon.gateway.errors import StatusError, status_response
+from nodeattest_identity.addon.gateway.front_proxy import GatewayTls, UserInfo, identify
 from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule
-from nodeattest_identity.addon.gateway.metrics import Metrics
 from nodeattest_identity.addon.gateway.redirects import replace_redirect, to_slash
 from nodeattest_identity.addon.gateway.target import (
     DOCUMENTS,
@@ -55,13 +44,15 @@ from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, issuer_url
 from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
 from nodeattest_identity.proxy.headers import read_target
-from nodeattest_identity.proxy.limits import LogSampler, ProxyLimits, UserBusyError, UserRequests
+from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
+from nodeattest_serving.health import CounterFunc
+from nodeattest_serving.program import ProgramMetrics
 
 DEFAULT_CONNECTIONS: Final = 400
 """From kube-apiserver, one for each request in flight; and as many to services."""
@@ -132,11 +123,6 @@ _log = logging.getLogger(__name__)
 _Question = tuple[UserInfo, str, str, str]
 
 
-def request_verb(method: str) -> str:
-    """Return kube-apiserver's verb for a method."""
-    return _VERBS.get(method, "")
-
-
 class SubjectAccessAuthorizer:
     """Authorizes by SubjectAccessReview; answers are cached for seconds."""
 
@@ -148,7 +134,7 @@ class SubjectAccessAuthorizer:
 
     async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
         """Raise ``StatusError`` unless the user is allowed."""
-        question = user, target.namespace, target.name, request_verb(method)
+        question = user, target.namespace, target.name, _VERBS.get(method, "")
         allowed = self._cache.get(question)
         if allowed is None:
             allowed = await self._in_flight.share(question, lambda: self._review(question))
@@ -160,9 +146,18 @@ class SubjectAccessAuthorizer:
 
     async def _review(self, question: _Question) -> bool:
         user, namespace, name, verb = question
+        attributes = ResourceAttributes(
+            group=GROUP,
+            version=VERSION,
+            resource=RESOURCE,
+            subresource=SUBRESOURCE,
+            namespace=namespace,
+            name=name,
+            verb=verb,
+        )
         who = ReviewedUser(name=user.user, groups=user.groups, uid=user.uid, extra=dict(user.extra))
         try:
-            allowed = await is_access_allowed(self._client, _attributes(namespace, name, verb), who)
+            allowed = await is_access_allowed(self._client, attributes, who)
         except ApiError as error:
             _log.warning("cannot create a SubjectAccessReview: %s", error)
             raise StatusError(
@@ -170,18 +165,6 @@ class SubjectAccessAuthorizer:
             ) from None
         self._cache.put(question, allowed, self._clock() + (_ALLOWED_SECONDS if allowed else _DENIED_SECONDS))
         return allowed
-
-
-def _attributes(namespace: str, name: str, verb: str) -> ResourceAttributes:
-    return ResourceAttributes(
-        group=GROUP,
-        version=VERSION,
-        resource=RESOURCE,
-        subresource=SUBRESOURCE,
-        namespace=namespace,
-        name=name,
-        verb=verb,
-    )
 
 
 _READ: Final = frozenset({"GET", "HEAD"})
@@ -195,13 +178,27 @@ class Authorizer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayDeps:
-    """The parts of a gateway."""
+class Metrics(ProgramMetrics):
+    """Counters of one gateway."""
 
-    trust: Callable[[], FrontProxyTrust | None]
-    common_name: Callable[[asyncio.BaseTransport | None], str | None]
-    """Of the certificate that a connection presented."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = Counter(
+            "nodeattest_addon_gateway_requests",
+            "Responses by kind of request (proxy, discovery, issuer) and status.",
+            ("what", "code"),
+            registry=self.registry,
+        )
+        self.minted = CounterFunc("nodeattest_addon_gateway_tokens_minted", "Tokens signed.", registry=self.registry)
+        self.open = Gauge("nodeattest_addon_gateway_requests_open", "Requests in flight.", registry=self.registry)
+        self.keys = Gauge("nodeattest_addon_gateway_keys", "Published keys.", registry=self.registry)
+
+
+@dataclass(kw_only=True)
+class Gateway:
+    """Answers requests."""
+
+    tls: GatewayTls
     authorizer: Authorizer
     resolver: EndpointResolver
     tokens: TokenCache
@@ -209,21 +206,15 @@ class GatewayDeps:
     forwarder: Forwarder
     backend_tls: ssl.SSLContext
     metrics: Metrics
+    limits: UserLimits
+    request_seconds: float
+    """Any response and any WebSocket ends after them."""
+    clock: Callable[[], float]
 
-
-class Gateway:
-    """Answers requests."""
-
-    def __init__(
-        self, deps: GatewayDeps, *, limits: UserLimits, request_seconds: float, clock: Callable[[], float]
-    ) -> None:
-        """``request_seconds``: any response and any WebSocket ends after them."""
-        self._deps = deps
-        self._limits = limits
-        self._request_seconds = request_seconds
-        self._buckets = RateLimiter(burst=limits.user_burst, per_second=limits.user_rate, clock=clock)
-        self._requests = UserRequests(limits.user_requests)
-        self._log_sampler = LogSampler(clock)
+    def __post_init__(self) -> None:
+        self._buckets = RateLimiter(burst=self.limits.user_burst, per_second=self.limits.user_rate, clock=self.clock)
+        self._requests = UserRequests(self.limits.user_requests)
+        self._lines = refusal_lines(self.clock)
 
     @property
     def open_now(self) -> int:
@@ -234,34 +225,32 @@ class Gateway:
         """Answer a request."""
         path = request.raw_path.partition("?")[0]
         plain = path.removesuffix("/")
-        what = "issuer" if plain in self._deps.issuer_endpoint.paths else "discovery" if plain in DOCUMENTS else "proxy"
+        what = "issuer" if plain in self.issuer_endpoint.paths else "discovery" if plain in DOCUMENTS else "proxy"
         try:
             if what == "issuer":
-                answer: web.StreamResponse = await self._deps.issuer_endpoint.answer(request)
+                answer: web.StreamResponse = await self.issuer_endpoint.answer(request)
             elif what == "discovery":
                 answer = self._discovery(request, plain)
             else:
                 answer = await self._proxy(request)
         except StatusError as refused:
             self._log_refusal(f"{what} {refused.status:d}", f"refused {what}: {refused.status:d} {refused.message}")
-            answer = _answer(refused)
+            answer = status_response(refused)
         except proxy_refusals.RefusalError as refused:
             self._log_refusal(f"{what} {refused.refusal}", f"refused {what}: {refused}")
             answer = proxy_refusals.answer(refused)
-        self._deps.metrics.answered(what, answer.status)
+        self.metrics.answers.labels(what, str(answer.status)).inc()
         return answer
 
     def _log_refusal(self, kind: str, line: str) -> None:
         """Log a refusal, at level debug if there are too many of its kind."""
-        skipped = self._log_sampler.sample(kind)
-        suffix = f"; {skipped} similar lines were skipped" if skipped else ""
-        _log.log(logging.DEBUG if skipped is None else logging.INFO, "%s%s", line, suffix)
+        _log.log(logging.INFO if self._lines.take(kind) else logging.DEBUG, "%s", line)
 
     def _identity(self, request: web.BaseRequest) -> UserInfo:
-        trust = self._deps.trust()
+        trust = self.tls.trust
         if trust is None:
             raise StatusError(HTTPStatus.SERVICE_UNAVAILABLE, "no front proxy is known yet", {"Retry-After": "5"})
-        return identify(trust, self._deps.common_name(request.transport), request.headers.items())
+        return identify(trust, self.tls.common_name(request.transport), request.headers.items())
 
     def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
         self._identity(request)
@@ -278,58 +267,38 @@ class Gateway:
         """
         identity = self._identity(request)  # 1
         target = parse(request.raw_path)  # 2
-        self._admit(identity)  # 3
-        try:
-            with self._requests.hold(identity.user):
-                return await self._forward(request, identity, target)
-        except UserBusyError:
-            raise _too_many(
-                f"expected at most {self._limits.user_requests} requests of one user at once, got more", 1
-            ) from None
+        # 3
+        if not self._buckets.take(identity.user):
+            raise StatusError(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"expected at most {self.limits.user_rate:g} requests a second of one user, got more",
+                {hdrs.RETRY_AFTER: str(max(1, round(1 / self.limits.user_rate)))},
+            )
+        with self._requests.hold(identity.user):
+            return await self._forward(request, identity, target)
 
     async def _forward(self, request: web.BaseRequest, identity: UserInfo, target: ServiceTarget) -> web.StreamResponse:
         """Do the steps 4 to 8 of ``_proxy``."""
-        await self._deps.authorizer.authorize(identity, target, request.method)  # 4
+        await self.authorizer.authorize(identity, target, request.method)  # 4
         if target.path is None:
             return to_slash(request, root=target.root)  # 5
         asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
-        endpoint = await self._deps.resolver.resolve(target)  # 7
+        endpoint = await self.resolver.resolve(target)  # 7
         streams = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
         lasting = streams or request.can_read_body  # who sends a body twice because an answer was lost writes twice
-        minted = self._deps.tokens.token(identity, target.audience, fresh=lasting)  # 8
+        minted = self.tokens.token(identity, target.audience, fresh=lasting)  # 8
         _log.info("forwarding %a to %s, key %s", identity.user, target.audience, minted.key_id)
         options = ForwardOptions(
             upstream=Upstream(
                 host=endpoint.host,
                 port=endpoint.port,
-                tls=self._deps.backend_tls if target.scheme == "https" else None,
+                tls=self.backend_tls if target.scheme == "https" else None,
                 server_name=f"{target.service}.{target.namespace}.svc" if target.scheme == "https" else None,
             ),
             target=asked,
-            deadline=asyncio.get_running_loop().time() + self._request_seconds,
+            deadline=asyncio.get_running_loop().time() + self.request_seconds,
             sender=sender_of(request),
             inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
             replace=partial(replace_redirect, request=request, target=asked, root=target.root),
         )
-        return await self._deps.forwarder.forward(request, options)
-
-    def _admit(self, identity: UserInfo) -> None:
-        """Apply the rate limit of a user; raises ``StatusError``."""
-        if not self._buckets.take(identity.user):
-            wait = max(1, round(1 / self._limits.user_rate))
-            raise _too_many(
-                f"expected at most {self._limits.user_rate:g} requests a second of one user, got more", wait
-            )
-
-
-def _too_many(message: str, wait: int) -> StatusError:
-    return StatusError(HTTPStatus.TOO_MANY_REQUESTS, message, {hdrs.RETRY_AFTER: str(wait)})
-
-
-def _answer(refused: StatusError) -> web.Response:
-    response = web.Response(status=refused.status, body=status_body(refused), headers=refused.headers)
-    response.content_type = "application/json"
-    response.headers[hdrs.CACHE_CONTROL] = "no-store"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers[hdrs.SERVER] = "nodeattest"
-    return response
+        return await self.forwarder.forward(request, options)

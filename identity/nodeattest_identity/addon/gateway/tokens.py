@@ -1,14 +1,13 @@
 """Mints a token for one user and one service, valid for a minute, and serves the keys that verify it.
 
-Promises: ``sub`` is the user verbatim, ``aud`` is one service. A cached token is used again for the same user, UID,
-groups and service until ten seconds before its expiry. The key set holds every key that signs, has signed within the
-last minutes or will sign next. Bytes, paths and responses are those of ``issuer serve``.
-Out of scope: authorization (``authorizer``), keys (``keyset``), the form of the JWT (``tokens.signing``).
+A cached token is used again for the same user, UID, groups and service until ten seconds before its expiry. Bytes,
+paths and responses of the documents are those of ``issuer serve``.
 Source: companion proposal 002, and 003, "Properties of this token".
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -21,16 +20,17 @@ from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.issuer.documents import MAX_AGE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.serve.metrics import Metrics
-from nodeattest_identity.serve.service import IssuerService, RouteTable, issuer_paths
+from nodeattest_identity.serve.service import IssuerService, Metrics, RouteTable, issuer_paths
 from nodeattest_identity.tokens.jwt import SigningKey, mint
 from nodeattest_parsing.values import JsonObject
+from nodeattest_serving.replies import response
 
 LIFETIME: Final = 60
 """Seconds; the longest that proposal 003 allows."""
 GROUPS: Final = "groups"
 UID: Final = "uid"
 """Claims besides the registered ones."""
+_JTI_BYTES: Final = 16
 _MARGIN: Final = 10
 """Seconds before its expiry from which a token is not used any more: the request is still on its way."""
 _MAX_CACHED: Final = 10_000
@@ -59,15 +59,13 @@ class TokenCache:
         signer: Callable[[float], SigningKey | None],
         *,
         now: Callable[[], float],
-        jwt_id: Callable[[], str],
     ) -> None:
-        """``now`` is seconds since the epoch; ``signer`` returns the signing key at a time; ``jwt_id`` a random id."""
+        """``now`` is seconds since the epoch; ``signer`` returns the signing key at a time."""
         self.minted = 0
         """For metrics."""
         self._issuer = issuer
         self._signer = signer
         self._now = now
-        self._jwt_id = jwt_id
         self._cache: ExpiringCache[_Key, CachedToken] = ExpiringCache(_MAX_CACHED, now)
 
     def token(self, user: UserInfo, audience: str, *, fresh: bool = False) -> CachedToken:
@@ -100,7 +98,7 @@ class TokenCache:
             audience=audience,
             now=now,
             lifetime=LIFETIME,
-            jwt_id=self._jwt_id(),
+            jwt_id=secrets.token_urlsafe(_JTI_BYTES),
             extra=more,
         )
         if len(token) > _MAX_TOKEN:
@@ -134,8 +132,4 @@ class IssuerEndpoint:
             else:
                 self._routes.withdraw(self._paths)
             self._published = keys
-        reply = await self._service.handle(request, "")
-        response = web.Response(status=reply.status, body=reply.body, headers=reply.headers)
-        response.headers["Server"] = "nodeattest"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+        return response(await self._service.handle(request, ""), last=False)

@@ -1,18 +1,11 @@
-"""Runs a sidecar: verifier, forwarder, listeners, and an orderly stop.
-
-Promises: whatever was started is stopped when ``run`` ends, however it ends; requests in flight get a moment to finish.
-Leaves signals to the caller, who cancels.
-"""
+"""Runs a sidecar: verifier, forwarder and listeners."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_identity.addon.sidecar.caller import Verifier
@@ -21,6 +14,7 @@ from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_serving.health import HealthServer
+from nodeattest_serving.program import Ports, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 REVIEW_CACHE_SECONDS: Final = 10.0
@@ -28,16 +22,6 @@ REVIEW_CACHE_SECONDS: Final = 10.0
 JWT_CACHE_SECONDS: Final = 300.0
 """Seconds that a verified JWT is cached, if it lasts: a revoked key is noticed within this time."""
 _SECRET: Final = 32
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """Ports that a sidecar listens on; None: not enabled."""
-
-    proxy: int
-    health: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +34,6 @@ class VerifierSetup:
     unready_reason: Callable[[], str | None]
     """Returns why no token can be verified now; None if they can."""
     tasks: tuple[Callable[[], Awaitable[None]], ...] = ()
-
-
-def with_task(setup: VerifierSetup, task: Callable[[], Awaitable[None]]) -> VerifierSetup:
-    """Add a task."""
-    return replace(setup, tasks=(*setup.tasks, task))
 
 
 async def run(
@@ -70,31 +49,15 @@ async def run(
     tls = None
     if settings.certificate is not None and settings.key is not None:
         tls = ServingCertificate(settings.certificate, settings.key, clock=clock).context
-    async with AsyncExitStack() as stack:
-        forwarder = await stack.enter_async_context(Forwarder(settings.limits))
+    async with Forwarder(settings.limits) as forwarder:
         verified = CachedVerifier(
             setup.verifier, keep=setup.keep, secret=secrets.token_bytes(_SECRET), now=now, clock=clock
         )
-        service = SidecarService(
-            settings, verified, forwarder, metrics=metrics, now=now, new_id=lambda: secrets.token_hex(8)
-        )
+        service = SidecarService(settings, verified, forwarder, metrics=metrics, now=now, clock=clock)
         server = ProxyServer(service.handle, settings.address, tls, settings.limits, refused=metrics.refused)
-        await server.start()
-        stack.push_async_callback(server.stop)
-        metrics.watch(lambda: service.in_flight, lambda: server.turned_away)
+        metrics.open.set_function(lambda: service.in_flight)
+        metrics.turned_away.set_function(lambda: server.turned_away)
         health = None
         if settings.health is not None:
-            listener = HealthServer(settings.health, {"verifiers": setup.unready_reason}, metrics)
-            await listener.start()
-            stack.push_async_callback(listener.stop)
-            health = listener.port
-        _log.info("forwarding from port %d to %s, health on %s", server.port, settings.upstream, health or "none")
-        started(Ports(proxy=server.port, health=health))
-        async with asyncio.TaskGroup() as group:
-            for task in setup.tasks:
-                group.create_task(_run(task))
-            group.create_task(asyncio.Event().wait())
-
-
-async def _run(task: Callable[[], Awaitable[None]]) -> None:
-    await task()
+            health = HealthServer(settings.health, {"verifiers": setup.unready_reason}, metrics)
+        await run_server(server, health, setup.tasks, started)

@@ -1,14 +1,9 @@
-"""Settings of a sidecar: one frozen value that the command builds.
+"""Handles one request of a sidecar: authenticate, authorize, forward.
 
-Metrics of a sidecar.
-
-Handles one request of a sidecar: authenticate, authorize, forward.
-
-Promises: the add-on gets a request only with a verified caller's name or, on open paths, without any; no credential in
+The add-on gets a request only with a verified caller's name or, on open paths, without any; no credential in
 either case. A response or a WebSocket ends when the token does, or after the longest time of a request. One user's
 requests leave room for others, also among the connections. The log names the caller, and never a token or a query;
 unauthenticated clients cannot fill it.
-Leaves to others: verification of tokens (``verifiers``), forwarding (``proxy.forward``).
 Source: companion proposal 003, "Proposed Pattern v2" and "Considerations".
 """
 
@@ -16,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -23,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import Counter, Gauge
 
 from nodeattest_identity.addon.sidecar.caller import (
     Caller,
@@ -35,14 +31,15 @@ from nodeattest_identity.addon.sidecar.caller import (
 from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
 from nodeattest_identity.proxy.headers import CREDENTIALS, PathRule, RequestTarget, read_target
-from nodeattest_identity.proxy.limits import LogSampler, ProxyLimits, UserBusyError, UserRequests
+from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.connection_slots import share_of_owner
-from nodeattest_serving.health import CounterFunc, export_build_info
+from nodeattest_serving.health import CounterFunc
 from nodeattest_serving.http_server import ServerConnection
+from nodeattest_serving.program import ProgramMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,26 +81,25 @@ class SidecarSettings:
 _CLASSES = {each: f"{each}xx" for each in range(1, 6)}
 
 
-class Metrics:
-    """Counters of one sidecar, in a registry of its own; no label's value comes from a request."""
+class Metrics(ProgramMetrics):
+    """Counters of one sidecar."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        export_build_info(self._registry)
+        super().__init__()
         forwarded = Counter(
             "nodeattest_sidecar_forwarded",
             "Requests that were forwarded, by class of the response status.",
             ("code",),
-            registry=self._registry,
+            registry=self.registry,
         )
         refused = Counter(
-            "nodeattest_sidecar_refused", "Requests that were refused, by reason.", ("reason",), registry=self._registry
+            "nodeattest_sidecar_refused", "Requests that were refused, by reason.", ("reason",), registry=self.registry
         )
         self._forwarded = {each: forwarded.labels(name) for each, name in _CLASSES.items()}
         self._refused = {each: refused.labels(each.value) for each in Refusal}
-        self._open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self._registry)
-        self._turned_away = CounterFunc(
-            "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self._registry
+        self.open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self.registry)
+        self.turned_away = CounterFunc(
+            "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self.registry
         )
 
     def forwarded(self, status: int) -> None:
@@ -114,21 +110,11 @@ class Metrics:
         """Count a refusal."""
         self._refused[refusal].inc()
 
-    def watch(self, in_flight: Callable[[], int], turned_away: Callable[[], int]) -> None:
-        """Export values that others count."""
-        self._open.set_function(in_flight)
-        self._turned_away.set_function(turned_away)
-
-    def render(self) -> bytes:
-        """Return the exposition."""
-        return generate_latest(self._registry)
-
 
 _CHALLENGE: Final = 'Bearer error="invalid_token"'
 """RFC 6750 §3.1; the cause is in our log only."""
 _CREDENTIALS: Final = frozenset({Refusal.CREDENTIALS_MISSING, Refusal.CREDENTIALS_REFUSED})
 _ID: Final = "X-Request-Id"
-_NO_USER: Final = "-"
 
 _log = logging.getLogger(__name__)
 
@@ -144,19 +130,17 @@ class SidecarService:
         *,
         metrics: Metrics,
         now: Callable[[], float],
-        new_id: Callable[[], str],
+        clock: Callable[[], float],
     ) -> None:
-        """``now``: seconds since the epoch; ``new_id``: makes request ids, for the logs here and in the add-on."""
+        """``now``: seconds since the epoch; ``clock``: monotonic seconds."""
         self._settings = settings
         self._verified = verified
         self._forwarder = forwarder
         self._metrics = metrics
         self._now = now
-        self._new_id = new_id
         self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
-        self._log_sampler = LogSampler(now)
-        self._max_user_requests = min(settings.max_user_requests, share_of_owner(settings.limits.connections))
-        self._requests = UserRequests(self._max_user_requests)
+        self._lines = refusal_lines(clock)
+        self._requests = UserRequests(min(settings.max_user_requests, share_of_owner(settings.limits.connections)))
 
     @property
     def in_flight(self) -> int:
@@ -165,7 +149,7 @@ class SidecarService:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request; raises ``RefusalError``."""
-        request_id = self._new_id()
+        request_id = secrets.token_hex(8)
         caller: Caller | None = None
         try:
             target = read_target(request.raw_path)
@@ -224,15 +208,10 @@ class SidecarService:
             inject=inject,
             without=CREDENTIALS if caller is None else frozenset(),
         )
-        try:
-            with self._requests.hold(None if caller is None else caller.user):
-                if caller is not None and isinstance(request.protocol, ServerConnection):
-                    request.protocol.keep(caller.user)
-                return await self._forwarder.forward(request, options)
-        except UserBusyError:
-            raise RefusalError(
-                Refusal.USER_BUSY, f"expected at most {self._max_user_requests} requests at once, got more"
-            ) from None
+        with self._requests.hold(None if caller is None else caller.user):
+            if caller is not None and isinstance(request.protocol, ServerConnection):
+                request.protocol.keep(caller.user)
+            return await self._forwarder.forward(request, options)
 
     def _with_deny_status(self, refused: RefusalError) -> RefusalError:
         """Use the status of ``--deny-status``; 403 has no hint how to authenticate."""
@@ -242,12 +221,16 @@ class SidecarService:
 
     def _log_decision(self, request_id: str, caller: Caller | None, kind: str, detail: str = "") -> None:
         """Log a decision: user, audience, key; of the request only our own id."""
-        decision = kind + detail
         if caller is None:
-            skipped = self._log_sampler.sample(kind)
-            level = logging.DEBUG if skipped is None else logging.INFO
-            suffix = f"; {skipped} similar lines were skipped" if skipped else ""
-            _log.log(level, "request %s: %s; user %s%s", request_id, decision, _NO_USER, suffix)
+            level = logging.INFO if self._lines.take(kind) else logging.DEBUG
+            _log.log(level, "request %s: %s%s; user -", request_id, kind, detail)
             return
-        audience = ",".join(sorted(caller.audiences))
-        _log.info("request %s: %s; user %a, aud %s, kid %a", request_id, decision, caller.user, audience, caller.key_id)
+        _log.info(
+            "request %s: %s%s; user %a, aud %s, kid %a",
+            request_id,
+            kind,
+            detail,
+            caller.user,
+            ",".join(sorted(caller.audiences)),
+            caller.key_id,
+        )
