@@ -15,6 +15,7 @@ Source: cryptography's x509 documentation, "Exceptions"; the rest was found by f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.identifiers import printable
 
 MAX_SIGNATURES: Final = 8
@@ -40,6 +42,9 @@ _HASHES: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.CertificatePolicies)
 """Extensions of an authority that may be critical; any policy is accepted (RFC 5280 §6.1.1 (c), any-policy)."""
 _ANY_USAGE: Final = x509.ObjectIdentifier("2.5.29.37.0")
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
+_MAX_BUNDLE: Final = 1024
+"""Certificates of a bundle; TPM makers have some 500 in all."""
 _MAX_NAME: Final = 200
 """Characters of an issuer's name in a message."""
 _T = TypeVar("_T", bound=x509.ExtensionType)
@@ -65,6 +70,26 @@ def describe(certificate: x509.Certificate) -> str:
     issuer = printable(certificate.issuer.rfc4514_string(), _MAX_NAME)
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return f"issued by {issuer}, valid from {since:%Y-%m-%dT%H:%M:%SZ} to {until:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def parse_authorities(bundle: str, where: str) -> tuple[x509.Certificate, ...]:
+    """Read a bundle of CA certificates in PEM, which ``where`` names; anything else is ``Denied``."""
+    blocks = _PEM.findall(bundle)
+    if not 1 <= len(blocks) == bundle.count("-----BEGIN") <= _MAX_BUNDLE:
+        raise invalid(where, f"1 to {_MAX_BUNDLE} certificates in PEM", f"{len(blocks)} and other text")
+    return tuple(_authority(block, f"{where}, certificate {number}") for number, block in enumerate(blocks, 1))
+
+
+def _authority(block: str, where: str) -> x509.Certificate:
+    try:
+        certificate = x509.load_pem_x509_certificate(block.encode())
+        check_readable(certificate)
+        constraints = extension(certificate, x509.BasicConstraints)
+    except X509_ERRORS as error:
+        raise invalid(where, "a certificate that can be read, or none", type(error).__name__) from None
+    if constraints is None or not constraints.ca:
+        raise invalid(where, "CA certificates only", "a certificate that is no CA")
+    return certificate
 
 
 @dataclass(slots=True)
@@ -141,6 +166,21 @@ class ChainVerifier:
             certificate.verify_directly_issued_by(issuer)
         except (InvalidSignature, *X509_ERRORS):
             raise ChainError(f"a certificate whose signature is not its issuer's: {describe(certificate)}") from None
+
+
+def chain_problem(
+    leaf: x509.Certificate,
+    intermediates: Sequence[bytes],
+    anchors: Sequence[x509.Certificate],
+    now: datetime,
+    usage: x509.ObjectIdentifier,
+) -> str | None:
+    """Say why there is no chain from the leaf to an anchor; None when there is one."""
+    try:
+        ChainVerifier(anchors, now, usage).verify(leaf, intermediates)
+    except ChainError as error:
+        return str(error)
+    return None
 
 
 def _issuers(certificate: x509.Certificate, candidates: Sequence[x509.Certificate]) -> Iterator[x509.Certificate]:

@@ -1,21 +1,16 @@
-"""Bounded HTTPS exchanges with the APIs of clouds, for the controller.
+"""HTTPS exchanges with the APIs of clouds, for the controller, and answers that many requests share.
 
-A request goes where the caller says, with the CAs and the proxy of the controller's own configuration: no redirect is
-followed, nothing is read from the environment, no cookie is kept. An answer is asked for without compression and
-bounded in bytes; an exchange is bounded in seconds, and a client in connections. Without a whole answer it raises
-``ExchangeError``, which says how the exchange ended and holds nothing that was sent or received.
-aiohttp is imported with the first request: it costs 200 ms that nobody needs offline.
-
-One call for everybody who asks the same at the same time.
-
-Promises: a caller that gives up or is cancelled takes nothing from the others; an answer is not kept once it is out.
+No redirect is followed, nothing is read from the environment, no cookie is kept, and no connection serves a second
+request: a late answer can be taken for nobody else's. Bytes, seconds and connections are bounded. aiohttp is imported
+with the first request, since it costs 200 ms.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -131,7 +126,7 @@ class CloudHttp:
             from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
             self._session = ClientSession(
-                connector=TCPConnector(limit=self._limits.connections, ssl=self._trust()),
+                connector=TCPConnector(limit=self._limits.connections, ssl=self._trust(), force_close=True),
                 timeout=ClientTimeout(total=self._limits.seconds, connect=self._limits.connect_seconds),
                 cookie_jar=DummyCookieJar(),
                 trust_env=False,
@@ -148,11 +143,12 @@ def retry_after_seconds(text: str, *, default: float, longest: float) -> float:
 
 
 K = TypeVar("K", bound=Hashable)
+S = TypeVar("S", bound=Hashable)
 V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Calls under way, by what they ask."""
+    """One call for all who ask the same at the same time; a caller that gives up takes nothing from the others."""
 
     def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[V]] = {}
@@ -181,3 +177,85 @@ class SingleFlight(Generic[K, V]):
 
 async def _run(call: Callable[[], Awaitable[V]]) -> V:
     return await call()
+
+
+class Remembered(Generic[K, V]):
+    """Answers that are used again for some seconds. Failures and ``None`` are not kept."""
+
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        monotonic: Callable[[], float],
+        most: int = 4096,
+        keep: Callable[[V], bool] = lambda _: True,
+    ) -> None:
+        """``most``: answers that are kept; ``keep`` tells which."""
+        self._seconds, self._monotonic, self._most, self._keep = seconds, monotonic, most, keep
+        self._held: dict[K, tuple[float, V]] = {}
+        self._flights: SingleFlight[K, tuple[float, V | None]] = SingleFlight()
+
+    async def get(self, key: K, call: Callable[[], Awaitable[V | None]], *, fresh: bool = False) -> V | None:
+        """Return an answer; a fresh one is of a call that began after this one."""
+        asked = self._monotonic()
+        expires, value = self._held.get(key, (asked, None))
+        if asked < expires and not fresh:
+            return value
+        while True:
+            began, value = await self._flights.share(key, lambda: self._call(key, call))
+            if began >= asked or not fresh:
+                return value
+
+    async def cancel(self) -> None:
+        """End the calls under way."""
+        await self._flights.cancel()
+
+    async def _call(self, key: K, call: Callable[[], Awaitable[V | None]]) -> tuple[float, V | None]:
+        began = self._monotonic()
+        value = await call()
+        self._held.pop(key, None)
+        if value is not None and self._keep(value):
+            self._held[key] = (self._monotonic() + self._seconds, value)
+        if len(self._held) > self._most:
+            del self._held[next(iter(self._held))]
+        return began, value
+
+
+_CALLS: Final = 2
+"""Batches of one scope that are under way."""
+
+
+@dataclass(eq=False, slots=True)
+class _Batch(Generic[K]):
+    keys: list[K] = field(default_factory=list[K])
+
+
+class Batches(Generic[S, K, V]):
+    """Joins what is asked about one scope within a moment, or while earlier calls are under way, into one call."""
+
+    def __init__(self, ask: Callable[[S, Sequence[K]], Awaitable[Mapping[K, V]]], *, window: float, most: int) -> None:
+        """``window``: seconds for which a first question waits for others; ``most``: questions in a call."""
+        self._ask, self._window, self._most = ask, window, most
+        self._open: dict[S, _Batch[K]] = {}
+        self._slots: defaultdict[S, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_CALLS))
+        self._flights: SingleFlight[_Batch[K], Mapping[K, V]] = SingleFlight()
+
+    async def find(self, scope: S, key: K) -> V | None:
+        """Ask about one; None where the answer has nothing of it. Raises what the call raises."""
+        batch = self._open.setdefault(scope, _Batch())
+        if key not in batch.keys:
+            batch.keys.append(key)
+        if len(batch.keys) == self._most:
+            del self._open[scope]
+        return (await self._flights.share(batch, lambda: self._send(scope, batch))).get(key)
+
+    async def cancel(self) -> None:
+        """End the calls under way."""
+        await self._flights.cancel()
+
+    async def _send(self, scope: S, batch: _Batch[K]) -> Mapping[K, V]:
+        await asyncio.sleep(self._window)
+        async with self._slots[scope]:
+            if self._open.get(scope) is batch:
+                del self._open[scope]
+            return await self._ask(scope, batch.keys)

@@ -1,12 +1,8 @@
-"""Closed settings: every key known, every value of its type, or ``Denied`` that names the nearest known key.
+"""Closed settings, of a policy, the controller or a node: every key known, every value of its type, or ``Denied``.
 
-For every provider: sections of a policy, of the controller's configuration, of a node's.
-
-Pins: what a machine proved itself by, as the ledger names it: ``<provider>.<kind>``, such as ``tpm.ek``.
-
+Also the names of pins, ``<provider>.<kind>`` such as ``tpm.ek``: what a machine proved itself by, as the ledger has it.
 A pin is compared by its kind, whichever provider asks, alone or as a part of ``composite``: what a machine was pinned
-by under one policy holds under the next. A provider's own pin comes first. Records of earlier versions have pins
-without a provider (``ek``): they hold for each provider that knows the kind.
+by under one policy holds under the next. A provider's own pin comes first.
 """
 
 from __future__ import annotations
@@ -104,9 +100,9 @@ def name_pin(provider: str, kind: str) -> str:
 
 
 def split_pin(pin: str) -> tuple[str, str]:
-    """Split a pin's name into provider and kind; the provider is empty in a record of an earlier version."""
-    provider, dot, kind = pin.partition(".")
-    return (provider, kind) if dot else ("", pin)
+    """Split a pin's name into provider and kind."""
+    provider, _, kind = pin.partition(".")
+    return provider, kind
 
 
 def pins_for(recorded: Mapping[str, str], provider: str) -> dict[str, str]:

@@ -29,6 +29,9 @@ from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName,
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
+_MAX_FILE: Final = 1 << 20
+"""Bytes of a file that a setting names; a ConfigMap has at most as many."""
+
 
 class CallOutcome(StrEnum):
     """How a request to a platform's API ended; a label of the metric ``nodeattest_platform_call_seconds``."""
@@ -131,3 +134,16 @@ def origin(values: Mapping[str, JsonValue], key: str, where: str, schemes: tuple
         raise invalid(f"{where}.{key}", expected, "another URL")
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}" + ("" if port is None else f":{port}")
+
+
+def read_file(path: Path, where: str) -> bytes:
+    """Read a file that a setting names, once; ``Denied`` where it cannot be read or is too large."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE + 1)
+    except (OSError, ValueError) as error:
+        got = error.strerror if isinstance(error, OSError) else "no path"
+        raise invalid(where, "a file that the controller may read", f"{str(path)!r}: {got}") from None
+    if len(content) > _MAX_FILE:
+        raise invalid(where, f"a file of at most {_MAX_FILE} bytes", "a larger one")
+    return content

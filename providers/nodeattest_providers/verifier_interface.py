@@ -9,11 +9,12 @@ instead of a bare error, which cannot say "wait".
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.checks import Checks
 from nodeattest_providers.config_fields import COMPOSITE, name_pin
 from nodeattest_providers.errors import Check, Reason, Unavailable
 from nodeattest_providers.identifiers import (
@@ -305,3 +306,27 @@ class ClusterAPISigner(ABC):
     async def aclose(self) -> None:
         """Close connections; the signer is not used any more."""
         return
+
+
+class CheckedSigner(ClusterAPISigner):
+    """A signer whose verification is a list of recorded checks, and whose policy section a parser reads."""
+
+    secure = True
+    read_section: Callable[[Mapping[str, JsonValue]], object]
+    """Reads the provider's section of a policy; raises Denied."""
+
+    @abstractmethod
+    async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a request and record each check; raises Denied, Unavailable or ChallengeRequired."""
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        """Verify a client request; a request that has to wait carries the checks that passed."""
+        checks = Checks()
+        try:
+            return await self._verify(checks, request, facts)
+        except Unavailable as error:
+            raise checks.recorded(error) from None
+
+    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
+        """Refuse a policy section that no request could be verified with; raises Denied."""
+        self.read_section(settings)

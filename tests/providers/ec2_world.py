@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ RUNNING = Ec2Instance(
 
 @dataclass(slots=True)
 class Amazon:
-    """EC2; implements ``Describe``, ``DescribeKey`` and, without a cache, ``endorsement_key`` of a signer."""
+    """EC2; implements ``Ec2Api`` and, without a cache, ``endorsement_key`` of a signer."""
 
     instance: Ec2Instance = RUNNING
     key: str | None = "sha256:" + "ec" * 32
@@ -41,19 +41,19 @@ class Amazon:
     fails: bool = False
     asked: list[tuple[str, KeyType]] = field(default_factory=list[tuple[str, KeyType]])
     """Accounts and types of the keys."""
-    free: threading.Event = field(default_factory=threading.Event)
+    free: asyncio.Event = field(default_factory=asyncio.Event)
     now: float = 0.0
 
     def __post_init__(self) -> None:
         self.free.set()
 
-    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
+    async def describe(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
         return [self.instance] if realm.account == self.instance.owner else []
 
-    def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
+    async def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
         assert instance_id == ID
         self.asked.append((realm.account, key_type))
-        assert self.free.wait(10)
+        await self.free.wait()
         if self.fails:
             raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "no", remedy="wait")
         return self.key

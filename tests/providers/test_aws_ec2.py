@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from ec2_world import INSTANCE, OTHERS, OURS, RUNNING, Amazon
 
 from nodeattest_providers.aws.api.ec2 import Ec2
-from nodeattest_providers.aws.api.instances import BATCH, Ec2Instance, EndorsementKeys, Instances, KeyType, Realm
+from nodeattest_providers.aws.api.instances import Ec2Instance, EndorsementKeys, Instances, KeyType, Realm
 from nodeattest_providers.aws.config import parse_platform
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -93,19 +92,6 @@ async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud, ec2_of
     await instances.aclose()
 
 
-async def test_an_instance_that_is_not_there_fails_no_other_and_is_asked_for_again(
-    amazon: Cloud, ec2_of: MakeEc2
-) -> None:
-    (one,) = amazon.start()
-    amazon.asked.clear()
-    instances = instances_of(ec2_of())
-    found = await asyncio.gather(instances.find(HERE, one), instances.find(HERE, STRANGER))
-    assert [instance is None for instance in found] == [False, True]
-    assert await instances.find(HERE, STRANGER) is None
-    assert amazon.asked == ["DescribeInstances"] * 2
-    await instances.aclose()
-
-
 async def test_an_instance_has_owner_place_and_addresses(amazon: Cloud, ec2_of: MakeEc2) -> None:
     (one,) = amazon.start({"a": "b"})
     instances = instances_of(ec2_of())
@@ -126,13 +112,13 @@ async def test_an_instance_has_owner_place_and_addresses(amazon: Cloud, ec2_of: 
         ("InternalError", 500, CallOutcome.FAILED),
     ],
 )
-def test_what_ec2_refuses_is_waited_for_and_asked_once(
+async def test_what_ec2_refuses_is_waited_for_and_asked_once(
     amazon: Cloud, ec2_of: MakeEc2, code: str, status: int, outcome: CallOutcome
 ) -> None:
     amazon.spoil = lambda action: error(code, status) if action == "DescribeInstances" else None
     seen = Seen()
     with pytest.raises(Unavailable) as unavailable:
-        ec2_of(seen)(HERE, [STRANGER])
+        await ec2_of(seen).describe(HERE, [STRANGER])
     assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
     assert seen.outcomes == [outcome]
     assert amazon.asked == ["DescribeInstances"]
@@ -153,10 +139,10 @@ def told(kind: KeyType, **spoilt: str) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("kind", KeyType)
-def test_ec2_tells_an_instances_endorsement_key(amazon: Cloud, ec2_of: MakeEc2, kind: KeyType) -> None:
+async def test_ec2_tells_an_instances_endorsement_key(amazon: Cloud, ec2_of: MakeEc2, kind: KeyType) -> None:
     amazon.spoil = lambda action: told(kind) if action == "GetInstanceTpmEkPub" else None
     seen = Seen()
-    assert ec2_of(seen).describe_key(HERE, STRANGER, kind) == endorsement_fingerprint(NITRO[kind])
+    assert await ec2_of(seen).describe_key(HERE, STRANGER, kind) == endorsement_fingerprint(NITRO[kind])
     assert (seen.outcomes, amazon.asked) == ([CallOutcome.OK], ["GetInstanceTpmEkPub"])
 
 
@@ -171,16 +157,18 @@ def test_ec2_tells_an_instances_endorsement_key(amazon: Cloud, ec2_of: MakeEc2, 
         error("InvalidInstanceID.NotFound", 400),
     ],
 )
-def test_any_other_answer_about_a_key_is_waited_for(amazon: Cloud, ec2_of: MakeEc2, answer: tuple[int, bytes]) -> None:
+async def test_any_other_answer_about_a_key_is_waited_for(
+    amazon: Cloud, ec2_of: MakeEc2, answer: tuple[int, bytes]
+) -> None:
     amazon.spoil = lambda _: answer
     with pytest.raises(Unavailable) as unavailable:
-        ec2_of().describe_key(HERE, STRANGER, KeyType.ECC_P384)
+        await ec2_of().describe_key(HERE, STRANGER, KeyType.ECC_P384)
     assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
     assert amazon.asked == ["GetInstanceTpmEkPub"]
 
 
 @pytest.mark.parametrize("roles", [{}, {ACCOUNT: f"arn:aws:iam::{ACCOUNT}:role/reader"}], ids=["own", "assumed"])
-def test_credentials_that_come_late_are_found(
+async def test_credentials_that_come_late_are_found(
     amazon: Cloud, ec2_of: MakeEc2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, roles: dict[str, JsonValue]
 ) -> None:
     keys = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
@@ -192,122 +180,25 @@ def test_credentials_that_come_late_are_found(
     seen = Seen()
     ec2 = ec2_of(seen, assumeRoles=roles)
     with pytest.raises(Unavailable) as unavailable:
-        ec2(HERE, [STRANGER])
+        await ec2.describe(HERE, [STRANGER])
     assert "no AWS credentials" in unavailable.value.detail
     for name, value in keys.items():
         monkeypatch.setenv(name, value)
-    assert not ec2(HERE, [STRANGER])
+    assert not await ec2.describe(HERE, [STRANGER])
     assert seen.outcomes == [CallOutcome.REFUSED, CallOutcome.OK]
     assert amazon.asked[-1] == "DescribeInstances"
 
 
-def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud, ec2_of: MakeEc2) -> None:
+async def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud, ec2_of: MakeEc2) -> None:
     other = "999999999999"
     ec2 = ec2_of(assumeRoles={other: f"arn:aws:iam::{other}:role/reader"})
-    assert not ec2(Realm(other, REGION), [STRANGER])
+    assert not await ec2.describe(Realm(other, REGION), [STRANGER])
     assert amazon.asked == ["AssumeRole", "DescribeInstances"]
-    assert not ec2(HERE, [STRANGER])
+    assert not await ec2.describe(HERE, [STRANGER])
     assert amazon.asked[2:] == ["DescribeInstances"]
 
 
-@dataclass(slots=True)
-class Slow:
-    """Answers when it is let; tells how often it was asked at a time."""
-
-    free: threading.Event = field(default_factory=threading.Event)
-    asked: threading.Event = field(default_factory=threading.Event)
-    batches: list[int] = field(default_factory=list[int])
-    fails: bool = False
-
-    def close(self) -> None:
-        self.free.set()
-
-    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
-        self.batches.append(len(instance_ids))
-        self.asked.set()
-        assert self.free.wait(10)
-        if self.fails:
-            raise Unavailable(Reason.PLATFORM_UNAVAILABLE, "no", remedy="wait", retry_after=4.0)
-        return [
-            Ec2Instance(
-                instance_id=one,
-                owner=realm.account,
-                state="running",
-                zone="",
-                tags={},
-                vpc="",
-                private_dns_name="",
-                addresses=(),
-            )
-            for one in instance_ids
-        ]
-
-
-async def test_a_region_that_hangs_delays_no_other() -> None:
-    slow = Slow()
-    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
-    hanging = asyncio.create_task(instances.find(HERE, STRANGER))
-    assert await asyncio.to_thread(slow.asked.wait, 60)
-    slow_one, slow.free = slow.free, threading.Event()
-    slow.free.set()
-    assert await instances.find(Realm(ACCOUNT, "eu-west-1"), STRANGER)
-    assert not hanging.done()
-    slow_one.set()
-    assert await hanging
-    await instances.aclose()
-
-
-async def test_a_call_that_fails_fails_those_that_waited_and_spreads_them() -> None:
-    slow, steps = Slow(fails=True), iter([0.0, 0.5, 1.0])
-    slow.free.set()
-    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: next(steps))
-    asked = [instances.find(HERE, f"i-{number:08x}") for number in range(3)]
-    errors = await asyncio.gather(*asked, return_exceptions=True)
-    assert sorted(error.retry_after for error in errors if isinstance(error, Unavailable)) == [4.0, 6.0, 8.0]
-    slow.fails = False
-    assert await instances.find(HERE, "i-00000000")
-    await instances.aclose()
-
-
-async def test_more_than_a_batch_is_asked_in_two_and_nobody_is_forgotten() -> None:
-    slow = Slow()
-    slow.free.set()
-    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
-    found = await asyncio.gather(*(instances.find(HERE, f"i-{number:08x}") for number in range(BATCH + 7)))
-    assert all(found)
-    assert slow.batches == [BATCH, 7]
-    await instances.aclose()
-
-
-async def test_whoever_gives_up_does_not_take_the_answer_from_others() -> None:
-    slow = Slow()
-    instances = Instances(slow, monotonic=lambda: 0.0, random=lambda: 0.0)
-    first, second = (asyncio.create_task(instances.find(HERE, STRANGER)) for _ in range(2))
-    assert await asyncio.to_thread(slow.asked.wait, 60)
-    first.cancel()
-    slow.free.set()
-    assert await second
-    assert slow.batches == [1]
-    await instances.aclose()
-
-
-async def test_an_instance_is_remembered_for_a_moment_only() -> None:
-    slow, now = Slow(), [0.0]
-    slow.free.set()
-    instances = Instances(slow, monotonic=lambda: now[0], random=lambda: 0.0)
-    await instances.find(HERE, STRANGER)
-    now[0] = 2.9
-    await instances.find(HERE, STRANGER)
-    assert slow.batches == [1]
-    now[0] = 3.1
-    await instances.find(HERE, STRANGER)
-    assert slow.batches == [1, 1]
-    await instances.aclose()
-
-
 RSA = rsa.generate_private_key(65537, 2048).public_key()
-P384 = ec.generate_private_key(ec.SECP384R1()).public_key()
-P256 = ec.generate_private_key(ec.SECP256R1()).public_key()
 
 
 @pytest.fixture
@@ -321,14 +212,6 @@ async def found(keys: EndorsementKeys, shown: PublicKey = RSA, machine: Provider
     assert named.checks == checks.record()
     assert all(check.passed for check in named.checks)
     return named.fingerprint
-
-
-@pytest.mark.parametrize(("shown", "kind"), [(RSA, KeyType.RSA_2048), (P384, KeyType.ECC_P384)])
-async def test_the_key_of_the_type_that_was_shown_is_asked_for(
-    ek_amazon: Amazon, shown: PublicKey, kind: KeyType
-) -> None:
-    assert await found(ek_amazon.keys(), shown) == ek_amazon.key
-    assert ek_amazon.asked == [(OURS, kind)]
 
 
 async def test_the_account_that_owns_the_instance_is_found_among_those_listed(ek_amazon: Amazon) -> None:
@@ -372,17 +255,3 @@ async def test_of_an_instance_that_may_not_join_no_key_is_asked_for(
     assert denied.value.reason is reason
     assert denied.value.checks
     assert not ek_amazon.asked
-
-
-async def test_an_instance_for_which_ec2_tells_no_key_is_denied(ek_amazon: Amazon) -> None:
-    ek_amazon.key = None
-    with pytest.raises(Denied) as denied:
-        await found(ek_amazon.keys())
-    assert denied.value.reason is Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED
-
-
-async def test_a_type_of_key_that_ec2_does_not_tell_is_denied_with_the_agents_setting(ek_amazon: Amazon) -> None:
-    with pytest.raises(Denied) as denied:
-        await found(ek_amazon.keys(), P256)
-    assert denied.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
-    assert "endorsementKey to rsa2048 or ecc-p384" in denied.value.remedy

@@ -26,8 +26,6 @@ from nodeattest_providers.platform import CallOutcome
 from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.clouds.azure.state import SandboxMachine, Switches
 
-VM = "providers/Microsoft.Compute/virtualMachines/vm-0"
-
 
 class Clock:
     """Time that passes when a test says so."""
@@ -114,21 +112,6 @@ async def test_a_machine_that_is_not_there_is_told_from_a_list_begun_after_the_q
     assert len(lists(cloud)) <= 3  # one that the first begins, one for those who asked after it had begun
 
 
-async def test_a_list_is_good_for_some_seconds(
-    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
-) -> None:
-    clock = Clock()
-    machines = Machines(manager, monotonic=clock)
-    first = await find(machines, machine)
-    machine.tags = {"new": "tag"}
-    assert await find(machines, machine) == first
-    clock.now += 16
-    read = await find(machines, machine)
-    assert read is not None
-    assert read.tags == {"new": "tag"}
-    assert len(lists(cloud)) == 2
-
-
 FAULTS: dict[str, tuple[dict[str, object], CallOutcome, str]] = {
     "down": ({"down": True}, CallOutcome.FAILED, "status 503"),
     "throttled": ({"throttled": 17}, CallOutcome.THROTTLED, "throttled"),
@@ -187,29 +170,6 @@ async def test_a_throttled_subscription_delays_no_other(
     with pytest.raises(Unavailable):
         await find(machines, machine)
     assert await find(machines, other)
-
-
-async def test_a_list_that_takes_longer_than_anybody_waits_is_read_once_and_to_its_end() -> None:
-    begun: list[str] = []
-    go_on = asyncio.Event()
-
-    class Slow:
-        async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
-            begun.append(f"{service} {path} {query}")
-            await go_on.wait()
-            return [{"id": "/x/vm-0", "properties": {"vmId": "7"}}]
-
-    machines = Machines(Slow())
-    name = parse_provider_id(f"azure:///subscriptions/{uuid.UUID(int=1)}/resourceGroups/g/{VM}")
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(machines.find(name), 0.01)
-    go_on.set()
-    found = await machines.find(name)
-    assert found is not None
-    assert found.vm_id == "7"
-    assert len(begun) == 1
-    await machines.aclose()
 
 
 async def test_an_azure_that_does_not_answer_is_given_up_in_time(cloud: SandboxAzure, machine: SandboxMachine) -> None:

@@ -186,7 +186,7 @@ def test_a_bundle_needs_a_root_and_holds_authorities_only() -> None:
     read = parse_bundle(pem(issuing.certificate, ROOT.certificate))
     assert (read.roots, read.intermediates) == ((ROOT.certificate,), (issuing.certificate,))
     leaf, _ = ROOT.issue("leaf", [])
-    for wrong in (b"", b"text", pem(issuing.certificate), pem(ROOT.certificate, leaf), pem(ROOT.certificate) * 129):
+    for wrong in (b"", b"text", pem(issuing.certificate), pem(ROOT.certificate, leaf), pem(ROOT.certificate) * 1025):
         with pytest.raises(Denied) as denied:
             parse_bundle(wrong)
         assert "platforms.azure.trustBundle" in str(denied.value)

@@ -10,7 +10,6 @@ import pytest
 from gcp_world import ACCOUNT, NAME, PROJECT, ZONE, Calls, cloud_in, instance_of, rsa_tpm
 from tpm_world import SoftTpm
 
-from nodeattest_providers.cloud_http import SingleFlight, retry_after_seconds
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.client import Api
 from nodeattest_providers.gcp.api.compute import Compute
@@ -99,35 +98,6 @@ async def test_a_list_of_several_pages_is_read_to_its_end(cloud: GoogleCloud, se
     assert len(cloud.calls) == 3
 
 
-async def test_a_running_instance_is_believed_for_ten_seconds(cloud: GoogleCloud, settings: GcpPlatform) -> None:
-    now = [100.0]
-    compute = Compute(Api(settings, Calls()), clock=lambda: now[0])
-    try:
-        await compute.instance(PLACE)
-        now[0] += 9.9
-        await compute.instance(PLACE)
-        assert len(cloud.calls) == 1
-        cloud.instances[0].status = "STOPPING"
-        now[0] += 0.2
-        found = await compute.instance(PLACE)
-        assert found is not None
-        assert found.status == "STOPPING"
-    finally:
-        await compute.aclose()
-
-
-@pytest.mark.parametrize("status", ["STAGING", "TERMINATED"])
-async def test_any_other_answer_is_asked_for_again(cloud: GoogleCloud, compute: Compute, status: str) -> None:
-    cloud.instances[0].status = status
-    before = await compute.instance(PLACE)
-    assert before is not None
-    assert before.status == status
-    cloud.instances[0].status = "RUNNING"
-    after = await compute.instance(PLACE)
-    assert after is not None
-    assert after.status == "RUNNING"
-
-
 async def running_instance(compute: Compute) -> ComputeInstance:
     found = await compute.instance(PLACE)
     assert found is not None
@@ -205,16 +175,6 @@ async def test_a_project_that_cannot_answer_waits_and_no_other_does(
     assert await compute.instance(PLACE) is not None
 
 
-async def test_a_slow_project_delays_no_other(cloud: GoogleCloud, compute: Compute) -> None:
-    cloud.add(replace(cloud.instances[0], project=OTHER))
-    cloud.switches.slow.add(PROJECT)
-    hanging = asyncio.ensure_future(compute.instance(PLACE))
-    assert await compute.instance(InstanceRef(OTHER, ZONE, NAME)) is not None
-    assert not hanging.done()
-    cloud.switches.slow.clear()
-    assert await hanging is not None
-
-
 async def test_a_project_that_the_controller_may_not_read_waits_with_the_remedy(
     cloud: GoogleCloud, compute: Compute, calls: Calls
 ) -> None:
@@ -234,47 +194,4 @@ async def test_a_token_that_the_api_refuses_is_replaced_once(
     assert [service for service, _ in calls.seen] == ["oauth", "compute", "compute", "oauth", "compute"]
 
 
-async def test_no_refusal_holds_a_token_or_an_answer(cloud: GoogleCloud, compute: Compute) -> None:
-    cloud.switches.garbled.add(PROJECT)
-    with pytest.raises(Unavailable) as caught:
-        await compute.instance(PLACE)
-    assert "html" not in str(caught.value)
-    assert "ya29" not in str(caught.value)
-
-
 # Sharing
-
-
-async def test_an_error_is_told_to_everybody_who_waits_and_kept_for_nobody() -> None:
-    flights: SingleFlight[str, int] = SingleFlight()
-    count = 0
-
-    async def fail() -> int:
-        nonlocal count
-        count += 1
-        await asyncio.sleep(0)
-        raise ValueError("once")
-
-    shared = await asyncio.gather(*(flights.share("a", fail) for _ in range(3)), return_exceptions=True)
-    assert [type(error) for error in shared] == [ValueError] * 3
-    assert count == 1
-    with pytest.raises(ValueError, match="once"):
-        await flights.share("a", fail)
-    assert count == 2
-
-
-async def test_calls_under_way_end_when_asked_to() -> None:
-    flights: SingleFlight[str, bool] = SingleFlight()
-    waiting = asyncio.ensure_future(flights.share("a", asyncio.Event().wait))
-    await asyncio.sleep(0)
-    await flights.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("7", 7), ("0", 1), ("99999", 120), ("9" * 400, 120), ("", 15), ("-1", 15), ("1.5", 15), ("٣", 15), ("soon", 15)],
-)
-def test_a_wait_that_an_answer_asks_for_is_seconds_within_bounds(text: str, seconds: float) -> None:
-    assert retry_after_seconds(text, default=15, longest=120) == seconds

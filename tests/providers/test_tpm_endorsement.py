@@ -517,7 +517,7 @@ def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
     root = root_of("p256", [SIGNS, constraint(None)])
     good = root.certificate.public_bytes(Encoding.PEM).decode()
     odd = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
-    with pytest.raises(Denied, match=r"certificate 2: .*endorsementKeys.*ValueError"):
+    with pytest.raises(Denied, match=r"certificate 2: .*ValueError"):
         parse_policy({"endorsementCAs": good + odd})
-    with pytest.raises(Denied, match="PEM certificates"):
+    with pytest.raises(Denied, match="certificates in PEM"):
         parse_policy({"endorsementCAs": good + "-----BEGIN CERTIFICATE-----\nMAA="})

@@ -306,7 +306,7 @@ class Attestation:
     endorsement_key_source: str = ""
     """What bound the endorsement key to the machine; empty where no TPM attests."""
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
-    """By ``<provider>.<kind>``; records of earlier versions also have kinds alone."""
+    """By ``<provider>.<kind>``."""
     boot: BootState | None = None
     issued: tuple[IssuedCertificate, ...] = ()
     """Oldest first, of both purposes."""

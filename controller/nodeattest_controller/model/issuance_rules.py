@@ -101,13 +101,10 @@ def check_live_certificates(purpose: Purpose, attestation: Attestation, now: dat
 
 
 def check_pinned_fingerprints(attestation: Attestation, attested: AttestedNode) -> None:
-    """Keep fingerprints once pinned; the provider compared them already, and this is the last line.
-
-    A record of an earlier version has the kind alone, maybe with a dot (``serial.cpu``).
-    """
+    """Keep fingerprints once pinned; the provider compared them already, and this is the last line."""
     for pin, value in attested.pins.items():
         provider, kind = split_pin(pin)
-        pinned = {**attestation.fingerprints, **pins_for(attestation.fingerprints, provider)}
+        pinned = pins_for(attestation.fingerprints, provider)
         if pinned.get(kind, value) != value:
             raise Denied(
                 Reason.MACHINE_ALREADY_BOUND,

@@ -458,5 +458,4 @@ def _attestation_keys(attestation: Attestation) -> Iterable[tuple[str, ...]]:
     for key in (*attestation.issued, *attestation.retired):
         yield ("spki", key.spki)
     for pin, value in attestation.fingerprints.items():
-        for kind in {pin, split_pin(pin)[1]}:  # a record of an earlier version has the kind alone, maybe with a dot
-            yield ("fingerprint", kind, value)
+        yield ("fingerprint", split_pin(pin)[1], value)

@@ -25,7 +25,7 @@ from nodeattest_providers import cms
 from nodeattest_providers.aws.api.instances import Ec2Instance
 from nodeattest_providers.aws.api.sts import CallerIdentity, parse_role_session
 from nodeattest_providers.aws.config import AwsPolicy
-from nodeattest_providers.aws.identity_document import IdentityDocument, TrustBundle, parse_identity_document
+from nodeattest_providers.aws.identity_document import IdentityDocument, RegionCertificates, parse_identity_document
 from nodeattest_providers.aws.protocol import (
     MAX_PKCS7,
     PROVIDER,
@@ -66,7 +66,7 @@ class VerifiedDocument:
 
 
 def check_evidence(
-    checks: Checks, request: NodeRequest, facts: Facts, policy: AwsPolicy, trust: TrustBundle
+    checks: Checks, request: NodeRequest, facts: Facts, policy: AwsPolicy, trust: RegionCertificates
 ) -> VerifiedDocument:
     """Check the evidence by itself, cheapest test first.
 
@@ -91,7 +91,7 @@ def check_evidence(
     document = check_parsed(checks, "identity document", SECTION, lambda: parse_identity_document(evidence.document))
     _check_document(checks, document, name, policy, request.created)
     # 5
-    _check_signature(checks, evidence, trust.of(name.region), name.region, request.created)
+    _check_signature(checks, evidence, trust.get(name.region, ()), name.region, request.created)
     claim = VerifiedDocument(evidence=evidence, name=name, partition=partition, document=document)
     # 6
     pinned = facts.ledger.fingerprints.get("instance", claim.fingerprint)

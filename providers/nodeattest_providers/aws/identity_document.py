@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from nodeattest_providers.aws.protocol import MAX_DOCUMENT, partition_of
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
+from nodeattest_providers.platform import read_file
 
 _SPELLINGS: Final = {
     "accountId": re.compile(r"[0-9]{12}"),
@@ -112,8 +112,6 @@ _EXPECTED: Final = "a directory of <region>.pem, or a JSON object from regions t
 _SUFFIX: Final = ".pem"
 _REGION: Final = re.compile(r"[a-z]{2,8}(?:-[a-z]{1,16}){1,3}-[0-9]{1,2}")
 """What a region of a partition that is yet to come may be called."""
-_LIMIT: Final = 1024 * 1024
-"""Bytes of a bundle; a ConfigMap has at most as many, all of AWS's regions 60 KiB."""
 _MAX_CERTIFICATES: Final = 16
 """Of one region; it has one, two while it changes."""
 _MIN_BITS: Final = 2048
@@ -157,31 +155,13 @@ def _certificates(region: str, text: str) -> tuple[x509.Certificate, ...]:
     return certificates
 
 
-class TrustBundle:
-    """The bundle in force."""
-
-    def __init__(self, path: Path | None, monotonic: Callable[[], float]) -> None:
-        """Read it; ``Denied`` when it cannot be used. ``monotonic``: seconds."""
-        pattern = f"*{_SUFFIX}"
-        self._file = (
-            None
-            if path is None
-            else ReloadedFile(path, _read, what="trust bundle", pattern=pattern, monotonic=monotonic)
-        )
-
-    def of(self, region: str) -> tuple[x509.Certificate, ...]:
-        """Return the certificates of a region; none where the bundle has none."""
-        return () if self._file is None else self._file.current().get(region, ())
-
-
-def _read(path: Path) -> RegionCertificates:
-    too_large = invalid(_WHERE, f"at most {_LIMIT} bytes", "more")
+def read_trust_bundle(path: Path) -> RegionCertificates:
+    """Read the bundle; ``Denied`` when it cannot be used."""
+    files = sorted(path.glob(f"*{_SUFFIX}")) if path.is_dir() else [path]
     try:
-        files = sorted(path.glob(f"*{_SUFFIX}")) if path.is_dir() else [path]
-        contents = {one: read_bounded(one, _LIMIT, too_large).decode() for one in files}
-    except (OSError, UnicodeDecodeError) as error:
-        got = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise invalid(_WHERE, _EXPECTED, f"{path}: {got}") from None
+        contents = {one: read_file(one, _WHERE).decode() for one in files}
+    except UnicodeDecodeError as error:
+        raise invalid(_WHERE, _EXPECTED, type(error).__name__) from None
     if path.is_dir():
         return parse_bundle({one.name.removesuffix(_SUFFIX): text for one, text in contents.items()})
     return parse_bundle_text(contents[path])

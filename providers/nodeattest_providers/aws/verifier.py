@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -26,18 +26,17 @@ from nodeattest_providers.aws.checks import (
     check_role_session,
 )
 from nodeattest_providers.aws.config import parse_platform, parse_policy
-from nodeattest_providers.aws.identity_document import TrustBundle
+from nodeattest_providers.aws.identity_document import RegionCertificates, read_trust_bundle
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, parse_provider_id, sts_request
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
 from nodeattest_providers.keys import PublicKey
-from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     BootState,
-    ClusterAPISigner,
+    CheckedSigner,
     Facts,
     NamedEndorsementKey,
     NodeRequest,
@@ -52,12 +51,12 @@ _MAX_PINS: Final = 8
 """CAs of a cluster that are tried, each by a call; a cluster has one, two while it rotates."""
 
 
-class AwsSigner(ClusterAPISigner):
+class AwsSigner(CheckedSigner):
     """Verifies EC2 instances; also tells their addresses, and their endorsement keys for ``tpm``."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
-    secure = True
+    read_section = staticmethod(parse_policy)
     takes_platform = True
     tells_addresses = True
     reads_infrastructure = False
@@ -74,7 +73,8 @@ class AwsSigner(ClusterAPISigner):
         ``monotonic``: seconds; ``random``: from 0 to 1.
         """
         configuration = parse_platform(platform.settings)
-        self._trust = TrustBundle(configuration.trust_bundle, monotonic)
+        path = configuration.trust_bundle
+        self._trust: RegionCertificates = {} if path is None else read_trust_bundle(path)
         self._sts: StsClient | None = None
         self._instances: Instances | None = None
         self._keys: EndorsementKeys | None = None
@@ -87,14 +87,6 @@ class AwsSigner(ClusterAPISigner):
             ec2 = Ec2(configuration, platform, random)
             self._instances = Instances(ec2, monotonic=monotonic, random=random)
             self._keys = EndorsementKeys(ec2, self._instances, monotonic=monotonic)
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a client request; raises Denied or Unavailable."""
-        return await self._recorded(request, facts)
-
-    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a section ``spec.aws`` that no request could be verified with; raises Denied."""
-        parse_policy(settings)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the machine's region and the account on record to the settings; raises Denied."""
@@ -134,14 +126,6 @@ class AwsSigner(ClusterAPISigner):
             await self._sts.aclose()
         if self._instances is not None:
             await self._instances.aclose()
-
-    async def _recorded(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Record for a waiting request what passed before."""
-        checks = Checks()
-        try:
-            return await self._verify(checks, request, facts)
-        except Unavailable as error:
-            raise checks.recorded(error) from None
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify one request.

@@ -10,10 +10,9 @@ Source: RFC 5280 §6.1; Azure, "Instance Metadata Service" (certificates by clou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -21,18 +20,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from nodeattest_providers.certificate_chain import X509_ERRORS, describe
+from nodeattest_providers.certificate_chain import X509_ERRORS, describe, parse_authorities
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.identifiers import is_dns_name, printable
-from nodeattest_providers.reloaded_file import ReloadedFile, read_bounded
 
-_WHERE: Final = "platforms.azure.trustBundle"
-_LIMIT: Final = 1024 * 1024
-"""Bytes of the file; a ConfigMap has at most as many."""
+TRUST_BUNDLE: Final = "platforms.azure.trustBundle"
 _MAX_PROBLEM: Final = 200
 """Characters of what the library says of a chain."""
-_MAX_AUTHORITIES: Final = 128
-"""Azure uses a dozen issuing authorities and four roots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +44,15 @@ class Authorities:
 
 def parse_bundle(pem: bytes) -> Authorities:
     """Read PEM certificates of authorities; what cannot be used is ``Denied``."""
-    try:
-        certificates = x509.load_pem_x509_certificates(pem)
-        authorities = [_is_authority(certificate) for certificate in certificates]
-        self_signed = [_issued(certificate, certificate) for certificate in certificates]
-    except X509_ERRORS:
-        raise invalid(_WHERE, "PEM certificates", "text that is none") from None
-    if not all(authorities) or len(certificates) > _MAX_AUTHORITIES:
-        raise invalid(_WHERE, f"at most {_MAX_AUTHORITIES} certificates, all of CAs", "others")
+    certificates = parse_authorities(pem.decode(errors="replace"), TRUST_BUNDLE)
+    self_signed = [_issued(certificate, certificate) for certificate in certificates]
     if not any(self_signed):
-        raise invalid(_WHERE, "at least one root", "none")
+        raise invalid(TRUST_BUNDLE, "at least one root", "none")
     found = list(zip(certificates, self_signed, strict=True))
     return Authorities(
         roots=tuple(certificate for certificate, is_root in found if is_root),
         intermediates=tuple(certificate for certificate, is_root in found if not is_root),
     )
-
-
-class TrustBundle:
-    """The bundle in force."""
-
-    def __init__(self, path: Path | None, monotonic: Callable[[], float]) -> None:
-        """Read it; ``Denied`` when it cannot be used. ``monotonic``: seconds."""
-        self._file = None if path is None else ReloadedFile(path, _read, what="trust bundle", monotonic=monotonic)
-
-    def current(self) -> Authorities | None:
-        """Return the authorities; None where none are configured."""
-        return None if self._file is None else self._file.current()
 
 
 def foreign_name(signer: x509.Certificate, domain: str) -> str | None:
@@ -139,17 +115,3 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     except (InvalidSignature, *X509_ERRORS):
         return False
     return True
-
-
-def _is_authority(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
-
-
-def _read(path: Path) -> Authorities:
-    try:
-        return parse_bundle(read_bounded(path, _LIMIT, invalid(_WHERE, f"at most {_LIMIT} bytes", "more")))
-    except OSError as error:
-        raise invalid(_WHERE, "a file of PEM certificates", f"{path}: {error.strerror}") from None

@@ -8,9 +8,6 @@ Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-
 from cryptography import x509
 
 from nodeattest_providers import cms
@@ -40,28 +37,27 @@ from nodeattest_providers.azure.checks import (
 )
 from nodeattest_providers.azure.config import AzurePlatform, parse_platform, parse_policy
 from nodeattest_providers.azure.provider_id import InstanceRef as AzureName
-from nodeattest_providers.azure.trust_bundle import Authorities, TrustBundle, chain_problem, foreign_name
+from nodeattest_providers.azure.trust_bundle import TRUST_BUNDLE, chain_problem, foreign_name, parse_bundle
 from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, is_dns_name
-from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import Platform
+from nodeattest_providers.platform import Platform, read_file
 from nodeattest_providers.verifier_interface import (
     Addresses,
     AttestedNode,
     BootState,
-    ClusterAPISigner,
+    CheckedSigner,
     Facts,
     NodeRequest,
 )
 
 
-class AzureSigner(ClusterAPISigner):
+class AzureSigner(CheckedSigner):
     """Verifies attested documents."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
-    secure = True
+    read_section = staticmethod(parse_policy)
     takes_platform = True
     tells_addresses = True
     reads_infrastructure = False
@@ -69,15 +65,12 @@ class AzureSigner(ClusterAPISigner):
     def __init__(self, *, platform: Platform) -> None:
         """Read the configuration and the trust bundle; ``Denied`` when they cannot be used."""
         self._configuration: AzurePlatform = parse_platform(platform.settings)
-        self._bundle = TrustBundle(self._configuration.trust_bundle, time.monotonic)
+        path = self._configuration.trust_bundle
+        self._authorities = None if path is None else parse_bundle(read_file(path, TRUST_BUNDLE))
         self._may_call = platform.may_call
         tokens = Tokens(self._configuration, observe=platform.observe)
         self._manager = ResourceManager(self._configuration, tokens, observe=platform.observe)
         self._machines = Machines(self._manager)
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a client request; raises Denied or Unavailable."""
-        return await self._verify(Checks(), request, facts)
 
     async def addresses(self, facts: Facts) -> Addresses:
         """Return the machine's private addresses and computer name as Azure has them now; raises the same.
@@ -90,10 +83,6 @@ class AzureSigner(ClusterAPISigner):
         check_pin(checks, machine, facts)
         names = (("Hostname", machine.computer_name),) if machine.computer_name else ()
         return (*await self._machines.addresses(name), *names)
-
-    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be verified with; raises Denied."""
-        parse_policy(settings)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the machine's subscription and resource group to the settings; raises Denied."""
@@ -163,34 +152,25 @@ class AzureSigner(ClusterAPISigner):
         embedded: tuple[x509.Certificate, ...],
         facts: Facts,
     ) -> None:
-        domain = self._configuration.cloud.signer
+        domain, authorities = self._configuration.cloud.signer, self._authorities
         foreign = foreign_name(signer, domain)
         expected = f"{domain}, or names below it"
         check_signature(checks, foreign is None, "signer's names", expected, foreign or expected)
-        problem = chain_problem(signer, embedded, self._authorities(checks), facts.verified_at)
-        check_signature(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
-
-    def _authorities(self, checks: Checks) -> Authorities:
-        found = self._bundle.current()
-        if found is None:
-            raise checks.unavailable(
+        if authorities is None:
+            raise Unavailable(
                 Reason.PLATFORM_UNAVAILABLE,
                 "nobody is trusted to sign Azure's attested documents: no platforms.azure.trustBundle",
                 remedy="set platforms.azure.trustBundle in the controller's configuration (docs/providers/azure.md)",
                 retry_after=60.0,
             )
-        return found
+        problem = chain_problem(signer, embedded, authorities, facts.verified_at)
+        check_signature(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
 
     async def _machine(self, checks: Checks, name: AzureName, vm_id: str | None) -> Machine:
-        """Ask Azure for a machine; what prevents asking carries the record so far."""
         if not self._may_call:
-            raise checks.unavailable(
+            raise Unavailable(
                 Reason.PLATFORM_UNAVAILABLE,
                 "Azure's Resource Manager is not asked offline",
                 remedy="let the controller verify the request",
             )
-        try:
-            machine = await self._machines.find(name, vm_id=vm_id)
-        except Unavailable as error:
-            raise checks.recorded(error) from None
-        return check_found(checks, machine)
+        return check_found(checks, await self._machines.find(name, vm_id=vm_id))

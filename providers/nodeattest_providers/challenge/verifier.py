@@ -45,7 +45,7 @@ from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonV
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     BootState,
-    ClusterAPISigner,
+    CheckedSigner,
     Facts,
     NodeRequest,
     UnusableSecret,
@@ -72,28 +72,20 @@ _SECTION: Final = "wire format, challenge/v1"
 _RESET: Final = "an operator gives the Machine a new secret and resets its record (nodeattest machines reset)"
 
 
-class SecretChallengeSigner(ClusterAPISigner):
+class SecretChallengeSigner(CheckedSigner):
     """Verifies answers under a per-Machine secret."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
-    secure = True
+    read_section = staticmethod(parse_policy)
     two_step = True
     reads_infrastructure = False
     reads_secret = True
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a request; raises Denied, Unavailable or ChallengeRequired."""
-        return self._verify(Checks(), request, facts)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         evidence = _evidence(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
-
-    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a section ``spec.challenge`` that no request could be verified with; raises Denied."""
-        parse_policy(settings)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Find nothing to refuse: no setting concerns what is recorded."""
@@ -107,7 +99,7 @@ class SecretChallengeSigner(ClusterAPISigner):
         del settings, sections
         return {}
 
-    def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
+    async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify one request.
 
         1. Evidence of this provider, a known version, a closed schema.

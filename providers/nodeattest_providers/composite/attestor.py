@@ -31,7 +31,6 @@ from nodeattest_providers.node_interface import (
     FirstRequestRef,
     JsonValue,
     PublishedChallenge,
-    VersionedAttestor,
 )
 
 _START_OVER: Final = "file a new first request"
@@ -59,7 +58,7 @@ class CompositeAttestor:
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Let every part attest; raises what a part raises, and ``Denied`` for a foreign challenge."""
-        attestors = [_part_attestor(part) for part in self.parts]
+        attestors = self.parts
         texts: Mapping[ProviderName, str] = {} if challenge is None else _texts(attestors, binding, challenge)
         parts = {
             attestor.provider: _evidence_of(attestor, binding, _own_challenge(attestor, challenge, texts))
@@ -99,14 +98,6 @@ def _check_names(settings: Mapping[str, JsonValue]) -> None:
             f"{MIN_PARTS} to {MAX_PARTS} providers that prove something, each with its settings",
             ", ".join(map(repr, wrong or settings)) or "none",
         )
-
-
-def _part_attestor(attestor: Attestor) -> Attestor:
-    """Return the part in the version that a composite carries."""
-    has_newer = attestor.versions[0] != PART_VERSION
-    if has_newer and isinstance(attestor, VersionedAttestor) and PART_VERSION in attestor.versions:
-        return attestor.in_version(PART_VERSION)
-    return attestor
 
 
 def _own_challenge(

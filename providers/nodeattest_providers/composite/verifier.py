@@ -43,6 +43,7 @@ from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     BootState,
+    CheckedSigner,
     ClusterAPISigner,
     Facts,
     LedgerFacts,
@@ -146,12 +147,12 @@ class _Round:
         )
 
 
-class CompositeSigner(ClusterAPISigner):
+class CompositeSigner(CheckedSigner):
     """Verifies several proofs at once."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
-    secure = True
+    read_section = staticmethod(parse_policy)
     two_step = True
     takes_platform = True
     tells_addresses = True
@@ -164,10 +165,6 @@ class CompositeSigner(ClusterAPISigner):
             raise Denied(Reason.POLICY_INVALID, expected="no settings of its own", got=known, remedy=remedy)
         self._platform = platform
         self._made: dict[ProviderName, ClusterAPISigner] = {}
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a request; raises Denied, Unavailable or ChallengeRequired."""
-        return await self._verify(Checks(), request, facts)
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
@@ -193,9 +190,7 @@ class CompositeSigner(ClusterAPISigner):
         pinned = frozenset(ProviderName(split_pin(pin)[0]) for pin in facts.ledger.fingerprints)
         policy = parse_policy(facts.settings)
         open_ = [
-            parts
-            for parts in policy.alternatives
-            if "" in pinned or all(part in pinned or part not in BUILT_IN for part in parts)
+            parts for parts in policy.alternatives if all(part in pinned or part not in BUILT_IN for part in parts)
         ]
         refused = _parts_missing(policy, pinned) if not open_ else None
         # 2
@@ -294,7 +289,7 @@ class CompositeSigner(ClusterAPISigner):
                 checks.adopt(name, unavailable.checks)
                 waiting = waiting or unavailable
         if waiting is not None:
-            raise checks.recorded(waiting)
+            raise waiting
         return attested, challenges
 
     def _machines(

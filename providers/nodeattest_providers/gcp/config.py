@@ -24,8 +24,7 @@ from nodeattest_parsing.values import IntegerJsonObject, ParseError
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
 from nodeattest_providers.gcp.provider_id import PROJECT, REGION, ZONE
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import origin
-from nodeattest_providers.reloaded_file import read_bounded
+from nodeattest_providers.platform import origin, read_file
 from nodeattest_providers.tpm.config import PROTOCOL_SETTINGS, ProtocolPolicy, parse_protocol_policy
 
 _WHERE: Final = "spec.gcp"
@@ -147,16 +146,8 @@ def parse_platform(settings: Mapping[str, JsonValue]) -> GcpPlatform:
 
 
 def _file(settings: Mapping[str, JsonValue], key: str) -> tuple[str, bytes]:
-    where = f"{_PLATFORM}.{key}"
-    path = text(settings[key], where)
-    try:
-        content = read_bounded(
-            Path(path), _MAX_FILE, invalid(where, f"a file of at most {_MAX_FILE} bytes", "a larger one")
-        )
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no path"
-        raise invalid(where, "a file that the controller may read", f"{path!r}: {why}") from None
-    return path, content
+    path = text(settings[key], f"{_PLATFORM}.{key}")
+    return path, read_file(Path(path), f"{_PLATFORM}.{key}")
 
 
 def _authorities(settings: Mapping[str, JsonValue]) -> str | None:

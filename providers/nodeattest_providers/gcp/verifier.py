@@ -10,38 +10,35 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from nodeattest_providers.checks import Checks, check_parsed
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
 from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef, parse_provider_id
 from nodeattest_providers.identifiers import NodeName, is_dns_name
-from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.event_log_checks import check_recorded_boot
 from nodeattest_providers.tpm.protocol import VERSION, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
 from nodeattest_providers.tpm.structures import PublicArea
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
 
 _SECTION: Final = "Google Cloud, What is checked"
-_RECENT: Final = 2.0
-"""Seconds. A refusal by an answer that is no older is final, or each forged request would cause a call of the Compute
-API."""
 
 
-class GcpSigner(ClusterAPISigner):
+class GcpSigner(CheckedSigner):
     """Verifies Shielded VMs."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
-    secure = True
+    read_section = staticmethod(parse_policy)
     two_step = True
     takes_platform = True
     tells_addresses = True
@@ -61,17 +58,9 @@ class GcpSigner(ClusterAPISigner):
         self._protocol = TpmProtocolVerifier(provider=PROVIDER, certificates=False, random=random)
         self._compute: Compute | None = None
 
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a request; raises Denied, Unavailable or ChallengeRequired."""
-        return await self._verify(request, facts)
-
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         return self._protocol.first_request(request)
-
-    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be verified with; raises Denied."""
-        parse_policy(settings)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the machine's place and its registers on record to the settings; raises Denied."""
@@ -82,8 +71,8 @@ class GcpSigner(ClusterAPISigner):
 
     async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
         """Return the instance's addresses and names of now; raises Denied or Unavailable."""
-        checks, policy, now = Checks(), parse_policy(facts.settings), self._open().now()
-        return (await self._instance(checks, _place(checks, facts, policy), facts, policy, since=now)).addresses
+        checks, policy = Checks(), parse_policy(facts.settings)
+        return (await self._instance(checks, _place(checks, facts, policy), facts, policy, fresh=True)).addresses
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -91,30 +80,7 @@ class GcpSigner(ClusterAPISigner):
         if compute is not None:
             await compute.aclose()
 
-    async def _verify(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify one request; a refusal for which an answer was remembered is checked again by a new one."""
-        policy = parse_policy(facts.settings)
-        started = None if self._compute is None else self._compute.now() - _RECENT
-        try:
-            return await self._verify_with_record(request, facts, policy)
-        except Denied:
-            if started is None or not self._used_older(facts, started):
-                raise
-        return await self._verify_with_record(request, facts, policy, since=started)
-
-    async def _verify_with_record(
-        self, request: NodeRequest, facts: Facts, policy: GcpPolicy, *, since: float | None = None
-    ) -> AttestedNode:
-        """Verify one request by what is known, or learned after ``since``; who has to wait sees what passed."""
-        checks = Checks()
-        try:
-            return await self._checked(checks, request, facts, policy, since=since)
-        except Unavailable as error:
-            raise checks.recorded(error) from None
-
-    async def _checked(
-        self, checks: Checks, request: NodeRequest, facts: Facts, policy: GcpPolicy, *, since: float | None
-    ) -> AttestedNode:
+    async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify one request.
 
         1. The evidence is well-formed.
@@ -125,6 +91,7 @@ class GcpSigner(ClusterAPISigner):
 
         Offline, 1 and 2 are checked, and of 5 what comes before a key has to be trusted: none is.
         """
+        policy = parse_policy(facts.settings)
         # 1
         self._protocol.read(Checks(), request.evidence)  # recorded in step 5
         # 2
@@ -133,7 +100,7 @@ class GcpSigner(ClusterAPISigner):
             self._protocol.verify(checks, request, facts, policy=policy.protocol, trust=_trust_nobody)
             raise _offline()
         # 3
-        instance = await self._instance(checks, place, facts, policy, since=since)
+        instance = await self._instance(checks, place, facts, policy)
         # 4
         keys = await self._open().endorsement_keys(instance)
         check_found(checks, place, instance if keys else None)
@@ -150,19 +117,11 @@ class GcpSigner(ClusterAPISigner):
         )
 
     async def _instance(
-        self, checks: Checks, place: InstanceRef, facts: Facts, policy: GcpPolicy, *, since: float | None
+        self, checks: Checks, place: InstanceRef, facts: Facts, policy: GcpPolicy, *, fresh: bool = False
     ) -> ComputeInstance:
-        instance = check_found(checks, place, await self._open().instance(place, since=since))
+        instance = check_found(checks, place, await self._open().instance(place, fresh=fresh))
         check_instance(checks, instance, policy, facts.ledger)
         return instance
-
-    def _used_older(self, facts: Facts, started: float) -> bool:
-        """Return whether the instance was checked by what had been learned before."""
-        try:
-            place = parse_provider_id(facts.machine.provider_id)
-        except Denied:
-            return False
-        return self._compute is not None and self._compute.is_kept_from_before(place, started)
 
     def _open(self) -> Compute:
         if not self._platform.may_call:

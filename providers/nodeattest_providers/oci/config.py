@@ -15,11 +15,10 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_providers.certificate_chain import X509_ERRORS, check_readable, extension
-from nodeattest_providers.config_fields import check_keys, invalid, string_set
+from nodeattest_providers.certificate_chain import parse_authorities
+from nodeattest_providers.config_fields import check_keys, string_set
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import absolute_path
-from nodeattest_providers.reloaded_file import read_bounded
 
 Roots = tuple[x509.Certificate, ...]
 
@@ -27,11 +26,7 @@ _LISTS: Final = ("tenancies", "compartments")
 _TENANCY: Final = re.compile(r"ocid1\.tenancy\.oc[0-9]{1,4}\.[-a-z0-9]{0,30}\.[a-z0-9.]{1,160}")
 _COMPARTMENT: Final = re.compile(r"ocid1\.(?:compartment|tenancy)\.oc[0-9]{1,4}\.[-a-z0-9]{0,30}\.[a-z0-9.]{1,160}")
 """A tenancy is its own root compartment."""
-_BUNDLE: Final = "platforms.oci.trustBundle"
-_LIMIT: Final = 1024 * 1024
-"""Bytes of the bundle; a ConfigMap has at most as many."""
-_MAX_AUTHORITIES: Final = 128
-"""Certificates of the bundle; Oracle has some 50 regions."""
+TRUST_BUNDLE: Final = "platforms.oci.trustBundle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +58,4 @@ def parse_platform(settings: Mapping[str, JsonValue]) -> Path | None:
 
 def parse_roots(pem: bytes) -> Roots:
     """Read PEM certificates of CAs."""
-    try:
-        certificates = tuple(x509.load_pem_x509_certificates(pem))
-        for certificate in certificates:
-            check_readable(certificate)
-        constraints = [extension(certificate, x509.BasicConstraints) for certificate in certificates]
-    except X509_ERRORS:
-        raise invalid(_BUNDLE, "PEM certificates", "text that has none, or one that cannot be read") from None
-    if len(certificates) > _MAX_AUTHORITIES or not all(each is not None and each.ca for each in constraints):
-        raise invalid(_BUNDLE, f"at most {_MAX_AUTHORITIES} certificates, all of CAs", "others")
-    return certificates
-
-
-def read_roots(path: Path) -> Roots:
-    """Read the bundle's file."""
-    try:
-        return parse_roots(read_bounded(path, _LIMIT, invalid(_BUNDLE, f"at most {_LIMIT} bytes", "more")))
-    except OSError as error:
-        raise invalid(_BUNDLE, "a file of PEM certificates", f"{path}: {error.strerror}") from None
+    return parse_authorities(pem.decode(errors="replace"), TRUST_BUNDLE)

@@ -9,7 +9,6 @@ Source: docs/wire-format.md, "oci/v1"; docs/providers/oci.md; RFC 5280 §6.1.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,12 +16,12 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from nodeattest_providers.certificate_chain import ChainError, ChainVerifier, extension
+from nodeattest_providers.certificate_chain import chain_problem, extension
 from nodeattest_providers.checks import Checks, check_block, check_parsed, one_of
-from nodeattest_providers.errors import Reason
+from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.oci.config import OciPolicy, Roots, parse_platform, parse_policy, read_roots
+from nodeattest_providers.oci.config import TRUST_BUNDLE, OciPolicy, parse_platform, parse_policy, parse_roots
 from nodeattest_providers.oci.protocol import (
     HASH,
     PADDING,
@@ -34,9 +33,8 @@ from nodeattest_providers.oci.protocol import (
     parse_identity_certificate,
     parse_provider_id,
 )
-from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.reloaded_file import ReloadedFile
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
+from nodeattest_providers.platform import OFFLINE, Platform, read_file
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
 
 _SECTION: Final = "wire format, oci/v1"
 _PAGE: Final = "providers/oci"
@@ -45,31 +43,19 @@ _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _ADD_ROOTS: Final = "add the roots of the instance's region to platforms.oci.trustBundle (docs/providers/oci.md)"
 
 
-class OciSigner(ClusterAPISigner):
+class OciSigner(CheckedSigner):
     """Verifies identity certificates of Oracle Cloud instances."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
-    secure = True
+    read_section = staticmethod(parse_policy)
     takes_platform = True
     reads_infrastructure = False
 
     def __init__(self, *, platform: Platform = OFFLINE) -> None:
         """Read the trust bundle; ``Denied`` when it cannot be used."""
         path = parse_platform(platform.settings)
-        self._bundle = (
-            None
-            if path is None
-            else ReloadedFile(path, read_roots, what="trust bundle of oci", monotonic=time.monotonic)
-        )
-
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a client request; raises Denied or Unavailable."""
-        return self._verify(Checks(), request, facts)
-
-    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be verified with; raises Denied."""
-        parse_policy(settings)
+        self._roots = None if path is None else parse_roots(read_file(path, TRUST_BUNDLE))
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Check the settings; tenancy and compartment are in the certificate, which no record holds."""
@@ -84,7 +70,7 @@ class OciSigner(ClusterAPISigner):
         del settings, sections
         return {}
 
-    def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
+    async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify one request.
 
         1. Evidence of this provider, a known version, a closed schema.
@@ -117,23 +103,18 @@ class OciSigner(ClusterAPISigner):
     def _check_issuer(
         self, checks: Checks, certificate: x509.Certificate, intermediates: tuple[bytes, ...], facts: Facts
     ) -> None:
-        purposes = extension(certificate, x509.ExtendedKeyUsage)
-        is_client = purposes is None or _CLIENT in purposes
-        _require(checks, is_client, "extended key usage", "clientAuth, or none said", "others")
-        problem = _chain_problem(
-            ChainVerifier(self._authorities(checks), facts.verified_at, _CLIENT), certificate, intermediates
-        )
-        _require(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
-
-    def _authorities(self, checks: Checks) -> Roots:
-        if self._bundle is None:
-            raise checks.unavailable(
+        if self._roots is None:
+            raise Unavailable(
                 Reason.PLATFORM_UNAVAILABLE,
                 "nobody is trusted to certify Oracle Cloud's instances: no platforms.oci.trustBundle",
                 remedy="set platforms.oci.trustBundle in the controller's configuration (docs/providers/oci.md)",
                 retry_after=60.0,
             )
-        return self._bundle.current()
+        purposes = extension(certificate, x509.ExtendedKeyUsage)
+        is_client = purposes is None or _CLIENT in purposes
+        _require(checks, is_client, "extended key usage", "clientAuth, or none said", "others")
+        problem = chain_problem(certificate, intermediates, self._roots, facts.verified_at, _CLIENT)
+        _require(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
 
 
 def _require(checks: Checks, passed: bool, name: str, expected: str, got: str) -> None:
@@ -146,16 +127,6 @@ def _require(checks: Checks, passed: bool, name: str, expected: str, got: str) -
         got=expected if passed else got,
         remedy=_ADD_ROOTS,
     )
-
-
-def _chain_problem(
-    verifier: ChainVerifier, certificate: x509.Certificate, intermediates: tuple[bytes, ...]
-) -> str | None:
-    try:
-        verifier.verify(certificate, intermediates)
-    except ChainError as error:
-        return str(error)
-    return None
 
 
 def _check_signature(checks: Checks, identity: IdentityCertificate, signature: bytes, messages: list[bytes]) -> None:

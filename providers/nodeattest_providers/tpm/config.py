@@ -17,7 +17,7 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_providers.certificate_chain import X509_ERRORS, check_readable, extension
+from nodeattest_providers.certificate_chain import parse_authorities
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, string_set, text
 from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
@@ -29,7 +29,6 @@ PROTOCOL_SETTINGS: Final = ("pcrs", "eventLog")
 _SETTINGS: Final = ("endorsementKeys", "endorsementKeysFrom", "endorsementCAs", "trustOnFirstUse", *PROTOCOL_SETTINGS)
 _IGNORE: Final = "Ignore"
 _REQUIRE: Final = "Require"
-_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 _ACCOUNT: Final = re.compile(r"[0-9]{12}")
 _MAX_ACCOUNTS: Final = 16
 """Each may cost a call, to find out whose an instance is."""
@@ -187,24 +186,7 @@ def _ec2_accounts(value: JsonValue) -> frozenset[str] | None:
 
 @lru_cache(maxsize=64)
 def _anchors(bundle: str) -> Sequence[x509.Certificate]:
-    where = "spec.tpm.endorsementCAs"
-    blocks = _PEM.findall(bundle)
-    if not blocks or len(blocks) != bundle.count("-----BEGIN"):
-        raise invalid(where, "PEM certificates", "text that is none")
-    return tuple(_anchor(block, f"{where}, certificate {number}") for number, block in enumerate(blocks, 1))
-
-
-def _anchor(block: str, where: str) -> x509.Certificate:
-    try:
-        certificate = x509.load_pem_x509_certificate(block.encode())
-        check_readable(certificate)
-        constraints = extension(certificate, x509.BasicConstraints)
-    except X509_ERRORS as error:
-        can = "a certificate that can be read: leave it out, and register its TPMs' keys in endorsementKeys"
-        raise invalid(where, can, f"one that cannot ({type(error).__name__})") from None
-    if constraints is None or not constraints.ca:
-        raise invalid(where, "CA certificates only", "a certificate that is no CA")
-    return certificate
+    return parse_authorities(bundle, "spec.tpm.endorsementCAs")
 
 
 def _pcrs(pcrs: Mapping[str, JsonValue], where: str) -> tuple[PcrSelection, Mapping[int, frozenset[bytes]]]:

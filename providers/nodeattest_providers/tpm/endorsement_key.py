@@ -22,7 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_providers.certificate_chain import X509_ERRORS, ChainError, ChainVerifier, check_readable, extension
+from nodeattest_providers.certificate_chain import X509_ERRORS, chain_problem, check_readable, extension
 from nodeattest_providers.checks import Checks, one_of
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
@@ -97,7 +97,7 @@ def check_certificate(
     unknown = [found.oid.dotted_string for found in extensions if found.critical and not _is_understood(found)]
     _require_profile(checks, not unknown, "critical extensions", "none unknown", ", ".join(unknown) or "none unknown")
     # 6
-    problem = _chain_problem(leaf, chain, anchors, now)
+    problem = chain_problem(leaf, chain, anchors, now, EK_USAGE)
     _require_profile(
         checks, problem is None, "certificate chain", "a chain to a configured authority", problem or "a chain"
     )
@@ -128,17 +128,6 @@ def _is_understood(extension: x509.Extension[x509.ExtensionType]) -> bool:
 
 def _describe(fits: bool) -> str:
     return "it" if fits else "another or none"
-
-
-def _chain_problem(
-    leaf: x509.Certificate, chain: tuple[bytes, ...], anchors: Sequence[x509.Certificate], now: datetime
-) -> str | None:
-    """Return why there is no chain, or None when there is one."""
-    try:
-        ChainVerifier(anchors, now, EK_USAGE).verify(leaf, chain)
-    except ChainError as error:
-        return str(error)
-    return None
 
 
 def _require_profile(checks: Checks, passed: bool, name: str, expected: str, got: str) -> None:

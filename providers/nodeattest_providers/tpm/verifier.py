@@ -33,7 +33,7 @@ from nodeattest_providers.tpm.structures import PublicArea
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     BootState,
-    ClusterAPISigner,
+    CheckedSigner,
     Facts,
     NodeRequest,
 )
@@ -48,12 +48,12 @@ _FEW_CAS: Final = 4
 """The answer is compared under each CA of the cluster."""
 
 
-class TpmSigner(ClusterAPISigner):
+class TpmSigner(CheckedSigner):
     """Evaluates TPM evidence."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
-    secure = True
+    read_section = staticmethod(parse_policy)
     two_step = True
     takes_platform = True
 
@@ -72,17 +72,9 @@ class TpmSigner(ClusterAPISigner):
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tpm")
         """Apart from the loop's own threads, which others may keep busy."""
 
-    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Verify a request; raises Denied, Unavailable or ChallengeRequired."""
-        return await self._verified(request, facts)
-
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         return self._protocol.first_request(request)
-
-    def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be verified with; raises Denied."""
-        parse_policy(settings)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the endorsement key and the registers on record to the settings; raises Denied."""
@@ -108,11 +100,11 @@ class TpmSigner(ClusterAPISigner):
         """End the threads; verifications under way are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _verified(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+    async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify here what takes less than a millisecond: to hand it to a thread would cost half of that again."""
-        checks, policy = Checks(), self._policies.get(facts.settings)
+        policy = self._policies.get(facts.settings)
         ec2_key = await self._ask_ec2(checks, request, facts, policy)
-        verify = partial(self._verify, checks, request, facts, policy, ec2_key)
+        verify = partial(self._compute, checks, request, facts, policy, ec2_key)
         if not _takes_long(request, facts):
             return verify()
         return await asyncio.get_running_loop().run_in_executor(self._threads, verify)
@@ -135,7 +127,7 @@ class TpmSigner(ClusterAPISigner):
             ) from denied
         except Unavailable as unavailable:
             checks.adopt(_EC2, unavailable.checks)
-            raise checks.recorded(unavailable) from None
+            raise
         checks.adopt(_EC2, named.checks)
         return named.fingerprint
 
@@ -152,7 +144,7 @@ class TpmSigner(ClusterAPISigner):
                 break
         return None
 
-    def _verify(
+    def _compute(
         self, checks: Checks, request: NodeRequest, facts: Facts, policy: TpmPolicy, ec2_key: str
     ) -> AttestedNode:
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:

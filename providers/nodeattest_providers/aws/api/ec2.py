@@ -11,9 +11,12 @@ kubernetes/cloud-provider-aws (which addresses a node has).
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -38,6 +41,10 @@ SERVICE: Final = "ec2"
 _CONNECT: Final = 3.0
 _READ: Final = 8.0
 """Seconds; below the controller's limit for a verification."""
+_THREADS: Final = 64
+"""Calls at once: four at most are of one account and region, so a region that hangs delays no other."""
+_KEY_CALLS: Final = 2
+"""Questions about keys at once, by account and region."""
 _PAGES: Final = 4
 """Pages of one call; a batch fits in one."""
 _SERVER_ERROR: Final = 500
@@ -77,23 +84,30 @@ class _Session(Protocol):
 
 
 class Ec2:
-    """Asks EC2 with the controller's credentials; implements ``Describe`` and ``DescribeKey``."""
+    """Asks EC2 with the controller's credentials; implements ``Ec2Api``."""
 
     def __init__(self, configuration: AwsPlatform, platform: Platform, random: Callable[[], float]) -> None:
         self._configuration = configuration
         self._platform = platform
         self._random = random
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="aws-ec2")
+        """Apart from the loop's own threads, which others may keep busy."""
+        self._key_calls: defaultdict[Realm, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_KEY_CALLS))
         self._lock = threading.Lock()
         self._clients: dict[Realm, _Client] = {}
         self._shapes = cast("Any", botocore.session.Session()).get_component("data_loader")
 
-    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
+    async def describe(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
         """Return those that exist; raises Unavailable."""
-        return self._observed(realm, lambda: list(self._described(realm, instance_ids)))
+        return await self._run(realm, lambda: list(self._described(realm, instance_ids)))
 
-    def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
+    async def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
         """Return the fingerprint of an instance's key; None where it can have none. Raises Unavailable."""
-        return self._observed(realm, lambda: self._described_key(realm, instance_id, key_type))
+        async with self._key_calls[realm]:
+            return await self._run(realm, lambda: self._described_key(realm, instance_id, key_type))
+
+    async def _run(self, realm: Realm, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._observed, realm, call)
 
     def _observed(self, realm: Realm, call: Callable[[], T]) -> T:
         """Count a call; whatever AWS refuses is ``Unavailable``."""
@@ -119,6 +133,7 @@ class Ec2:
 
     def close(self) -> None:
         """Close the connections; a call that is under way fails."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for client in self._clients.values():
                 client.close()

@@ -1,18 +1,14 @@
-"""EC2 instances and their endorsement keys, for many requests at once; each remembered for a while.
+"""EC2 instances and their endorsement keys, for many requests at once.
 
-Promises: requests that come within a few milliseconds share one call, by account and region, of which two at most are
-under way; an instance that is not there fails nobody else, a call that fails fails those that waited for it and no
-more. An instance found is remembered for three seconds; one that was not found never is. A key is that of an instance
-which runs now, in an account that the caller lists, in the zone of its provider ID, with NitroTPM; an instance keeps
-its key for its life, so it is asked for again after five minutes only. What failed is never remembered.
+Requests of a few milliseconds share one call by account and region. An instance is remembered for three seconds; a key
+belongs to an instance for its life, and is asked for again after five minutes. A missing instance and a failed call are
+never remembered.
 Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub"; EC2 User Guide, "NitroTPM".
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, Self
@@ -21,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from nodeattest_providers.aws.protocol import parse_provider_id
 from nodeattest_providers.checks import Checks, one_of
-from nodeattest_providers.cloud_http import SingleFlight
+from nodeattest_providers.cloud_http import Batches, Remembered
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.keys import PublicKey
@@ -33,9 +29,6 @@ _WINDOW: Final = 0.005
 """Seconds for which the first request waits for others."""
 _REMEMBERED: Final = 3.0
 """Seconds: two reads of one request, and a serving request right after."""
-_MAX_REMEMBERED: Final = 4096
-_CALLS: Final = 2
-"""Calls under way, by account and region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,121 +56,48 @@ class Realm(NamedTuple):
     region: str
 
 
-class Describe(Protocol):
-    """Asks EC2; called in a thread."""
+class Ec2Api(Protocol):
+    """Asks EC2; raises Unavailable."""
 
-    def __call__(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
-        """Return those that exist; raises Unavailable."""
+    async def describe(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
+        """Return the instances that exist."""
+        ...
+
+    async def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
+        """Return the fingerprint of an instance's key; None where it can have none."""
         ...
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; a call that is under way fails."""
         ...
 
 
 class Instances:
-    """Looks up instances for requests that are verified at the same time."""
+    """Looks instances up."""
 
-    def __init__(self, describe: Describe, *, monotonic: Callable[[], float], random: Callable[[], float]) -> None:
-        """``monotonic``: seconds; ``random``: from 0 to 1."""
-        self._describe = describe
-        self._monotonic = monotonic
+    def __init__(self, ec2: Ec2Api, *, monotonic: Callable[[], float], random: Callable[[], float]) -> None:
+        """``random`` gives 0 to 1, to spread those that come back."""
+        self._ec2 = ec2
         self._random = random
-        self._queues: dict[Realm, _Queue] = {}
-        self._remembered: dict[tuple[Realm, str], tuple[float, Ec2Instance]] = {}
+        self._batches = Batches(self._describe, window=_WINDOW, most=BATCH)
+        self._remembered: Remembered[tuple[Realm, str], Ec2Instance] = Remembered(_REMEMBERED, monotonic=monotonic)
 
     async def find(self, realm: Realm, instance_id: str) -> Ec2Instance | None:
         """Look an instance up; None when there is none. Raises Unavailable."""
-        known = self._remembered.get((realm, instance_id))
-        if known is not None and self._monotonic() < known[0]:
-            return known[1]
-        queue = self._queues.setdefault(realm, _Queue(realm, self._describe))
         try:
-            instance = await queue.find(instance_id)
-        except Unavailable as error:
-            raise self._spread(error) from None
-        if instance is not None:
-            self._remember((realm, instance_id), instance)
-        return instance
-
-    def _spread(self, error: Unavailable) -> Unavailable:
-        """Let those that waited for one call not come back together."""
-        later = error.retry_after * (1.0 + self._random())
-        return Unavailable(error.reason, error.detail, remedy=error.remedy, retry_after=later)
-
-    def _remember(self, key: tuple[Realm, str], instance: Ec2Instance) -> None:
-        self._remembered.pop(key, None)
-        self._remembered[key] = (self._monotonic() + _REMEMBERED, instance)
-        if len(self._remembered) > _MAX_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
+            return await self._remembered.get((realm, instance_id), lambda: self._batches.find(realm, instance_id))
+        except Unavailable as error:  # those that waited for one call do not come back together
+            later = error.retry_after * (1.0 + self._random())
+            raise Unavailable(error.reason, error.detail, remedy=error.remedy, retry_after=later) from None
 
     async def aclose(self) -> None:
-        """Let the threads end; calls under way are not waited for."""
-        for queue in self._queues.values():
-            queue.close()
-        self._queues.clear()
-        self._describe.close()
+        """Close the connections; calls under way are not waited for."""
+        await self._remembered.cancel()
+        await self._batches.cancel()
+        self._ec2.close()
 
-
-class _Queue:
-    """The requests for one realm."""
-
-    def __init__(self, realm: Realm, describe: Describe) -> None:
-        self._realm = realm
-        self._describe = describe
-        self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix=f"aws-ec2-{realm.region}")
-        self._free = asyncio.Semaphore(_CALLS)
-        self._waiting: dict[str, asyncio.Future[Ec2Instance | None]] = {}
-        self._flushes: set[asyncio.Task[None]] = set()
-
-    async def find(self, instance_id: str) -> Ec2Instance | None:
-        future = self._waiting.get(instance_id)
-        if future is None:
-            if not self._waiting:
-                self._spawn()
-            future = self._waiting[instance_id] = asyncio.get_running_loop().create_future()
-        return await asyncio.shield(future)  # a caller that gives up must not take the answer from the others
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _spawn(self) -> None:
-        task = asyncio.create_task(self._flush())
-        self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
-
-    async def _flush(self) -> None:
-        """Collect for a moment, and longer while other calls are under way; then ask for all at once."""
-        await asyncio.sleep(_WINDOW)
-        async with self._free:
-            batch = {one: self._waiting.pop(one) for one in list(self._waiting)[:BATCH]}
-            if self._waiting:
-                self._spawn()
-            await self._ask(batch)
-
-    async def _ask(self, batch: Mapping[str, asyncio.Future[Ec2Instance | None]]) -> None:
-        try:
-            call = asyncio.get_running_loop().run_in_executor(self._threads, self._describe, self._realm, list(batch))
-            found = {instance.instance_id: instance for instance in await call}
-        except BaseException as error:  # callers that wait must learn of its end, a cancellation included
-            for future in batch.values():
-                _fail(future, error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        for instance_id, future in batch.items():
-            if not future.done():
-                future.set_result(found.get(instance_id))
-
-
-def _fail(future: asyncio.Future[Ec2Instance | None], error: BaseException) -> None:
-    if future.done():
-        return
-    if isinstance(error, asyncio.CancelledError):
-        future.cancel()
-        return
-    future.set_exception(error)
-    future.exception()  # a caller that waits sees it; there may be no caller left
+    async def _describe(self, realm: Realm, instance_ids: Sequence[str]) -> Mapping[str, Ec2Instance]:
+        return {instance.instance_id: instance for instance in await self._ec2.describe(realm, instance_ids)}
 
 
 _SECTION: Final = "EC2, DescribeInstances"
@@ -204,25 +124,13 @@ class KeyType(StrEnum):
         return cls("ecc-sec-p384") if isinstance(key.curve, ec.SECP384R1) else None
 
 
-class DescribeKey(Protocol):
-    """Asks EC2; called in a thread."""
-
-    def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
-        """Return the fingerprint of an instance's key; None where it can have none. Raises Unavailable."""
-        ...
-
-
 class EndorsementKeys:
     """Looks up the keys of instances."""
 
-    def __init__(self, ec2: DescribeKey, instances: Instances, *, monotonic: Callable[[], float]) -> None:
-        """``monotonic``: seconds."""
+    def __init__(self, ec2: Ec2Api, instances: Instances, *, monotonic: Callable[[], float]) -> None:
         self._ec2 = ec2
         self._instances = instances
-        self._monotonic = monotonic
-        self._threads: dict[Realm, ThreadPoolExecutor] = {}
-        self._flights: SingleFlight[tuple[Realm, str, KeyType], str | None] = SingleFlight()
-        self._remembered: dict[tuple[Realm, str, KeyType], tuple[float, str]] = {}
+        self._remembered: Remembered[tuple[Realm, str, KeyType], str] = Remembered(_KEY_REMEMBERED, monotonic=monotonic)
 
     async def find(
         self, checks: Checks, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
@@ -259,7 +167,8 @@ class EndorsementKeys:
         _check_instance(checks, instance, place.zone)
         # 4
         try:
-            fingerprint = await self._key(realm, place.instance_id, key_type)
+            asked = realm, place.instance_id, key_type
+            fingerprint = await self._remembered.get(asked, lambda: self._ec2.describe_key(*asked))
         except Unavailable as error:
             raise checks.recorded(error) from None
         _require(
@@ -275,11 +184,8 @@ class EndorsementKeys:
         return NamedEndorsementKey(fingerprint=fingerprint, checks=checks.record())
 
     async def aclose(self) -> None:
-        """Let the threads end; calls under way are not waited for."""
-        await self._flights.cancel()
-        for threads in self._threads.values():
-            threads.shutdown(wait=False, cancel_futures=True)
-        self._threads.clear()
+        """End the calls under way."""
+        await self._remembered.cancel()
 
     async def _instance(
         self, region: str, instance_id: str, accounts: frozenset[str]
@@ -293,26 +199,6 @@ class EndorsementKeys:
                 break
             instance = None
         return realm, instance
-
-    async def _key(self, realm: Realm, instance_id: str, key_type: KeyType) -> str | None:
-        asked = realm, instance_id, key_type
-        expires, fingerprint = self._remembered.get(asked, (0.0, None))
-        if fingerprint is None or self._monotonic() >= expires:
-            fingerprint = await self._flights.share(asked, lambda: self._ask(asked))
-        return fingerprint
-
-    async def _ask(self, asked: tuple[Realm, str, KeyType]) -> str | None:
-        realm = asked[0]
-        if realm not in self._threads:
-            self._threads[realm] = ThreadPoolExecutor(_CALLS, thread_name_prefix=f"aws-ek-{realm.region}")
-        call = asyncio.get_running_loop().run_in_executor(self._threads[realm], self._ec2.describe_key, *asked)
-        fingerprint = await call
-        self._remembered.pop(asked, None)
-        if fingerprint is not None:
-            self._remembered[asked] = (self._monotonic() + _KEY_REMEMBERED, fingerprint)
-        if len(self._remembered) > _MAX_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
-        return fingerprint
 
 
 def _check_instance(checks: Checks, instance: Ec2Instance, zone: str) -> None:

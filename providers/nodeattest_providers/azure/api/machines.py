@@ -1,9 +1,7 @@
-"""What Azure knows of virtual machines, read in lists: one call serves a whole scale-up.
+"""Azure's virtual machines, read in lists: one call serves every request of a resource group or scale set.
 
-Promises: every caller that asks for a machine of one resource group (or scale set) at the same time shares one list. A
-list is good for some seconds; a machine that is not in it, or is another one now, is reported only from a list that was
-begun after the question. Who gives up waiting for a list does not end its reading: a group that takes long to read is
-read once. Any answer of Azure's gives values: what is not of its documented type is as if it were not there.
+A list is good for some seconds. A machine that is missing or another one is reported only from a list that was begun
+after the question. A value that is not of its documented type counts as missing.
 Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VMs - List", "Network Interfaces - List",
 "Network Interfaces - List Virtual Machine Scale Set Network Interfaces".
 """
@@ -11,15 +9,14 @@ Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VM
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Protocol, cast
 
 from nodeattest_providers.azure.provider_id import InstanceRef
-from nodeattest_providers.cloud_http import SingleFlight
+from nodeattest_providers.cloud_http import Remembered
 from nodeattest_providers.verifier_interface import Addresses
 
-_T = TypeVar("_T")
 _Scope = tuple[str, str, str]
 """Subscription, resource group, scale set or nothing, in lower case."""
 
@@ -62,24 +59,30 @@ class Machines:
 
     def __init__(self, lists: Lists, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._lists = lists
-        self._machines: _ListCache[Mapping[str, Machine]] = _ListCache(self._read_machines, monotonic)
-        self._interfaces: _ListCache[Mapping[str, Addresses]] = _ListCache(self._read_interfaces, monotonic)
+        self._machines: Remembered[_Scope, Mapping[str, Machine]] = Remembered(
+            _TTL, monotonic=monotonic, most=_MAX_SCOPES
+        )
+        self._interfaces: Remembered[_Scope, Mapping[str, Addresses]] = Remembered(
+            _TTL, monotonic=monotonic, most=_MAX_SCOPES
+        )
 
     async def find(self, name: InstanceRef, *, vm_id: str | None = None) -> Machine | None:
         """Find a machine, if given with this vmId; None when Azure has none of that name. Raises Unavailable."""
-        scope, key = name.key[:3], name.key[3]
-        found = (await self._machines.get(scope)).get(key)
-        if found is None or vm_id not in (None, found.vm_id):
-            found = (await self._machines.get(scope, fresh=True)).get(key)
-        return found
+        for fresh in (False, True):
+            found = await self._machines.get(name.key[:3], lambda: self._read_machines(name.key[:3]), fresh=fresh)
+            machine = (found or {}).get(name.key[3])
+            if machine is not None and vm_id in (None, machine.vm_id):
+                break
+        return machine
 
     async def addresses(self, name: InstanceRef) -> Addresses:
         """Return the private addresses of a machine's network interfaces; raises Unavailable."""
-        scope, key = name.key[:3], name.key[3]
-        found = (await self._interfaces.get(scope)).get(key)
-        if found is None:
-            found = (await self._interfaces.get(scope, fresh=True)).get(key, ())
-        return found
+        for fresh in (False, True):
+            found = await self._interfaces.get(name.key[:3], lambda: self._read_interfaces(name.key[:3]), fresh=fresh)
+            addresses = (found or {}).get(name.key[3], ())
+            if addresses:
+                break
+        return addresses
 
     async def aclose(self) -> None:
         """End what is under way."""
@@ -103,49 +106,6 @@ class Machines:
             if key and "/" not in key:  # not of a machine elsewhere, or of none
                 found[key] = (*found.get(key, ()), *_private(value))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Held(Generic[_T]):
-    """A value, and when its reading began and ended."""
-
-    began: float
-    ended: float
-    value: _T
-
-
-class _ListCache(Generic[_T]):
-    """Values by scope, each read once for all who ask at a time, failures included."""
-
-    def __init__(self, read: Callable[[_Scope], Awaitable[_T]], monotonic: Callable[[], float]) -> None:
-        self._read = read
-        self._monotonic = monotonic
-        self._held: dict[_Scope, _Held[_T]] = {}
-        self._flights: SingleFlight[_Scope, _Held[_T]] = SingleFlight()
-
-    async def get(self, scope: _Scope, *, fresh: bool = False) -> _T:
-        """Return a scope's value; a fresh one was begun to be read after this call."""
-        asked = self._monotonic()
-        held = self._held.get(scope)
-        if held is not None and not fresh and asked - held.ended < _TTL:
-            return held.value
-        while True:
-            held = await self._flights.share(scope, lambda: self._read_now(scope))
-            if not fresh or held.began >= asked:
-                return held.value
-
-    async def cancel(self) -> None:
-        """End what is being read."""
-        await self._flights.cancel()
-
-    async def _read_now(self, scope: _Scope) -> _Held[_T]:
-        began = self._monotonic()
-        value = await self._read(scope)
-        self._held.pop(scope, None)
-        held = self._held[scope] = _Held(began, self._monotonic(), value)
-        while len(self._held) > _MAX_SCOPES:
-            del self._held[next(iter(self._held))]
-        return held
 
 
 def _group(scope: _Scope) -> str:

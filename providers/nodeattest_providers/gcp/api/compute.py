@@ -1,22 +1,20 @@
-"""What Google Cloud says of instances: many machines' questions, few calls.
+"""Google Cloud's instances and their endorsement keys, for many requests at once.
 
-Promises: what is asked within a moment of each other about one zone is one call; an instance that ran is believed to
-run for seconds more, unless the caller wants a newer answer, and any other answer is not remembered; endorsement keys
-are asked by the instance's numeric ID, whose keys never change, once. One project that is down or throttled delays no
-other's machines. An answer that cannot be read is ``Unavailable``, not the machine's fault.
+Questions of one zone share a call. A running instance is remembered for some seconds, unless the caller wants a newer
+answer. An instance's numeric ID never gets other endorsement keys, so those are asked for once. An answer that cannot
+be read is ``Unavailable``.
 Source: Compute Engine API v1, ``instances.list`` (filter: AIP-160), ``instances.getShieldedInstanceIdentity``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
-from nodeattest_providers.cloud_http import SingleFlight
+from nodeattest_providers.cloud_http import Batches, Remembered
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.api.instance import (
     FIELDS,
@@ -41,16 +39,6 @@ _KEPT: Final = 10_000
 """Instances and identities that are remembered."""
 _RUNNING: Final = "RUNNING"
 
-Instances = Mapping[str, JsonObject]
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Questions about one zone that go out together."""
-
-    names: set[str]
-    answer: asyncio.Task[Instances]
-
 
 class Get(Protocol):
     """Asks the Compute API."""
@@ -69,79 +57,33 @@ class Compute:
 
     def __init__(self, api: Get, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
-        self._clock = clock
-        self._asking: SingleFlight[InstanceRef, ComputeInstance | None] = SingleFlight()
-        self._identifying: SingleFlight[tuple[str, str], frozenset[str]] = SingleFlight()
-        self._batches: dict[tuple[str, str], _Batch] = {}
-        self._answers: set[asyncio.Task[Instances]] = set()
-        self._running: dict[InstanceRef, tuple[float, ComputeInstance]] = {}
-        self._identities: dict[tuple[str, str], frozenset[str]] = {}
+        self._batches = Batches(self._ask, window=_WINDOW, most=_MOST)
+        self._instances: Remembered[InstanceRef, ComputeInstance] = Remembered(
+            _FRESH, monotonic=clock, most=_KEPT, keep=lambda instance: instance.status == _RUNNING
+        )
+        self._identities: Remembered[tuple[str, str], frozenset[str]] = Remembered(inf, monotonic=clock, most=_KEPT)
 
-    def now(self) -> float:
-        """Return the time, for ``since``."""
-        return self._clock()
-
-    def is_kept_from_before(self, place: InstanceRef, since: float) -> bool:
-        """Return whether what is remembered of an instance was learned before that time."""
-        return place in self._running and self._running[place][0] < since
-
-    async def instance(self, place: InstanceRef, *, since: float | None = None) -> ComputeInstance | None:
-        """Return an instance, or None where there is none; raises Unavailable.
-
-        With ``since``, nothing that was learned before counts.
-        """
-        oldest = self._clock() - _FRESH if since is None else since
-        if place in self._running and self._running[place][0] >= oldest:
-            return self._running[place][1]
-        return await self._asking.share(place, lambda: self._instance(place))
+    async def instance(self, place: InstanceRef, *, fresh: bool = False) -> ComputeInstance | None:
+        """Return an instance, or None where there is none; raises Unavailable. A fresh answer is asked for now."""
+        return await self._instances.get(place, lambda: self._instance(place), fresh=fresh)
 
     async def endorsement_keys(self, instance: ComputeInstance) -> frozenset[str] | None:
         """Return the fingerprints of an instance's endorsement keys, None if it is gone; raises Unavailable."""
         key = (instance.place.project, instance.number)
-        known = self._identities.get(key)
-        if known is not None:
-            return known
-        found = await self._identifying.share(key, lambda: self._identity(instance))
-        return found or None
+        return await self._identities.get(key, lambda: self._identity(instance))
 
     async def aclose(self) -> None:
         """End what is under way and close the connections."""
-        await self._asking.cancel()
-        await self._identifying.cancel()
-        for answer in self._answers:
-            answer.cancel()
-        await asyncio.gather(*self._answers, return_exceptions=True)
+        await self._instances.cancel()
+        await self._identities.cancel()
+        await self._batches.cancel()
         await self._api.aclose()
 
     async def _instance(self, place: InstanceRef) -> ComputeInstance | None:
-        asked = self._clock()
-        item = (await self._read_in_batch(place)).get(place.name)
-        self._running.pop(place, None)
-        if item is None:
-            return None
-        instance = _readable(lambda: parse_instance(item, place))
-        if instance.status == _RUNNING:
-            _remember(self._running, place, (asked, instance))
-        return instance
+        item = await self._batches.find((place.project, place.zone), place.name)
+        return None if item is None else _readable(lambda: parse_instance(item, place))
 
-    async def _read_in_batch(self, place: InstanceRef) -> Instances:
-        """Ask together with every caller that asks about the same zone now."""
-        zone = (place.project, place.zone)
-        batch = self._batches.get(zone)
-        if batch is None:
-            names: set[str] = set()
-            batch = self._batches[zone] = _Batch(names, asyncio.ensure_future(self._ask(zone, names)))
-            self._answers.add(batch.answer)
-            batch.answer.add_done_callback(self._answers.discard)
-        batch.names.add(place.name)
-        if len(batch.names) >= _MOST:
-            del self._batches[zone]
-        return await asyncio.shield(batch.answer)
-
-    async def _ask(self, zone: tuple[str, str], names: set[str]) -> Instances:
-        await asyncio.sleep(_WINDOW)
-        if zone in self._batches and self._batches[zone].names is names:
-            del self._batches[zone]
+    async def _ask(self, zone: tuple[str, str], names: Sequence[str]) -> Mapping[str, JsonObject]:
         project, name = zone
         path = f"/compute/v1/projects/{quote(project, safe=':')}/zones/{name}/instances"
         words = " OR ".join(f'(name = "{instance}")' for instance in sorted(names))
@@ -156,7 +98,7 @@ class Compute:
             parameters["pageToken"] = page.next_token
         raise _unreadable("a list that ends")
 
-    async def _identity(self, instance: ComputeInstance) -> frozenset[str]:
+    async def _identity(self, instance: ComputeInstance) -> frozenset[str] | None:
         place = instance.place
         path = (
             f"/compute/v1/projects/{quote(place.project, safe=':')}/zones/{place.zone}/instances/"
@@ -164,7 +106,7 @@ class Compute:
         )
         data = await self._api.get(path, {})
         if data is None:
-            return frozenset()
+            return None
         found = _readable(lambda: parse_instance_identity(data))
         if not found:
             raise Unavailable(
@@ -173,20 +115,10 @@ class Compute:
                 remedy="wait; if this stays, stop and start the instance, which makes its vTPM",
                 retry_after=10.0,
             )
-        _remember(self._identities, (place.project, instance.number), found)
         return found
 
 
-_K = TypeVar("_K")
 _V = TypeVar("_V")
-
-
-def _remember(kept: dict[_K, _V], key: _K, value: _V) -> None:
-    """Keep a value; the one that was learned longest ago goes first."""
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > _KEPT:
-        del kept[next(iter(kept))]
 
 
 def _readable(read: Callable[[], _V]) -> _V:

@@ -1,0 +1,182 @@
+"""What clients of clouds share: connections that serve one request, calls that many callers share, answers kept."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping, Sequence
+
+import pytest
+from test_metadata import answering, serving
+
+from nodeattest_providers.cloud_http import (
+    Batches,
+    CloudHttp,
+    ExchangeError,
+    Remembered,
+    ResponseLimits,
+    SingleFlight,
+    retry_after_seconds,
+)
+from nodeattest_providers.platform import CallOutcome
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+
+
+def client() -> CloudHttp:
+    limits = ResponseLimits(seconds=30.0, answer_bytes=64, connections=1)
+    return CloudHttp(trust=ssl.create_default_context, proxy=None, limits=limits)
+
+
+async def test_an_answer_that_comes_late_in_a_connection_is_nobodys() -> None:
+    answers, late, served = iter((b"me", b"us")), asyncio.Event(), list[asyncio.Task[None] | None]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + next(answers))
+        await late.wait()
+        writer.write(OK + b"no")
+        await reader.read()  # open for as long as the client keeps it
+        writer.close()
+
+    http, server = client(), await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    first = await http.exchange("GET", url, headers={})
+    late.set()
+    await asyncio.sleep(0.05)
+    second = await http.exchange("GET", url, headers={})
+    await http.aclose()
+    await asyncio.gather(*filter(None, served))
+    server.close()
+    assert (first.body, second.body) == (b"me", b"us")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (answering("200 OK", bytes(99)), CallOutcome.FAILED),
+        (b"SSH-2.0-x\r\n\r\n", CallOutcome.FAILED),
+    ],
+)
+async def test_without_a_whole_answer_within_bounds_the_outcome_is_told(answer: bytes, outcome: CallOutcome) -> None:
+    http = client()
+    with serving(answer) as port, pytest.raises(ExchangeError) as error:
+        await http.exchange("GET", f"http://127.0.0.1:{port}/", headers={})
+    await http.aclose()
+    assert error.value.outcome is outcome
+
+
+class Asked:
+    """Answers with a key's number; hangs for the scopes in ``hanging``, fails where told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[int]]] = []
+        self.hanging: set[str] = set()
+        self.fails = False
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, scope: str, keys: Sequence[int]) -> Mapping[int, str]:
+        self.calls.append((scope, list(keys)))
+        if scope in self.hanging:
+            await self.go_on.wait()
+        if self.fails:
+            raise ValueError("once")
+        return {key: f"{scope}{key}" for key in keys if key >= 0}
+
+
+async def test_questions_of_a_moment_are_one_call_of_at_most_so_many() -> None:
+    asked = Asked()
+    batches = Batches(asked, window=0.0, most=60)
+    found = await asyncio.gather(*(batches.find("a", number) for number in range(-1, 66)))
+    assert found == [None, *(f"a{number}" for number in range(66))]
+    assert [len(keys) for _, keys in asked.calls] == [60, 7]
+
+
+async def test_two_batches_of_a_scope_are_under_way_and_the_others_gather() -> None:
+    asked = Asked()
+    asked.hanging.add("a")
+    batches = Batches(asked, window=0.0, most=60)
+    waiting: list[asyncio.Future[str | None]] = []
+    for number in range(5):
+        waiting.append(asyncio.ensure_future(batches.find("a", number)))
+        await asyncio.sleep(0.01)
+    assert await batches.find("b", 1) == "b1"
+    assert [keys for scope, keys in asked.calls if scope == "a"] == [[0], [1]]
+    asked.go_on.set()
+    assert await asyncio.gather(*waiting) == [f"a{number}" for number in range(5)]
+    assert asked.calls[-1] == ("a", [2, 3, 4])
+
+
+async def test_a_failed_call_fails_those_that_waited_for_it_and_no_more() -> None:
+    asked = Asked()
+    asked.fails = True
+    batches = Batches(asked, window=0.0, most=60)
+    errors = await asyncio.gather(*(batches.find("a", number) for number in range(3)), return_exceptions=True)
+    assert [type(error) for error in errors] == [ValueError] * 3
+    asked.fails = False
+    assert await batches.find("a", 0) == "a0"
+
+
+async def test_whoever_gives_up_does_not_take_the_answer_from_others() -> None:
+    asked = Asked()
+    asked.hanging.add("a")
+    batches = Batches(asked, window=0.0, most=60)
+    first, second = (asyncio.ensure_future(batches.find("a", 1)) for _ in range(2))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    asked.go_on.set()
+    assert await second == "a1"
+    assert len(asked.calls) == 1
+
+
+async def test_calls_under_way_end_when_asked_to() -> None:
+    flights: SingleFlight[str, bool] = SingleFlight()
+    waiting = asyncio.ensure_future(flights.share("a", asyncio.Event().wait))
+    await asyncio.sleep(0)
+    await flights.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_an_answer_is_used_again_for_its_seconds_and_a_fresh_one_begins_after_the_question() -> None:
+    now, count = [100.0], iter(range(99))
+
+    async def call() -> int | None:
+        await asyncio.sleep(0)
+        now[0] += 1
+        return next(count)
+
+    kept: Remembered[str, int] = Remembered(10.0, monotonic=lambda: now[0], most=2)
+    assert await asyncio.gather(*(kept.get("a", call) for _ in range(3))) == [0, 0, 0]
+    now[0] += 9.9
+    assert await kept.get("a", call) == 0
+    now[0] += 0.2
+    assert await kept.get("a", call) == 1
+    begun = asyncio.ensure_future(kept.get("a", call, fresh=True))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    now[0] += 1
+    assert await kept.get("a", call, fresh=True) == 3
+    assert await begun == 2
+    await kept.get("b", call)
+    await kept.get("c", call)
+    assert await kept.get("a", call) == 6
+
+
+async def test_nothing_found_and_what_is_not_to_be_kept_is_asked_for_again() -> None:
+    answers = iter([None, -1, 1, 2])
+
+    async def call() -> int | None:
+        return next(answers)
+
+    kept: Remembered[str, int] = Remembered(10.0, monotonic=lambda: 0.0, keep=lambda value: value > 0)
+    assert [await kept.get("a", call) for _ in range(4)] == [None, -1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("7", 7), ("0", 1), ("99999", 120), ("9" * 400, 120), ("", 15), ("-1", 15), ("1.5", 15), ("٣", 15), ("soon", 15)],
+)
+def test_a_wait_that_an_answer_asks_for_is_seconds_within_bounds(text: str, seconds: float) -> None:
+    assert retry_after_seconds(text, default=15, longest=120) == seconds
