@@ -1,16 +1,12 @@
-"""Who may read the metrics: TokenReview says who asks, SubjectAccessReview whether they may ``get`` ``/metrics``.
+"""Serves the metrics over HTTPS to whom the API server allows it.
 
-Promises: without an answer of the API server nobody reads anything; a decision is kept for ten seconds at most, by an
-HMAC of the token, and no token or user is logged; at most four reviews are under way, two for one client, and equal
-tokens share one. Tokens that nobody knows cause few reviews, by address and in all (``_ReviewLimits``), and take none
-from tokens that were allowed in the last hour. Leaves to others: connections and TLS (``metrics_server``).
+TokenReview says who asks, SubjectAccessReview whether they may ``get`` ``/metrics``. Without an answer nobody reads
+anything. A decision is kept for ten seconds at most, by an HMAC of the token; no token or user is logged. At most four
+reviews are under way, two for one client, and equal tokens share one. Unknown tokens cause few reviews, by address and
+in all, and take none from tokens and addresses that were allowed in the last hour.
+Without a folder of certificates, one is self-signed at the start; its key touches no disk.
 Source: controller-runtime pkg/metrics/filters (WithAuthenticationAndAuthorization); authentication.k8s.io/v1 and
 authorization.k8s.io/v1; apiserver pkg/authorization/authorizerfactory/delegating.go.
-
-Serves the metrics over HTTPS to whom the API server allows it (``metrics_auth``).
-
-The certificate is read from a folder, and again when it changes. Without a folder it is self-signed and made at the
-start; its key touches no disk.
 """
 
 from __future__ import annotations
@@ -69,11 +65,8 @@ _ALL_RATE: Final = 4.0
 """The same for all addresses that had no allowed token in the last hour."""
 _KNOWN_SECONDS: Final = 3600.0
 """Kubelet renews a Pod's token after 48 minutes by default: its address is known then."""
-_MAX_KNOWN: Final = 256
-"""Tokens, and addresses: only who may read the metrics adds one."""
-_KNOWN_BURST: Final = 5
-_KNOWN_RATE: Final = 1.0
-"""Reviews a second of one known token: one in ten seconds is usual, more are where the API server does not answer."""
+_MAX_KNOWN: Final = 512
+"""Tokens and addresses: only who may read the metrics adds one."""
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 _RETRY: Final = {"Retry-After": "5"}
 _RETRY_LIMITED: Final = {"Retry-After": "1"}
@@ -102,7 +95,10 @@ class ScrapeAuthorizer:
         self._secret = secret
         self._clock = clock
         self._cache: ExpiringCache[bytes, HTTPStatus] = ExpiringCache(_MAX_CACHED, clock)
-        self._limits = _ReviewLimits(clock)
+        self._known: ExpiringCache[bytes | str, bool] = ExpiringCache(_MAX_KNOWN, clock)
+        """Tokens by HMAC, and addresses, that were allowed in the last hour."""
+        self._of_peer = RateLimiter(burst=_PEER_BURST, per_second=_PEER_RATE, clock=clock)
+        self._of_all = RateLimiter(burst=_ALL_BURST, per_second=_ALL_RATE, clock=clock, remembered=1)
         self._in_flight: SingleFlight[bytes, HTTPStatus] = SingleFlight()
         self._semaphore = FairSemaphore(
             limit=_REVIEWS, limit_of_peer=_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=_MAX_WAIT
@@ -131,7 +127,7 @@ class ScrapeAuthorizer:
         await self._in_flight.cancel()
 
     async def _decide(self, key: bytes, token: bytes, peer: str) -> HTTPStatus:
-        known = self._limits.take(key, peer)
+        known = self._take(key, peer)
         try:
             # Who asks with a known token does not wait for others behind the same address.
             async with self._semaphore.acquire(key.hex() if known else peer), asyncio.timeout(_MAX_WAIT):
@@ -149,10 +145,32 @@ class ScrapeAuthorizer:
         except Unavailable:  # of the semaphore
             raise ScrapeRefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many reviews at one time", _RETRY) from None
         self._trouble = ""
-        self._limits.decided(key, peer, allowed=decision is HTTPStatus.OK)
-        keep = _ALLOWED_SECONDS if decision is HTTPStatus.OK else _REFUSED_SECONDS
-        self._cache.put(key, decision, self._clock() + keep)
+        now, keep = self._clock(), _REFUSED_SECONDS
+        if decision is HTTPStatus.OK:
+            keep = _ALLOWED_SECONDS
+            self._known.put(key, value=True, until=now + _KNOWN_SECONDS)
+            self._known.put(peer, value=True, until=now + _KNOWN_SECONDS)
+        else:
+            self._known.remove(key)
+        self._cache.put(key, decision, now + keep)
         return decision
+
+    def _take(self, key: bytes, peer: str) -> bool:
+        """Allow one review, and return whether the token is known; raises ``ScrapeRefusedError``.
+
+        1. A known token has no limit but its turn. 2. Unknown ones share that of their address. 3. Unless an allowed
+        token came from there, they share that of all addresses, too.
+        """
+        # 1
+        if self._known.get(key):
+            return True
+        # 2: first, so that one address cannot use up the limit of all
+        if not self._of_peer.take(peer):
+            raise _too_many(f"{_PEER_RATE:g} unknown token a second from one address")
+        # 3
+        if not self._known.get(peer) and not self._of_all.take(None):
+            raise _too_many(f"{_ALL_RATE:g} unknown tokens a second from all addresses")
+        return False
 
     async def _review(self, token: bytes) -> HTTPStatus:
         """Ask the API server.
@@ -184,48 +202,6 @@ class ScrapeAuthorizer:
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("cannot review who reads the metrics", extra=fields(error=trouble))
-
-
-class _ReviewLimits:
-    """How many reviews are asked of the API server, in the controller's name, for whom."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._tokens: ExpiringCache[bytes, bool] = ExpiringCache(_MAX_KNOWN, clock)
-        """By HMAC, those allowed in the last hour."""
-        self._peers: ExpiringCache[str, bool] = ExpiringCache(_MAX_KNOWN, clock)
-        """Where these came from."""
-        self._of_token = RateLimiter(burst=_KNOWN_BURST, per_second=_KNOWN_RATE, clock=clock, remembered=2 * _MAX_KNOWN)
-        self._of_peer = RateLimiter(burst=_PEER_BURST, per_second=_PEER_RATE, clock=clock)
-        self._of_all = RateLimiter(burst=_ALL_BURST, per_second=_ALL_RATE, clock=clock, remembered=1)
-
-    def take(self, key: bytes, peer: str) -> bool:
-        """Allow one review, and return whether the token is known; raises ``ScrapeRefusedError``.
-
-        1. A known token has a limit of its own. 2. Unknown ones share that of their address. 3. Unless an allowed
-        token came from there, they share that of all addresses, too.
-        """
-        # 1
-        if self._tokens.get(key):
-            if not self._of_token.take(key):
-                raise _too_many(f"{_KNOWN_RATE:g} review a second of one token")
-            return True
-        # 2: first, so that one address cannot use up the limit of all
-        if not self._of_peer.take(peer):
-            raise _too_many(f"{_PEER_RATE:g} unknown token a second from one address")
-        # 3
-        if not self._peers.get(peer) and not self._of_all.take(None):
-            raise _too_many(f"{_ALL_RATE:g} unknown tokens a second from all addresses")
-        return False
-
-    def decided(self, key: bytes, peer: str, *, allowed: bool) -> None:
-        """Know a token and its address, or forget the token."""
-        if not allowed:
-            self._tokens.remove(key)
-            return
-        until = self._clock() + _KNOWN_SECONDS
-        self._tokens.put(key, value=True, until=until)
-        self._peers.put(peer, value=True, until=until)
 
 
 def _too_many(expected: str) -> ScrapeRefusedError:

@@ -17,13 +17,14 @@ from polling import until
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import MARK
 from nodeattest_controller.controllers.policy_status.decide import (
+    CALLED,
     MAX_CONFLICTS,
     REFUSAL_ENDS,
-    NamespaceRendering,
     PolicyFinding,
     PolicyReason,
-    RenderingState,
+    Rendering,
     evaluate,
+    not_labelled,
     refusals_end,
     rendering_of,
     status_patch,
@@ -71,7 +72,7 @@ def finding(
     clusters: tuple[JsonObject, ...] = (),
     of: str = "p",
     joined: dict[str, int] | None = None,
-    rendering: RenderingState = RenderingState.NO_MATTER,
+    rendering: Rendering = CALLED,
     unrendered: dict[str, str] | None = None,
 ) -> PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
@@ -79,24 +80,23 @@ def finding(
     def machines_under(_cluster: JsonObject, name: str) -> int:
         return (joined or {}).get(name, 0)
 
-    state = NamespaceRendering(rendering, "its configuration is absent")
-    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, rendering=state, unrendered=unrendered))[
-        of
-    ]
+    return asyncio.run(
+        evaluate(policies, clusters, flaw_of, machines_under, rendering=rendering, unrendered=unrendered)
+    )[of]
 
 
 def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_and_says_what_to_do() -> None:
-    found = finding(policy(), clusters=(cluster("a"),), rendering=RenderingState.NOT_LABELLED)
+    found = finding(policy(), clusters=(cluster("a"),), rendering=not_labelled(NAMESPACE))
     assert (found.why, found.condition.status) == (PolicyReason.NAMESPACE_NOT_LABELLED, "False")
     assert found.message.endswith(
         f"kubectl label namespace {NAMESPACE} attestation.cluster.x-k8s.io/bootstrap-config=enabled"
     )
-    assert finding(policy(), rendering=RenderingState.NOT_LABELLED).why is PolicyReason.NAMESPACE_NOT_LABELLED
-    audit = finding(policy(enforcement="Audit"), clusters=(cluster("a"),), rendering=RenderingState.NOT_LABELLED)
+    assert finding(policy(), rendering=not_labelled(NAMESPACE)).why is PolicyReason.NAMESPACE_NOT_LABELLED
+    audit = finding(policy(enforcement="Audit"), clusters=(cluster("a"),), rendering=not_labelled(NAMESPACE))
     assert audit.why is PolicyReason.VALID
-    assert finding(policy(serving="x"), rendering=RenderingState.NOT_LABELLED).why is PolicyReason.INVALID
+    assert finding(policy(serving="x"), rendering=not_labelled(NAMESPACE)).why is PolicyReason.INVALID
     assert (
-        finding(policy(), policy("q"), clusters=(cluster("a"),), rendering=RenderingState.NOT_LABELLED).why
+        finding(policy(), policy("q"), clusters=(cluster("a"),), rendering=not_labelled(NAMESPACE)).why
         is PolicyReason.CONFLICT
     )
 
@@ -290,17 +290,17 @@ def test_of_a_webhook_that_is_called_for_some_objects_it_is_said_that_this_is_no
     assert said in found.why_unknown
     assert (found.why_not, found.weakness) == ("", "")
     rendering = rendering_of(found)
-    assert rendering == NamespaceRendering(RenderingState.NOT_READ, found.why_unknown)
-    assert rendering_of(changed_calls(**{**change, "rules": []})).state is RenderingState.NOT_CALLED
+    assert rendering.reason is PolicyReason.WEBHOOK_NOT_READ
+    assert found.why_unknown in rendering.message
+    assert rendering_of(changed_calls(**{**change, "rules": []})).reason is PolicyReason.WEBHOOK_NOT_CALLED
 
 
 def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
     rendering = rendering_of(changed_calls(failurePolicy="Ignore"))
-    assert rendering.state is RenderingState.PASSED_OVER
     found = asyncio.run(evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering=rendering))["p"]
     assert found.why is PolicyReason.VALID
     assert "its failurePolicy is not Fail: while it does not answer, new machines join without" in found.message
-    assert rendering_of(changed_calls()) == NamespaceRendering()
+    assert rendering_of(changed_calls()) == CALLED
 
 
 async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is_too_large_hides_no_other(
@@ -374,9 +374,8 @@ async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_c
         client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more]})
         await until(says(plane, path, "NamespaceNotLabelled"))
         client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": rules})
-    async with working(plane, has_webhook=True, kubeconfig=limited, label_resync=0.05) as office:
-        await office.policies_reconciled()
-        assert ready(plane, path)["reason"] == "NamespaceNotLabelled"
+    async with working(plane, has_webhook=True, kubeconfig=limited, label_resync=0.05):
+        await until(says(plane, path, "NamespaceNotRead"))
         client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: "enabled"}}})
         client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more]})
         await until(says(plane, path, "WebhookNotRead"))  # without the right to read the configuration

@@ -1,7 +1,6 @@
 """What a policy's status says: whether it lets anybody in, which Clusters it rules, and which it shares. Pure.
 
-Promises: the same objects give the same status in every replica; an equal status is not written again.
-Leaves to others: reading policies (``model.policy``, ``validate``), writing (``reconciler``).
+The same objects give the same status in every replica, and an equal status is not written again.
 """
 
 from __future__ import annotations
@@ -17,17 +16,11 @@ from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_po
 from nodeattest_controller.model.webhook_configuration import EXPECTED, WebhookCalls, label_command, needs_webhook
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
 from nodeattest_kube.store import BATCH, in_batches
-from nodeattest_parsing.objects import condition, items, mapping, moment, number, strings, text
+from nodeattest_parsing.objects import items, mapping, moment, number, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
 READY: Final = "Ready"
-_DISABLED: Final = (
-    "the namespace's label says disabled, so the webhook renders nothing here: machines join by configuration that "
-    "nodeattest render wrote, or not at all"
-)
-_UNSEEN: Final = "whether API servers call the webhook for this namespace is not known: {}"
-_PASSED_OVER: Final = "the webhook is called, but {}: while it does not answer, new machines join without attestation"
 UNRENDERED: Final = "unrenderedControlPlanes"
 """Member of the status."""
 MAX_CONFLICTS: Final = 32
@@ -55,42 +48,23 @@ class PolicyReason(StrEnum):
     RENDERING_DISABLED = "RenderingDisabled"
 
 
-class RenderingState(StrEnum):
+@dataclass(frozen=True, slots=True)
+class Rendering:
     """What is known of the webhook's rendering in a namespace."""
 
-    NO_MATTER = "NoMatter"
-    """The controller has no webhook, or it is called."""
-    NOT_LABELLED = "NotLabelled"
-    UNKNOWN = "Unknown"
-    """The namespace could not be read."""
-    DISABLED = "Disabled"
-    """Somebody decided so, by the label."""
-    NOT_CALLED = "NotCalled"
-    """By its configuration, or without one."""
-    NOT_READ = "NotRead"
-    """The configuration could not be read, or what is in it could not be evaluated."""
-    PASSED_OVER = "PassedOver"
-    """It is called, and while it does not answer, API servers go on without it."""
+    reason: PolicyReason = PolicyReason.VALID
+    message: str = ""
+    """Empty: the controller has no webhook, or it is called."""
+
+    @property
+    def is_amiss(self) -> bool:
+        """Whether a policy is not Ready for it; otherwise it is told beside what the policy admits."""
+        return self.reason in _AMISS
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceRendering:
-    """The state, and why."""
-
-    state: RenderingState = RenderingState.NO_MATTER
-    why: str = ""
-    """Of ``NOT_CALLED``, ``NOT_READ`` and ``PASSED_OVER``."""
-
-
-_CALLED: Final = NamespaceRendering()
-
-
-_OF_STATE: Final = {
-    RenderingState.DISABLED: (PolicyReason.RENDERING_DISABLED, _DISABLED),
-    RenderingState.NOT_READ: (PolicyReason.WEBHOOK_NOT_READ, _UNSEEN),
-    RenderingState.PASSED_OVER: (PolicyReason.VALID, _PASSED_OVER),
-}
-"""What is said of a valid policy beside whom it admits."""
+_AMISS: Final = frozenset(
+    {PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.NAMESPACE_NOT_READ, PolicyReason.WEBHOOK_NOT_CALLED}
+)
 _IN_FORCE: Final = frozenset(
     {
         PolicyReason.VALID,
@@ -100,6 +74,55 @@ _IN_FORCE: Final = frozenset(
     }
 )
 """Reasons with which the condition is True: the last two say what was decided, or not looked at."""
+CALLED: Final = Rendering()
+DISABLED: Final = Rendering(
+    PolicyReason.RENDERING_DISABLED,
+    "the namespace's label says disabled, so the webhook renders nothing here: machines join by configuration that "
+    "nodeattest render wrote, or not at all",
+)
+
+
+def not_labelled(namespace: str) -> Rendering:
+    """Return the state of a namespace without the webhook's label."""
+    message = (
+        f"new machines join without attestation, or not at all: expected {EXPECTED}, got one without; "
+        f"{label_command(namespace)}"
+    )
+    return Rendering(PolicyReason.NAMESPACE_NOT_LABELLED, message)
+
+
+def namespace_not_read(namespace: str) -> Rendering:
+    """Return the state of a namespace that could not be read."""
+    message = (
+        f"it is not known whether new machines are rendered: the controller could not read the namespace {namespace}, "
+        "and tries again; its log has the error"
+    )
+    return Rendering(PolicyReason.NAMESPACE_NOT_READ, message)
+
+
+def webhook_not_read(why: str) -> Rendering:
+    """Return the state where the webhook's configuration could not be read or evaluated."""
+    message = f"whether API servers call the webhook for this namespace is not known: {why}"
+    return Rendering(PolicyReason.WEBHOOK_NOT_READ, message)
+
+
+def rendering_of(calls: WebhookCalls) -> Rendering:
+    """Return what the webhook's configuration makes of a namespace that has the label."""
+    if calls.why_not:
+        message = (
+            "new machines join without attestation, or not at all: expected a webhook that API servers call for "
+            f"bootstrap configuration of this namespace; got none: {calls.why_not}; kubectl apply -k manifests/webhook"
+        )
+        return Rendering(PolicyReason.WEBHOOK_NOT_CALLED, message)
+    if calls.why_unknown:
+        return webhook_not_read(calls.why_unknown)
+    if calls.weakness:
+        message = (
+            f"the webhook is called, but {calls.weakness}: while it does not answer, new machines join without "
+            "attestation"
+        )
+        return Rendering(message=message)
+    return CALLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +166,13 @@ async def evaluate(
     flaw_of: Callable[[JsonObject], Denied | None],
     machines_under: Callable[[JsonObject, str], int],
     *,
-    rendering: NamespaceRendering = _CALLED,
+    rendering: Rendering = CALLED,
     unrendered: Mapping[str, str] | None = None,
 ) -> Mapping[str, PolicyFinding]:
     """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
 
-    ``machines_under`` counts the machines of a Cluster that joined under a policy. ``rendering``: in the namespace;
-    where it is not known, a policy that said that the label is missing goes on saying so. ``unrendered``: Clusters
-    whose control plane is not rendered, with why it could not be read; None: not known.
+    ``machines_under`` counts the machines of a Cluster that joined under a policy. ``unrendered``: Clusters whose
+    control plane is not rendered, with why it could not be read; None: not known.
     """
     flaws: dict[str, Denied | None] = {}
     async for policy in in_batches(policies, 1):
@@ -176,22 +198,11 @@ async def evaluate(
     found: dict[str, PolicyFinding] = {}
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
-        needed = rendering if needs_webhook(policy) else _CALLED
+        needed = rendering if needs_webhook(policy) else CALLED
         lacking = tuple(left[name]) if unrendered is not None and needs_webhook(policy) else None
         made = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
         found[name] = _with_unrendered(made, lacking, unrendered or {})
     return found
-
-
-def rendering_of(calls: WebhookCalls) -> NamespaceRendering:
-    """Say what the webhook's configuration makes of a namespace that has the label."""
-    if calls.why_not:
-        return NamespaceRendering(RenderingState.NOT_CALLED, calls.why_not)
-    if calls.why_unknown:
-        return NamespaceRendering(RenderingState.NOT_READ, calls.why_unknown)
-    if calls.weakness:
-        return NamespaceRendering(RenderingState.PASSED_OVER, calls.weakness)
-    return _CALLED
 
 
 def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> JsonObject | None:
@@ -262,76 +273,27 @@ def _finding(
     flaw: Denied | None,
     clusters: int,
     conflicts: tuple[SharedCluster, ...],
-    rendering: NamespaceRendering,
+    rendering: Rendering,
 ) -> PolicyFinding:
     why, message = PolicyReason.VALID, _admits(policy)
-    if not clusters:
-        why, message = (
-            PolicyReason.SELECTS_NOTHING,
-            f"no Cluster of this namespace has the labels of clusterSelector; {message}",
-        )
-    why, message = _of_rendering(policy, rendering, (why, message))
-    if conflicts:
-        why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
     if flaw is not None:
         why, message = PolicyReason.INVALID, f"no node joins: expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"
+    elif conflicts:
+        why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
+    elif rendering.is_amiss:
+        why, message = rendering.reason, rendering.message
+    elif not clusters:
+        why = PolicyReason.SELECTS_NOTHING
+        message = f"no Cluster of this namespace has the labels of clusterSelector; {message}"
+    elif rendering.message:
+        why, message = rendering.reason, f"{message}; {rendering.message}"
     return PolicyFinding(why, message, clusters, conflicts)
-
-
-def _of_rendering(
-    policy: JsonObject, rendering: NamespaceRendering, otherwise: tuple[PolicyReason, str]
-) -> tuple[PolicyReason, str]:
-    """Say what the webhook does not do in the namespace, or that nobody could look; else ``otherwise``."""
-    namespace, state = text(policy, "metadata", "namespace"), rendering.state
-    if state is RenderingState.UNKNOWN and _said_unlabelled(policy):
-        state = RenderingState.NOT_LABELLED
-    match state:
-        case RenderingState.NOT_LABELLED:
-            return PolicyReason.NAMESPACE_NOT_LABELLED, _not_rendered(namespace)
-        case RenderingState.UNKNOWN:
-            return PolicyReason.NAMESPACE_NOT_READ, _not_read(namespace)
-        case RenderingState.NOT_CALLED:
-            return PolicyReason.WEBHOOK_NOT_CALLED, _not_called(rendering.why)
-        case _ if otherwise[0] is not PolicyReason.VALID:
-            return otherwise
-        case RenderingState.DISABLED | RenderingState.NOT_READ | RenderingState.PASSED_OVER:
-            reason, message = _OF_STATE[state]
-            return reason, f"{otherwise[1]}; {message.format(rendering.why)}"
-        case RenderingState.NO_MATTER:
-            return otherwise
-
-
-def _not_called(why: str) -> str:
-    return (
-        "new machines join without attestation, or not at all: expected a webhook that API servers call for "
-        f"bootstrap configuration of this namespace; got none: {why}; kubectl apply -k manifests/webhook"
-    )
 
 
 def _admits(policy: JsonObject) -> str:
     named = ", ".join(strings(policy, "spec", "authorizedAttestors")) or "nobody: authorizedAttestors is empty"
     audit = text(policy, "spec", "enforcement") == "Audit"
     return f"admits {named}" + ("; Audit: what hardening would change is reported and left" if audit else "")
-
-
-def _not_rendered(namespace: str) -> str:
-    return (
-        f"new machines join without attestation, or not at all: expected {EXPECTED}, got one without; "
-        f"{label_command(namespace)}"
-    )
-
-
-def _said_unlabelled(policy: JsonObject) -> bool:
-    """Tell whether a policy's status says that the label is missing."""
-    stored = condition(items(policy, "status", "conditions"), READY)
-    return stored is not None and stored.get("reason") == PolicyReason.NAMESPACE_NOT_LABELLED
-
-
-def _not_read(namespace: str) -> str:
-    return (
-        f"it is not known whether new machines are rendered: the controller could not read the namespace {namespace}, "
-        "and tries again; its log has the error"
-    )
 
 
 def _quarrel(conflicts: Sequence[SharedCluster]) -> str:
