@@ -13,35 +13,35 @@ CEILING: Final = 16_500
 """Lines of the core; 12,000 is the aim. Lower it with each deletion."""
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
-    *("__init__.py", "attestor.py", "webhook_configuration.py", "webhook_label.py", "lease_annotations.py"),
-    *("cluster_mark.py", "refusals.py", "bootstrap_providers.py"),
+    *("__init__.py", "attestor.py", "webhook_configuration.py", "lease_annotations.py"),
+    *("refusals.py"),
 }
 """Files of the same folders on which no certificate depends."""
 GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "values and refusals",
         (
-            "parsing/nodeattest_parsing/{errors,values,objects,strict_base64,strict_json,times,compact_jws}.py",
-            "providers/nodeattest_providers/{errors,names,identifiers}.py",
+            "parsing/nodeattest_parsing/{values,objects,strict_base64,strict_json,times}.py",
+            "providers/nodeattest_providers/{errors,identifiers}.py",
         ),
     ),
     (
         "bytes become values",
         (
-            "providers/nodeattest_providers/{envelope,canonical_json,pem,der,pkcs10,csr,subject,keys,key_types,cms}.py",
-            "providers/nodeattest_providers/{certificate_chain,x509_errors,config_fields}.py",
+            "providers/nodeattest_providers/{envelope,canonical_json,pem,der,pkcs10,keys,cms}.py",
+            "providers/nodeattest_providers/{certificate_chain,config_fields}.py",
         ),
     ),
     (
         "what binds evidence to a request",
         (
-            "providers/nodeattest_providers/{node_interface,verifier_interface,checks,evidence_checks}.py",
-            "providers/nodeattest_providers/{evidence_versions,binding,challenge_response,pins,first_request_ref}.py",
+            "providers/nodeattest_providers/{node_interface,verifier_interface,checks}.py",
+            "providers/nodeattest_providers/{evidence_versions,binding,challenge_response}.py",
         ),
     ),
     (
         "provider tpm",
-        ("providers/nodeattest_providers/tpm/*.py", "providers/nodeattest_providers/keys.py"),
+        ("providers/nodeattest_providers/tpm/*.py",),
     ),
     ("providers challenge and composite", ("providers/nodeattest_providers/{challenge,composite}/*.py",)),
     ("providers of clouds", ("providers/nodeattest_providers/{aws,azure,gcp,oci}/*.py",)),
