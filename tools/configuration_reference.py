@@ -61,7 +61,6 @@ ENVIRONMENT: Final[dict[str, tuple[str, str]]] = {
         "`nodeattest`",
         "the kubeconfig, or several with `:` between them, merged; `--kubeconfig` wins; else `~/.kube/config`",
     ),
-    "NOTIFY_SOCKET": ("agent", "where `join`, `refresh` and the serving unit tell systemd what they wait for"),
     "KUBERNETES_EXEC_INFO": ("agent", "what client-go asks of an exec plugin; kubelet sets it"),
     "KUBERNETES_SERVICE_HOST": ("servers in a pod", "the API server's address; the kubelet sets it for each container"),
     "KUBERNETES_SERVICE_PORT": ("servers in a pod", "the API server's port; the kubelet sets it for each container"),

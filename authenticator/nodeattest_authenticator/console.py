@@ -1,8 +1,6 @@
 """What a command prints. kubelet and systemd log its standard error: one line for each message.
 
-A kind of wait is one line at once and then one a minute, whatever a server writes into it; systemd shows the line
-as the unit's status, too.
-Source: sd_notify(3); systemd.service(5), ``NotifyAccess=``.
+A kind of wait is one line at once and then one a minute, whatever a server writes into it.
 """
 
 from __future__ import annotations
@@ -10,13 +8,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_discovery.node.clock import Clock
-from nodeattest_parsing.values import visible, visible_lines
+from nodeattest_parsing.values import visible_lines
 
 _MINUTE: Final = 60.0
 
@@ -47,8 +44,8 @@ def report(failure: AgentError) -> int:
     return 2 if failure.kind is FailureKind.USAGE else 1
 
 
-def reporting(clock: Clock, *, log: Callable[[str], None], notify_socket: str | None) -> Clock:
-    """Return a clock that reports each wait; ``notify_socket`` is systemd's, None where there is none."""
+def reporting(clock: Clock, *, log: Callable[[str], None]) -> Clock:
+    """Return a clock that reports each wait."""
     due: dict[str, float] = {}
 
     def report(kind: str, what: str, until: float) -> None:
@@ -56,20 +53,6 @@ def reporting(clock: Clock, *, log: Callable[[str], None], notify_socket: str | 
         if now < due.get(kind, now):
             return
         due[kind] = now + _MINUTE
-        message = f"waiting until {moment(int(until))} for {what}"
-        log(message)
-        notify_status(message, notify_socket)
+        log(f"waiting until {moment(int(until))} for {what}")
 
     return replace(clock, on_wait=report)
-
-
-def notify_status(text: str, notify_socket: str | None) -> None:
-    """Let ``systemctl status`` show a line; empty: none. Does nothing where nobody listens."""
-    if not notify_socket or notify_socket[0] not in "/@":
-        return
-    import socket
-
-    address = "\0" + notify_socket[1:] if notify_socket[0] == "@" else notify_socket
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
-        # A line end would begin another variable.
-        sender.sendto(f"STATUS={visible(text)}".encode(), address)

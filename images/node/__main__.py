@@ -26,7 +26,7 @@ _NAME: Final = "nodeattest-agent"
 _SUMMARY: Final = "Attests a Kubernetes node and gives kubelet its credential"
 _PURGE: Final = """\
 rm -rf /var/lib/kubelet-authenticator /etc/nodeattest /etc/kubernetes/kubelet-authenticator.json
-for unit in nodeattest-join.service nodeattest-refresh.timer kubelet-serving-certificate.service; do
+for unit in nodeattest-join.service nodeattest-refresh.timer kubelet-serving-certificate.timer; do
   rm -f /etc/systemd/system/*.wants/$unit
 done
 """

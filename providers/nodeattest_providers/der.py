@@ -15,10 +15,6 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final, SupportsInt, cast
 
-from pyasn1.codec.der import decoder, encoder
-from pyasn1.error import PyAsn1Error
-from pyasn1.type import univ
-
 Oid = tuple[int, ...]
 """The arcs of an object identifier."""
 
@@ -29,7 +25,6 @@ _TAG_NUMBER: Final = 0x1F
 _MAX_OID: Final = 66
 """Bytes, tag and length included; those in use have about ten. pyasn1's time grows with the square of the arcs."""
 _PYASN1_ERRORS: Final = (
-    PyAsn1Error,
     ValueError,
     TypeError,
     LookupError,
@@ -37,7 +32,7 @@ _PYASN1_ERRORS: Final = (
     AttributeError,
     RuntimeError,
 )
-"""What pyasn1 raises on bytes that it cannot read: its own, and what its Python code meets, recursion included."""
+"""What pyasn1's Python code meets on bytes that it cannot read, recursion included, beside its own ``PyAsn1Error``."""
 _END_OF_CONTENTS: Final = (0x00, 0x20)
 """Reserved for BER's indefinite form (X.690 §8.1.5)."""
 
@@ -104,7 +99,7 @@ def bit_string(data: bytes) -> bytes:
 
 def integer(data: bytes) -> int:
     """Read an INTEGER."""
-    return int(cast("SupportsInt", _decode(data, univ.Integer())))
+    return int(cast("SupportsInt", _decode(data, "Integer")))
 
 
 @lru_cache(maxsize=64)
@@ -112,7 +107,7 @@ def oid(data: bytes) -> Oid:
     """Read an OBJECT IDENTIFIER; all honest requests have the same few."""
     if len(data) > _MAX_OID:
         raise NotDer("an object identifier longer than any in use")
-    return tuple(int(arc) for arc in cast("Iterable[SupportsInt]", _decode(data, univ.ObjectIdentifier())))
+    return tuple(int(arc) for arc in cast("Iterable[SupportsInt]", _decode(data, "ObjectIdentifier")))
 
 
 def _only(data: bytes, kind: Tag) -> tuple[int, int]:
@@ -145,11 +140,16 @@ def _span(data: bytes, at: int, limit: int) -> tuple[int, int]:
     return start, start + size
 
 
-def _decode(data: bytes, spec: object) -> object:
+def _decode(data: bytes, kind: str) -> object:
+    """Read a value of a type of ``pyasn1.type.univ``, which the agent, who opens certificates, never imports."""
+    from pyasn1.codec.der import decoder, encoder
+    from pyasn1.error import PyAsn1Error
+    from pyasn1.type import univ
+
     try:
-        value, rest = cast("tuple[object, bytes]", decoder.decode(data, asn1Spec=spec))
+        value, rest = cast("tuple[object, bytes]", decoder.decode(data, asn1Spec=getattr(univ, kind)()))
         again = cast("bytes", encoder.encode(value))
-    except _PYASN1_ERRORS:
+    except (PyAsn1Error, *_PYASN1_ERRORS):
         raise NotDer("bytes that are not DER of this type") from None
     if rest or again != data:
         raise NotDer("trailing bytes or another encoding")

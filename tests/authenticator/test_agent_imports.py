@@ -20,9 +20,6 @@ from nodeattest_authenticator.exec_plugin import background_renewal
 """The modules of a credential call that the fast path does not answer."""
 OTHERS = {
     "difflib",
-    "nodeattest_providers.checks",
-    "nodeattest_providers.verifier_interface",
-    "nodeattest_providers.pkcs10",
     "nodeattest_providers.tpm.event_log",  # the node sends its log unread
     "nodeattest_providers.tpm.event_log_checks",
     "nodeattest_discovery.clusterinfo",
@@ -73,12 +70,6 @@ from nodeattest_authenticator.transport import probe
     loaded = modules_of(CREDENTIAL + parts)
     assert "nodeattest_authenticator.config.discovery" in loaded
     assert not loaded & OTHERS
-
-
-def test_a_watch_holds_no_library_while_it_waits() -> None:
-    loaded = modules_of("from nodeattest_authenticator.kubelet_serving import watch")
-    assert "nodeattest_authenticator.state.failure_backoff" in loaded
-    assert not loaded & {"cryptography", "http.client", "ssl", "tpm2_pytss"}
 
 
 def modules_of(imports: str) -> set[str]:

@@ -118,20 +118,6 @@ def test_a_certificate_is_reused_until_it_expires_and_new_connections_present_th
     assert machine.api.posts() == 4
 
 
-def test_an_unauthorized_response_makes_client_go_run_the_plugin_and_use_what_it_prints(
-    machine: Machine, start: Start
-) -> None:
-    client = start()
-    assert client.get()["status"] == 200
-    first = client.serial()
-    machine.api.not_accepted.add(f"system:node:{NODE}")
-    machine.cache.joinpath("credential").unlink()
-    assert client.get() == {"status": 401, "error": "", "runs": {"0": 2}}
-    machine.api.not_accepted.clear()
-    assert client.get() == {"status": 200, "error": "", "runs": {"0": 2}}
-    assert client.serial() != first
-
-
 def test_a_denial_and_its_remedy_reach_the_log_until_the_agent_is_configured_anew(
     machine: Machine, start: Start
 ) -> None:
@@ -148,11 +134,3 @@ def test_a_denial_and_its_remedy_reach_the_log_until_the_agent_is_configured_ane
     machine.api.on_create = lambda api, name: api.sign(name)
     machine.prepare(providerID={"value": "sandbox://machine-1"})
     assert client.get() == {"status": 200, "error": "", "runs": {"0": 1, "1": 2}}
-
-
-def test_a_client_of_another_cluster_gets_no_certificate(machine: Machine, start: Start) -> None:
-    client = start(server="https://localhost:6443")
-    refused = client.get()
-    assert (refused["status"], refused["runs"]) == (0, {"2": 1})
-    assert "ExecInfoRefused" in client.log.read_text()
-    assert not machine.api.requests

@@ -18,7 +18,6 @@ from agent_machine import COMMAND, NODE, Machine
 from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.commands.cli import main
-from nodeattest_authenticator.config.settings import load
 from nodeattest_authenticator.formats.kubeconfig import is_ours
 
 
@@ -107,35 +106,10 @@ def test_join_leaves_a_kubeconfig_whose_plugin_answers_without_another_request(j
     assert len(joiner.api.requests) == sent
 
 
-def test_join_twice_changes_nothing_and_asks_for_nothing(joiner: Joiner) -> None:
-    assert joiner.join().returncode == 0
-    before, sent = joiner.files(), len(joiner.api.requests)
-    assert joiner.join().returncode == 0
-    assert joiner.files() == before
-    assert len(joiner.api.requests) == sent
-
-
 def test_every_file_is_private_and_the_token_stands_in_one_only(joiner: Joiner) -> None:
     joiner.join()
     assert {path.stat().st_mode & 0o777 for path in joiner.folder.rglob("*") if path.is_file()} == {0o600}
     assert [name for name, data in joiner.files().items() if TOKEN.encode() in data] == ["cache/bootstrap-token"]
-
-
-def test_a_node_with_a_long_name_joins_without_a_librarys_warning(joiner: Joiner) -> None:
-    """Its subject is longer than X.520's 64 characters (ub-common-name), as names of many nodes are."""
-    words = joiner.words(node_name="c" * 63)
-    done = subprocess.run([str(COMMAND), "join", *words], check=True, capture_output=True, text=True)
-    assert "Warning" not in done.stderr
-
-
-def test_the_command_itself_joins(joiner: Joiner) -> None:
-    words = [word for name, value in joiner.options.items() if value for word in (name, value)]
-    subprocess.run([str(COMMAND), "join", *words], check=True, capture_output=True)
-    assert joiner.kubeconfig.exists()
-
-
-def test_a_token_from_standard_input_is_as_good(joiner: Joiner) -> None:
-    assert joiner.join(stdin=TOKEN, token_file="-").returncode == 0
 
 
 def test_a_denied_join_leaves_no_kubeconfig_and_the_next_one_asks_at_once(joiner: Joiner) -> None:
@@ -145,13 +119,6 @@ def test_a_denied_join_leaves_no_kubeconfig_and_the_next_one_asks_at_once(joiner
     assert "MachineNotFound" in done.stderr
     assert not joiner.kubeconfig.exists()
     joiner.api.on_create = lambda api, name: api.sign(name)
-    assert joiner.join().returncode == 0
-
-
-def test_join_with_another_token_is_tried_at_once_after_a_denial(joiner: Joiner, tmp_path: Path) -> None:
-    tmp_path.joinpath("token").write_text("zzzzzz.0123456789abcdef")
-    assert joiner.join().returncode == 1
-    tmp_path.joinpath("token").write_text(TOKEN)
     assert joiner.join().returncode == 0
 
 
@@ -185,13 +152,6 @@ def test_join_without_waiting_writes_the_files_and_asks_for_nothing(joiner: Join
     assert not joiner.api.requests
 
 
-def test_provider_settings_reach_their_file(joiner: Joiner) -> None:
-    words = ["--set", "secretFile=/run/secret", "--no-wait"]
-    assert joiner.join(*words, provider="challenge").returncode == 0
-    provider = json.loads(joiner.folder.joinpath("config.json").read_bytes())["provider"]
-    assert provider == {"name": "challenge", "settings": {"secretFile": "/run/secret"}}
-
-
 def test_join_gets_the_serving_certificate_too_when_asked(joiner: Joiner) -> None:
     joiner.folder.joinpath("secret").write_bytes(b"s" * 40)
     joiner.folder.joinpath("secret").chmod(0o600)
@@ -203,25 +163,6 @@ def test_join_gets_the_serving_certificate_too_when_asked(joiner: Joiner) -> Non
     assert joiner.folder.joinpath("cache/serving.pem").exists()
     section = json.loads(joiner.folder.joinpath("config.json").read_bytes())["serving"]
     assert section == {"dnsNames": ["a", "b"], "ipAddresses": ["10.0.0.7"]}
-
-
-def test_a_join_whose_serving_certificate_is_refused_has_joined_and_fails(joiner: Joiner) -> None:
-    joiner.folder.joinpath("secret").write_bytes(b"s" * 40)
-    joiner.folder.joinpath("secret").chmod(0o600)
-
-    def decide(api: FakeApi, name: str) -> None:
-        if "serving" in api.objects[name]["spec"]["signerName"]:
-            api.deny(name, "ServingNotAllowed", "let the policy allow it")
-        else:
-            challenge_then_sign(api, name)
-
-    joiner.api.on_create = decide
-    words = ["--set", f"secretFile={joiner.folder / 'secret'}", "--serving-ip-address", "10.0.0.7"]
-    done = joiner.join(*words, provider="challenge")
-    assert done.returncode == 1
-    assert "may start kubelet" in done.stdout
-    assert "let the policy allow it" in done.stderr
-    assert joiner.kubeconfig.exists()
 
 
 def test_a_kubeconfig_that_join_did_not_write_is_kept(joiner: Joiner) -> None:
@@ -310,24 +251,6 @@ def test_a_stored_answer_is_forgotten_when_a_token_is_denied_with_it(joiner: Joi
     assert filed_ids(joiner.api) == ["", "sandbox://old", "sandbox://old", "", "sandbox://new"]
 
 
-def test_a_denied_renewal_keeps_the_stored_answer(joiner: Joiner) -> None:
-    joiner.api.on_create = tells_provider_id("sandbox://told")
-    assert joiner.join(provider_id=None).returncode == 0
-    joiner.api.on_create = lambda api, name: api.deny(name, "ProviderIDMismatch")
-    assert "ProviderIDMismatch" in joiner.join("--renew", provider_id=None).stderr
-    joiner.api.on_create = tells_provider_id("sandbox://other")
-    assert joiner.join("--renew", provider_id=None).returncode == 0
-    assert filed_ids(joiner.api) == ["", *["sandbox://told"] * 3]
-
-
-def test_a_configured_provider_id_is_never_forgotten(joiner: Joiner) -> None:
-    joiner.api.on_create = lambda api, name: api.deny(name, "ProviderIDMismatch")
-    assert "ProviderIDMismatch" in joiner.join().stderr
-    assert "ProviderIDMismatch" in joiner.join().stderr
-    assert filed_ids(joiner.api) == ["sandbox://machine-0"] * 2
-    assert load(str(joiner.machine.config), hostname="").provider_id.value == "sandbox://machine-0"
-
-
 def test_another_clusters_answer_is_not_used(joiner: Joiner, tmp_path: Path) -> None:
     joiner.api.on_create = tells_provider_id("sandbox://here")
     assert joiner.join(provider_id=None).returncode == 0
@@ -364,16 +287,6 @@ def test_a_certificate_is_not_stored_without_the_answer(joiner: Joiner) -> None:
     assert joiner.machine.cache.joinpath("credential").exists()
 
 
-@pytest.mark.parametrize("source", ["file", "command"])
-def test_the_provider_id_comes_from_a_file_or_a_command(joiner: Joiner, tmp_path: Path, source: str) -> None:
-    tmp_path.joinpath("id").write_text("sandbox://from-elsewhere\n")
-    where = str(tmp_path / "id")
-    changes = {"provider_id_file": where} if source == "file" else {"provider_id_command": f"cat '{where}'"}
-    assert joiner.join(provider_id=None, **changes).returncode == 0
-    (name,) = joiner.api.objects
-    assert joiner.api.envelope(name)[0].provider_id == "sandbox://from-elsewhere"
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -393,14 +306,6 @@ def test_a_provider_id_that_cannot_be_had_is_told(joiner: Joiner, changes: dict[
     assert not joiner.api.posts()
     assert "ProviderIDUnknown" in done.stderr
     assert says in done.stderr
-
-
-def test_another_ca_in_the_configuration_asks_for_a_new_certificate(joiner: Joiner, tmp_path: Path) -> None:
-    assert joiner.join().returncode == 0
-    tmp_path.joinpath("ca.crt").write_bytes(Authority().pem)
-    done = joiner.join()
-    assert done.returncode == 1
-    assert "ServerNotTrusted" in done.stderr
 
 
 @pytest.mark.parametrize(("name", "group"), [("system:node:node-7", ""), ("kubelet", "system:nodes")])
@@ -446,31 +351,12 @@ def test_status_tells_the_last_failure_and_makes_nothing(machine: Machine) -> No
     assert len(machine.api.requests) == sent
 
 
-def test_status_on_a_machine_that_never_joined_is_a_clear_error(tmp_path: Path, api: FakeApi) -> None:
-    done = status(Machine(tmp_path / "nothing", api))
-    assert done.returncode == 2
-    assert "No such file" in done.stderr
-
-
 def test_evidence_sends_nothing(machine: Machine) -> None:
     document = json.loads(machine.run("evidence").stdout)
     assert document["provider"] == "insecure/v1"
     assert document["data"] == {}
     assert document["node"] == NODE
     assert not machine.api.requests
-
-
-@pytest.mark.parametrize("words", [["--help"], ["join", "--help"], ["credential", "--help"]])
-def test_help_is_given(words: list[str]) -> None:
-    done = in_process(*words)
-    assert done.returncode == 0
-    assert "kubelet-authenticator" in done.stdout
-
-
-def test_a_process_of_its_own_keeps_the_exit_code(machine: Machine) -> None:
-    assert machine.run("status").returncode == 1
-    machine.run()
-    assert machine.run("status").returncode == 0
 
 
 def test_output_that_nobody_reads_is_a_failure(machine: Machine) -> None:

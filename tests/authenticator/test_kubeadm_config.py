@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from agent_cluster import TOKEN, Authority, FakeApi
+from agent_cluster import TOKEN, FakeApi
 from agent_machine import NODE
 from discovered_cluster import Discoverer, pin, publish
 
@@ -313,11 +313,6 @@ def test_a_name_or_provider_id_that_is_wrong_is_named_by_its_field(registration:
     assert says in str(caught.value)
 
 
-def test_the_provider_id_loses_the_quotes_that_systemd_removes() -> None:
-    registration = {"kubeletExtraArgs": {"provider-id": "openstack:///'875fd7a2'"}}
-    assert joining(nodeRegistration=registration).provider_id == "openstack:///875fd7a2"
-
-
 def test_a_configuration_that_others_may_write_is_not_obeyed(joiner: Discoverer) -> None:
     write(joiner, discovered(joiner.api), mode=0o660)
     done = joiner.join()
@@ -394,28 +389,3 @@ def test_the_agent_gives_up_after_its_limit(fates: list[FailureKind], patience: 
     with pytest.raises(AgentError):
         retry_until(failing(*fates), Deadline.after(clock, patience), random=lambda: 0.0)
     assert sum(slept) <= patience
-
-
-def test_a_cluster_that_does_not_answer_is_waited_for_as_long_as_told(joiner: Discoverer) -> None:
-    # A port that nobody listens on is the load balancer that is not there yet.
-    nobody = by_token(apiServerEndpoint="127.0.0.1:1", caCertHashes=[pin(Authority("c"))])
-    write(joiner, configuration(discovery=nobody))
-    assert joiner.join(discovery_timeout="5", patience="6").returncode != 0
-    assert joiner.join(discovery_timeout="5", patience="-1").returncode == 2
-
-
-def test_a_refusal_is_not_tried_again(joiner: Discoverer) -> None:
-    server = joiner.api.url.removeprefix("https://")
-    wrong = by_token(apiServerEndpoint=server, caCertHashes=[pin(Authority("another"))])
-    write(joiner, configuration(discovery=wrong))
-    done = joiner.join(discovery_timeout="5")
-    assert done.returncode != 0
-    assert "another attempt" not in done.stderr
-    assert joiner.api.shown == []
-
-
-def test_a_missing_file_is_said_at_once(joiner: Discoverer) -> None:
-    done = joiner.join(kubeadm_config="/nonexistent/kubeadm.yaml")
-    assert done.returncode == 2
-    assert "No such file" in done.stderr
-    assert not joiner.kubeconfig.exists()

@@ -8,8 +8,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,10 +18,8 @@ import pytest
 from agent_cluster import Authority, FakeApi, named
 from agent_machine import NODE, Machine
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from needs import ONLY_ROOT
-from polling import eventually
 from test_credential import challenge_then_sign, make_due
 
 from nodeattest_authenticator.enrollment.issue import issue_and_store
@@ -155,13 +151,6 @@ def test_a_due_certificate_is_renewed_with_a_new_key_and_the_old_one_serves_unti
     assert leaf(joined).public_key() != old.public_key()
 
 
-def test_the_renewal_moment_lies_between_half_and_seven_tenths_of_the_lifetime(joined: Machine) -> None:
-    served(joined)
-    _, _, _, renew_at, not_after, *_ = path(joined).read_bytes().split(b"\n")[0].split()
-    part = (int(renew_at) - time.time()) / (int(not_after) - time.time())
-    assert 0.49 < part < 0.71
-
-
 def test_other_wanted_names_are_asked_for_at_once(joined: Machine) -> None:
     served(joined)
     joined.challenged(serving=SERVING | {"ipAddresses": ["127.0.0.8"]})
@@ -184,14 +173,6 @@ def test_a_denial_is_told_with_its_remedy_and_then_repeated_without_a_request(jo
     assert "AddressNotAllowed" in again.stderr
     assert len(joined.api.requests) == sent
     assert joined.run().returncode == 0  # the client's certificate is another matter
-
-
-def test_other_names_are_not_kept_waiting_by_the_refusal_of_the_first(joined: Machine) -> None:
-    joined.api.on_create = deny
-    assert joined.run("serving").returncode == 1
-    joined.api.on_create = challenge_then_sign
-    joined.challenged(serving={"dnsNames": [NODE], "ipAddresses": []})
-    served(joined)
 
 
 @pytest.mark.parametrize(
@@ -221,14 +202,6 @@ def test_a_certificate_that_is_not_the_one_asked_for_is_not_stored(
     assert not path(joined).exists()
 
 
-def test_a_certificate_over_another_key_is_not_stored(joined: Machine) -> None:
-    other = ec.generate_private_key(ec.SECP256R1()).public_key()
-    pem = joined.api.authority.client(other, NODE, usage=ExtendedKeyUsageOID.SERVER_AUTH, names=NAMES)
-    joined.api.on_create = lambda api, name: api.set_certificate(name, pem)
-    assert "another key" in refused(joined).message
-    assert not path(joined).exists()
-
-
 def test_without_a_client_certificate_nothing_is_asked_for_and_the_remedy_is_told(machine: Machine) -> None:
     machine.challenged(serving=SERVING)
     done = machine.run("serving")
@@ -247,28 +220,6 @@ def test_an_expired_client_certificate_is_not_made_up_for_by_the_token(machine: 
     with agent.storage, pytest.raises(AgentError, match="ClientCertificateMissing"):
         ensure_serving_certificate(agent)
     assert len(machine.api.requests) == sent
-
-
-def test_a_client_certificate_that_the_server_refuses_is_told_and_the_token_is_not_used(joined: Machine) -> None:
-    joined.api.not_accepted.add(f"system:node:{NODE}")
-    done = joined.run("serving")
-    assert done.returncode == 1
-    assert "CredentialRejected" in done.stderr
-    assert not asked(joined)
-
-
-def test_a_server_that_is_away_is_named_and_the_old_file_stays(joined: Machine) -> None:
-    served(joined)
-    make_due(joined, "serving.pem")
-    old = path(joined).read_bytes()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"https://127.0.0.1:{closed.getsockname()[1]}"
-    joined.challenged(serving=SERVING, server=url, timeoutSeconds=4)
-    done = joined.run("serving")
-    assert done.returncode == 1
-    assert "APIUnavailable" in done.stderr
-    assert url in done.stderr
-    assert path(joined).read_bytes() == old
 
 
 def link(target: Path) -> None:
@@ -379,16 +330,6 @@ def test_a_certificate_that_could_not_be_stored_is_not_asked_for(joined: Machine
     assert not asked(joined)
 
 
-def test_a_certificate_that_could_not_be_stored_at_last_is_got_again_later(joined: Machine) -> None:
-    joined.cache.joinpath("serving.pem.new").mkdir()
-    assert joined.run("serving").returncode == 1
-    filed = len(asked(joined))
-    joined.cache.joinpath("serving.pem.new").rmdir()
-    joined.cache.joinpath("serving.failure").unlink()
-    served(joined)
-    assert len(asked(joined)) == filed
-
-
 @pytest.mark.parametrize("delay", [0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4])
 def test_a_call_killed_at_any_moment_leaves_the_old_file_or_the_new_and_no_second_key(
     joined: Machine, delay: float
@@ -415,13 +356,6 @@ def test_a_call_killed_at_any_moment_leaves_the_old_file_or_the_new_and_no_secon
     assert len(keys) == 1
 
 
-def test_parallel_calls_make_one_request(joined: Machine) -> None:
-    joined.challenged(serving=SERVING, timeoutSeconds=60)
-    processes = [joined.start("serving") for _ in range(8)]
-    assert [process.communicate(timeout=120) and process.returncode for process in processes] == [0] * 8
-    assert len(asked(joined)) == 2  # of two steps
-
-
 def test_a_client_call_does_not_wait_for_a_serving_one(joined: Machine) -> None:
     filed = threading.Event()
     joined.api.on_create = lambda _api, _name: filed.set()
@@ -441,11 +375,8 @@ def test_the_insecure_provider_has_no_serving_certificates(machine: Machine) -> 
     assert "serverTLSBootstrap" in done.stderr
 
 
-def test_the_nodes_name_and_its_own_address_are_the_defaults(joined: Machine) -> None:
-    joined.challenged(serving={"ipAddresses": ["10.0.0.1"]})
-    served(joined)
-    found = leaf(joined).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert found.get_values_for_type(x509.DNSName) == [NODE]
+def status(machine: Machine) -> Any:
+    return json.loads(machine.run("status", "--json").stdout)["serving"]
 
 
 def test_status_tells_of_the_serving_certificate(joined: Machine) -> None:
@@ -469,117 +400,4 @@ def test_status_tells_of_the_serving_certificate(joined: Machine) -> None:
     assert status(joined)["state"] == "names-changed"
 
 
-def test_status_says_nothing_of_serving_where_nobody_asked_for_it(machine: Machine) -> None:
-    assert status(machine) is None
-
-
-def status(machine: Machine) -> Any:
-    return json.loads(machine.run("status", "--json").stdout)["serving"]
-
-
 # The long-running form
-
-
-def watching(machine: Machine) -> subprocess.Popen[str]:
-    return machine.start("serving", "--watch")
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    """End it as systemd does; returns what it said, but for its waits."""
-    process.terminate()
-    lines = process.communicate(timeout=120)[1].splitlines(keepends=True)
-    said = "".join(line for line in lines if ": waiting until " not in line)
-    assert process.returncode in {0, -signal.SIGTERM}  # the latter while it looks; systemd takes both for clean
-    return said
-
-
-def test_a_watch_gets_the_certificate_and_ends_cleanly_at_once(joined: Machine) -> None:
-    process = watching(joined)
-    eventually(path(joined).exists)
-    assert not ended(process)
-
-
-def test_a_watch_that_is_told_to_end_does_not_wait_for_its_attempt(joined: Machine) -> None:
-    joined.api.hangs = True
-    process = watching(joined)
-    sent = len(joined.api.requests)
-    eventually(lambda: len(joined.api.requests) > sent)
-    ended(process)
-    assert not joined.cache.joinpath("serving.failure").exists(), "its attempt, of a minute, did not end"
-
-
-def test_a_watch_outlives_failures_and_goes_on_when_they_end(joined: Machine) -> None:
-    joined.api.refuses["POST"] = 503
-    joined.challenged(serving=SERVING, timeoutSeconds=3)
-    process = watching(joined)
-    eventually(joined.cache.joinpath("serving.failure").exists)
-    assert process.poll() is None
-    joined.api.refuses.clear()
-    joined.challenged(serving=SERVING)
-    eventually(path(joined).exists)
-    assert "APIUnavailable" in ended(process)
-
-
-def test_a_watch_tells_a_denial_once_and_asks_no_more(joined: Machine) -> None:
-    joined.api.on_create = deny
-    process = watching(joined)
-    assert process.stderr is not None
-    said = ""
-    while "the next attempt is in" not in said:
-        said += process.stderr.readline()
-    assert int(said.partition("the next attempt is in ")[2].split()[0]) > 5  # of 15 to 45 s: a denial's, not a retry's
-    sent = joined.api.posts()
-    said += ended(process)
-    assert joined.api.posts() == sent
-    assert said.count("AddressNotAllowed") == 1
-
-
-def test_a_watch_renews_a_certificate_in_time(joined: Machine) -> None:
-    joined.api.on_create = sign_serving(lasts=24)
-    process = watching(joined)
-    eventually(path(joined).exists)
-    first = leaf(joined)
-    eventually(lambda: leaf(joined) != first)
-    assert first.not_valid_after_utc.timestamp() > time.time()
-    assert not ended(process)
-
-
-def test_a_watch_whose_network_is_down_rests_while_its_certificate_is_good(joined: Machine) -> None:
-    served(joined)
-    nowhere = f"https://{'a' * 64}.invalid:6443"  # a name that no resolver is asked for
-    joined.challenged(server=nowhere, serving={"dnsNames": SERVING["dnsNames"]})
-    program = f"""
-import sys, time
-from nodeattest_authenticator.context import AgentContext
-from nodeattest_discovery.node.clock import Clock
-from nodeattest_authenticator.kubelet_serving.watch import run
-
-slept = []
-clock = Clock(now=lambda: time.time() + sum(slept), monotonic=lambda: time.monotonic() + sum(slept))
-
-def sleep(seconds):
-    slept.append(seconds)
-    if len(slept) == 20:
-        print(sum(slept))
-        sys.exit(7)
-
-def open_agent():
-    places = {(str(joined.config), str(joined.cache))!r}
-    return AgentContext.open(*places, hostname="h", clock=clock, random=float, log=print)
-
-run(open_agent, ["true"], clock=Clock(clock.now, clock.monotonic, sleep), random=float, log=print)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 7, done.stderr
-    assert float(done.stdout) > 1000, "it looks each minute, and attempts nothing"
-
-
-def test_a_watch_without_a_configuration_waits_for_one(joined: Machine) -> None:
-    text = joined.config.read_bytes()
-    joined.config.unlink()
-    process = watching(joined)
-    assert process.stderr is not None
-    assert "No such file" in process.stderr.readline()
-    joined.config.write_bytes(text)
-    eventually(path(joined).exists)
-    ended(process)

@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import subprocess
-import sys
-from dataclasses import replace
 from ipaddress import ip_address
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,13 +13,11 @@ from agent_cluster import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 from needs import skip_if
-from test_agent_parts import VirtualTime
 
 from nodeattest_authenticator.config.settings import Settings, parse, settings_to_json
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.kubelet_serving.serve import local_addresses, wanted_names
-from nodeattest_authenticator.kubelet_serving.watch import WatchState, watch
 from nodeattest_parsing.endpoint import Endpoint
 
 CA = Authority().pem.decode()
@@ -61,12 +55,6 @@ def test_a_serving_section_that_is_written_is_read_back(section: dict[str, Any])
     assert made.serving is not None
     assert parse(settings_to_json(made), hostname="other") == made
     assert json.loads(settings_to_json(made))["serving"] == section
-
-
-def test_without_the_section_nothing_is_written_for_it() -> None:
-    made = settings(None)
-    assert made.serving is None
-    assert "serving" not in json.loads(settings_to_json(made))
 
 
 @pytest.mark.parametrize(
@@ -126,10 +114,6 @@ def test_configured_names_are_wanted_as_they_are_in_one_order() -> None:
     assert str(names) == "a, b, 10.0.0.1, fd00::1"
 
 
-def test_the_nodes_name_is_wanted_by_default() -> None:
-    assert wanted_names(settings({"ipAddresses": []})).dns_names == ("node-7",)
-
-
 def own_addresses() -> list[str]:
     """Ask the kernel by which address it would leave, if it would."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -162,120 +146,3 @@ def test_an_address_that_cannot_be_told_is_tried_again_and_can_be_configured(hos
 
 
 # The long wait
-
-
-class Stopped(Exception):
-    pass
-
-
-class Watched(VirtualTime):
-    """A watch in virtual time: what its attempts return, what it sees, and when it tried."""
-
-    def __init__(self, codes: list[int], *, renew_at: int = 0, paused_until: int = 0) -> None:
-        super().__init__()
-        self.codes = codes
-        self.state = WatchState(wanted=(b"1", "a"), renew_at=renew_at, paused_until=paused_until)
-        self.changes: dict[float, WatchState] = {}
-        self.tried: list[float] = []
-        self.said: list[str] = []
-
-    def attempt(self) -> int:
-        self.tried.append(self.time)
-        if not self.codes:
-            raise Stopped
-        return self.codes.pop(0)
-
-    def look(self) -> WatchState:
-        due = [at for at in self.changes if at <= self.time]
-        return self.changes[max(due)] if due else self.state
-
-    def run(self) -> list[float]:
-        with pytest.raises(Stopped):
-            watch(self.attempt, self.look, clock=self.clock, random=lambda: 0.5, log=self.said.append)
-        return [round(at - 1000) for at in self.tried]
-
-
-def test_after_success_the_next_attempt_is_at_the_renewal_moment() -> None:
-    watched = Watched([0], renew_at=1000 + 86_400)
-    assert watched.run() == [0, 86_400]
-    assert not watched.said
-
-
-def test_after_a_failure_the_next_attempt_is_when_its_pause_is_over() -> None:
-    watched = Watched([1], paused_until=1000 + 90)
-    assert watched.run() == [0, 90]
-    assert watched.said == ["the next attempt is in 88 s"]
-
-
-def test_failures_that_nothing_remembers_are_retried_ever_slower() -> None:
-    tried = Watched([1] * 9).run()
-    pauses = [later - before for before, later in pairwise(tried)]
-    assert pauses == [4, 6, 10, 18, 34, 62, 62, 62, 62]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"wanted": (b"2", "a")},
-        {"wanted": (b"1", "b")},
-        {"renew_at": 0},
-    ],
-    ids=["configuration", "names", "file"],
-)
-def test_what_changes_is_noticed_within_a_minute(change: dict[str, Any]) -> None:
-    watched = Watched([0], renew_at=1000 + 86_400)
-    watched.changes[1500] = replace(watched.state, **change)
-    first, second = watched.run()
-    assert first == 0
-    assert 500 <= second <= 560
-
-
-def test_an_attempt_that_cannot_be_made_is_a_failed_one() -> None:
-    program = """
-import sys
-from nodeattest_discovery.node.clock import Clock
-from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.kubelet_serving.watch import run
-
-def open_agent():
-    raise AgentError("ConfigurationInvalid", "none", remedy="none")
-
-def tell(words):
-    print(words)
-    if "next attempt" in words:
-        sys.exit(7)
-
-run(open_agent, ["/nonexistent/kubelet-authenticator"], clock=Clock(), random=lambda: 0.5, log=tell)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 7, done.stderr
-    assert done.stdout.startswith("/nonexistent/kubelet-authenticator: No such file")
-
-
-def test_what_changes_during_an_attempt_is_not_missed() -> None:
-    watched = Watched([0], renew_at=1000 + 86_400)
-    watched.changes[1001] = WatchState(wanted=(b"1", "b"), renew_at=1000 + 86_400, paused_until=0)
-    assert watched.run() == [0, 2]
-
-
-def test_names_that_come_and_go_are_followed_ever_slower() -> None:
-    watched = Watched([0] * 20, renew_at=1000 + 86_400)
-    states = [replace(watched.state, wanted=(b"1", name)) for name in "ab"]
-    watched.look = lambda: states[int(watched.time) % 4 // 2]  # another at each look
-    tried = watched.run()
-    assert tried[1] <= 64
-    assert all(later - before >= 300 for before, later in pairwise(tried[10:]))
-
-
-def test_a_change_after_a_calm_while_is_followed_at_once_again() -> None:
-    watched = Watched([0] * 4, renew_at=1000 + 86_400)
-    for number, second in enumerate((1, 3, 5, 5000)):
-        watched.changes[1000 + second] = replace(watched.state, wanted=(b"1", "bcde"[number]))
-    tried = watched.run()
-    assert 5000 <= tried[-2] <= 5062
-    assert tried[-1] == 86_400
-
-
-def test_a_success_that_leaves_no_certificate_is_repeated_ever_slower() -> None:
-    tried = Watched([0] * 9, renew_at=0).run()
-    assert [later - before for before, later in pairwise(tried)] == [4, 6, 10, 18, 34, 62, 62, 62, 62]

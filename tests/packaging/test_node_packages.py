@@ -33,7 +33,8 @@ PROGRAMS = {
     "foreign": UNPACKED,
 }
 UNITS = {"nodeattest-join.service", "nodeattest-refresh.service", "nodeattest-refresh.timer"} | {
-    "kubelet-serving-certificate.service"
+    "kubelet-serving-certificate.service",
+    "kubelet-serving-certificate.timer",
 }
 FIPS = """\
 openssl_conf = init

@@ -45,11 +45,6 @@ def test_a_sample_names_units_and_paths_that_the_packages_have(sample: Path) -> 
     }
 
 
-@pytest.mark.parametrize("unit", sorted((NODE / "files").glob("*.service")), ids=lambda path: path.name)
-def test_a_units_status_shows_what_the_agent_waits_for(unit: Path) -> None:
-    assert re.search(r"^NotifyAccess=(main|all)$", unit.read_text(), re.MULTILINE)
-
-
 @ONLY_ROOT
 def test_the_tmpfiles_rule_keeps_the_modes_of_kubelets_folders(tmp_path: Path) -> None:
     """systemd-tmpfiles runs at each boot, in this case on a machine whose operator closed these folders."""

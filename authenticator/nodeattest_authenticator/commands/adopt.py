@@ -4,8 +4,6 @@ Promises: kubelet's kubeconfig is replaced last, whole, and only when the attest
 in the same folder under a name that no other content can take. Killed at any instant it is resumed where it stopped:
 the same request, the same backup, the same files. An adopted node is left as it is.
 Leaves to others: kubelet's own settings and its restart, which ``what_remains`` names.
-
-The command line of ``adopt``: its flags, kubelet's kubeconfig, and one frozen value out of both.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.certificate import check_validity
@@ -28,7 +26,6 @@ from nodeattest_authenticator.commands.cli_args import (
     read,
     wrong,
 )
-from nodeattest_authenticator.commands.existing_kubeconfig import KubeletAccess
 from nodeattest_authenticator.commands.join_flags import describe_proof, provider_id_source
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings, settings_to_json
@@ -43,6 +40,9 @@ from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.node_interface import JsonObject
+
+if TYPE_CHECKING:
+    from nodeattest_authenticator.commands.existing_kubeconfig import KubeletAccess
 
 _DIGITS: Final = 12
 """Hex digits of the content's hash in the backup's name."""
@@ -145,12 +145,6 @@ def describe(adopt: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, program: str) -> None:
     """Adopt the node; raises ``AgentError``."""
-    from nodeattest_authenticator.commands.adopt import (
-        AdoptOptions,
-        adopt,
-        backup_of,
-        what_remains,
-    )
     from nodeattest_authenticator.commands.existing_kubeconfig import read_access
 
     path = absolute(options.kubeconfig)

@@ -17,13 +17,12 @@ from nodeattest_authenticator.commands import join_flags
 from nodeattest_authenticator.commands.cli_args import (
     command_clock,
     describe_provider_settings,
-    program_path,
     provider_settings,
 )
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.exec_plugin.fast_path import DEFAULT_CACHE_DIR, DEFAULT_CONFIG
-from nodeattest_discovery.node.clock import Clock, random_unit
+from nodeattest_discovery.node.clock import random_unit
 from nodeattest_providers.node_interface import JsonObject
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ _EVIDENCE = (
     "the fingerprint of the endorsement key, to be registered."
 )
 _REFRESH_LIMIT = 60
-_UNITS = frozenset({"join", "refresh", "serving"})
-"""Commands of units of ours, whose status they tell systemd; others inherit the socket of a unit that is not ours."""
 _COLUMNS = 100
 """Of help."""
 
@@ -48,16 +45,10 @@ _COLUMNS = 100
 def main(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     options = _parsed(argv[1:])
-    if options.command not in _UNITS:
-        os.environ.pop("NOTIFY_SOCKET", None)
-    status = ""
     try:
         return _run(options, argv[0])
     except AgentError as failure:
-        status = str(failure)
         return console.report(failure)
-    finally:
-        console.notify_status(status, os.environ.get("NOTIFY_SOCKET"))
 
 
 def _run(options: argparse.Namespace, program: str) -> int:
@@ -65,7 +56,7 @@ def _run(options: argparse.Namespace, program: str) -> int:
         "join": lambda: _join(options, program),
         "adopt": lambda: _adopt(options, program),
         "refresh": lambda: _refresh(options),
-        "serving": lambda: _serving(options, program),
+        "serving": lambda: _serving(options),
         "status": lambda: _status(options),
         "evidence": lambda: _evidence(options),
     }
@@ -145,12 +136,11 @@ def parser() -> argparse.ArgumentParser:
     refresh.add_argument(
         "--timeout", type=int, default=_REFRESH_LIMIT, metavar="SECONDS", help="for all of it (%(default)s)"
     )
-    serving = commands.add_parser(
+    commands.add_parser(
         "serving",
         parents=[places],
         help="keep the certificate that kubelet serves: get or renew it if need be",
     )
-    serving.add_argument("--watch", action="store_true", help="stay, and renew it in time (for a systemd service)")
     status = commands.add_parser("status", parents=[places], help="show the certificate and the last failure")
     status.add_argument("--json", action="store_true", help="one JSON object")
     evidence = commands.add_parser(
@@ -189,18 +179,7 @@ def _refresh(options: argparse.Namespace) -> int:
     return 0
 
 
-def _serving(options: argparse.Namespace, program: str) -> int:
-    if options.watch:
-        from nodeattest_authenticator.kubelet_serving import watch
-
-        once = ["serving", "--config", options.config, "--cache-dir", options.cache_dir]
-        watch.run(
-            lambda: _agent(options),
-            [program_path(program), *once],
-            clock=Clock(),
-            random=random_unit,
-            log=console.log,
-        )
+def _serving(options: argparse.Namespace) -> int:
     context = _agent(options)
     with watchdog.running(context.settings.timeout_seconds):
         return _serve(context)

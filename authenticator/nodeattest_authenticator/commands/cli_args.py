@@ -19,7 +19,7 @@ _MAX_DEPTH: Final = 16
 
 def command_clock() -> Clock:
     """Return the clock of a command that a person or a systemd unit runs; it reports each wait."""
-    return console.reporting(Clock(), log=console.log, notify_socket=os.environ.get("NOTIFY_SOCKET"))
+    return console.reporting(Clock(), log=console.log)
 
 
 def describe_provider_settings(command: argparse.ArgumentParser) -> None:

@@ -40,7 +40,7 @@ def evidence(settings: Settings) -> JsonObject:
             ca_pem=settings.ca_pem,
             pin=certificate.select_ca_pin(settings.ca_pem),
         )
-        pending = new_pending_request(spec)
+        pending = new_pending_request(spec, version=attestor.versions[0])
         try:
             block = evidence_block(attestor.provider, attestor.versions[0])
             made = attestor.attest(Binding(block, spec.pin, spec.signer, hashlib.sha256(pending.csr_der).digest()))

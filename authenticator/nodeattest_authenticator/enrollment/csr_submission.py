@@ -10,7 +10,7 @@ Source: kubelet's deterministic CSR names (kubernetes pkg/kubelet/certificate/bo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -58,7 +58,7 @@ class RestartError(Exception):
         self.supported_versions = csr.supported_versions if csr else None
 
 
-_CURES: Final = {
+_CURES: Final[Mapping[str, Cure]] = {
     Reason.CHALLENGE_EXPIRED: Cure.SAME_KEY,
     Reason.CHALLENGE_UNKNOWN: Cure.SAME_KEY,
     Reason.FIRST_REQUEST_MISSING: Cure.SAME_KEY,

@@ -21,5 +21,4 @@ done
 if [ -d /run/systemd/system ]; then
   systemctl daemon-reload
   systemd-tmpfiles --create nodeattest.conf || true
-  systemctl try-restart kubelet-serving-certificate.service
 fi
