@@ -128,7 +128,7 @@ def will_be_anothers(scene: Scene) -> Filed:
 
 
 def is_anothers(scene: Scene) -> Filed:
-    enrol(scene.world, "d4-i-has")
+    enrol(scene.world, "d4-i-has", bootstrap_token=scene.world.token())
     seat = take_seat(scene.world, "d4-i-wants", dev(151)[0])
     return seat.asks("sandbox://d4-i-has", node="d4-i-has").first(seat.client)
 
