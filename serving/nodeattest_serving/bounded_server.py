@@ -24,7 +24,7 @@ from typing import Final, cast
 
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_kube.fair_queue import RateLimiter
-from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget, ProvenClients
+from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget
 
 _MAX_PORT: Final = 65_535
 
@@ -104,15 +104,13 @@ log = logging.getLogger(__name__)
 class UnauthenticatedLimits:
     """Limits of unauthenticated connections, in addition to those of authenticated ones.
 
-    Before its handshake every connection is unauthenticated, unless its address is proven.
+    Before its handshake every connection is unauthenticated.
     """
 
     is_unauthenticated: Callable[[asyncio.BaseTransport], bool]
     connections: int
     handshakes: float
     """A second: ``connections`` divided by it are the seconds that each handshake has at least."""
-    proven: ProvenClients | None = None
-    """Addresses whose connections have slots of their own before the handshake, too, and handshakes at once."""
 
 
 class _PendingConnection(asyncio.Protocol):
@@ -156,27 +154,24 @@ class BoundedServer:
         self._slots = ConnectionSlots(
             limits.connections, limits.connections_of_client, replaces_oldest=limits.replaces_oldest
         )
-        self._anonymous = self._arriving = self._slots
-        """Slots of unauthenticated connections, and of those of proven clients before their handshake."""
+        self._anonymous = self._slots
+        """Slots of unauthenticated connections."""
         self._budget = HandshakeBudget(_HANDSHAKES if unauthenticated is None else unauthenticated.handshakes)
         if unauthenticated is not None:
             most = unauthenticated.connections
             self._anonymous = ConnectionSlots(most, most, replaces_oldest=True)
-            self._arriving = ConnectionSlots(most, most, replaces_oldest=True)
-            if unauthenticated.proven is not None:
-                unauthenticated.proven.on_add = self._move
         self._allowed = allowed
         self._disallowed_log = RateLimiter(burst=1, per_second=1 / _LOG_PERIOD, clock=time.monotonic)
         self._over = 0
         """Connections over the rate limit, or the limit of those that wait."""
-        self._open: dict[asyncio.BaseProtocol, tuple[ConnectionSlots, str, asyncio.Transport]] = {}
+        self._open: dict[asyncio.BaseProtocol, tuple[ConnectionSlots, asyncio.Transport]] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server | None = None
 
     @property
     def turned_away(self) -> int:
         """Connections that were closed because there were too many, for metrics."""
-        return self._over + sum(slots.turned_away for slots in {self._slots, self._anonymous, self._arriving})
+        return self._over + sum(slots.turned_away for slots in {self._slots, self._anonymous})
 
     async def open(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
@@ -208,55 +203,52 @@ class BoundedServer:
         """Note that a connection has ended."""
         held = self._open.pop(protocol, None)
         if held is not None:
-            slots, _, transport = held
+            slots, transport = held
             slots.leave(transport)
 
     def keep(self, protocol: asyncio.BaseProtocol, owner: str) -> None:
         """Replace a connection by no other while a request of this authenticated caller is in progress on it."""
         held = self._open.get(protocol)
         if held is not None:
-            slots, _, transport = held
+            slots, transport = held
             slots.keep(transport, owner)
 
     def request_ended(self, protocol: asyncio.BaseProtocol, *, authenticated: bool) -> None:
         """Note the end of a request, and whether it was that of an authenticated caller."""
         held = self._open.get(protocol)
         if held is not None:
-            slots, _, transport = held
+            slots, transport = held
             slots.request_ended(transport, authenticated=authenticated)
 
     def _on_connect(self, transport: asyncio.Transport) -> None:
         """Accept a connection, or abort it."""
         peer = transport.get_extra_info("peername")
         client = client_of(peer)
-        slots = self._arriving if self._is_proven(client) else self._anonymous
-        if not self._is_allowed(peer) or not slots.may_come(client):
+        if not self._is_allowed(peer) or not self._anonymous.may_come(client):
             transport.abort()
         elif self._arrivals is not None and not self._arrivals.take(client):
             self._over += 1
             transport.abort()
         elif self._tls is not None:
             transport.pause_reading()
-            task = asyncio.get_running_loop().create_task(self._handshake(transport, client, slots, self._tls))
+            task = asyncio.get_running_loop().create_task(self._handshake(transport, client, self._tls))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
-        elif slots.take(client, transport):
+        elif self._anonymous.take(client, transport):
             protocol = self._make()
             transport.set_protocol(protocol)
-            self._accept(protocol, transport, client, transport, slots)
+            self._accept(protocol, transport, client, transport)
         else:
             transport.abort()
 
-    async def _handshake(
-        self, transport: asyncio.Transport, client: str, slots: ConnectionSlots, tls: ssl.SSLContext
-    ) -> None:
+    async def _handshake(self, transport: asyncio.Transport, client: str, tls: ssl.SSLContext) -> None:
         """Do the TLS handshake; any failure ends the connection."""
         secured: asyncio.Transport | None = None
         try:
-            if slots is self._anonymous and not await self._budget.wait(client):
+            if not await self._budget.wait(client):
                 self._over += 1
                 return
-            if not slots.take(client, transport):
+            if not self._anonymous.take(client, transport):
                 return
             protocol = self._make()
             transport.set_write_buffer_limits(high=_UNSENT)
@@ -269,28 +261,13 @@ class BoundedServer:
                 ssl_shutdown_timeout=_HANDSHAKE,
             )
             if secured is not None:
-                self._accept(protocol, secured, client, transport, slots)
+                self._accept(protocol, secured, client, transport)
         except OSError as error:  # ssl.SSLError, a reset and a time limit are OSErrors
             error.__traceback__ = None  # its frames hold TLS's buffers in a cycle, until gc has time
         finally:
             if secured is None:
                 transport.abort()
-                slots.leave(transport)
-
-    def _move(self, client: str) -> None:
-        """Give the connections of a client that has become proven slots of authenticated ones."""
-        for protocol, (slots, name, transport) in list(self._open.items()):
-            if name == client and slots is self._anonymous and not self._is_unauthenticated(transport):
-                slots.leave(transport)
-                if self._slots.take(client, transport):
-                    self._open[protocol] = self._slots, client, transport
-
-    def _is_proven(self, client: str) -> bool:
-        proven = None if self._unauthenticated is None else self._unauthenticated.proven
-        return proven is not None and client in proven
-
-    def _is_unauthenticated(self, transport: asyncio.BaseTransport) -> bool:
-        return self._unauthenticated is None or self._unauthenticated.is_unauthenticated(transport)
+                self._anonymous.leave(transport)
 
     def _is_allowed(self, peer: object) -> bool:
         """Return whether a client may connect; log at most one a minute that may not."""
@@ -302,24 +279,19 @@ class BoundedServer:
         return False
 
     def _accept(
-        self,
-        protocol: asyncio.Protocol,
-        spoken: asyncio.Transport,
-        client: str,
-        transport: asyncio.Transport,
-        slots: ConnectionSlots,
+        self, protocol: asyncio.Protocol, spoken: asyncio.Transport, client: str, transport: asyncio.Transport
     ) -> None:
+        slots = self._anonymous
         if transport.is_closing():  # its slot was given away meanwhile
             slots.leave(transport)
             return
-        is_authenticated = self._unauthenticated is not None and not self._is_unauthenticated(spoken)
-        wanted = self._slots if is_authenticated else self._anonymous
-        if wanted is not slots:
+        if self._unauthenticated is not None and not self._unauthenticated.is_unauthenticated(spoken):
             slots.leave(transport)
-            if not wanted.take(client, transport):
+            slots = self._slots
+            if not slots.take(client, transport):
                 transport.abort()
                 return
-        self._open[protocol] = wanted, client, transport
+        self._open[protocol] = slots, transport
         protocol.connection_made(spoken)
 
 

@@ -9,19 +9,15 @@ A busy connection is never replaced.
 Out of scope: what identifies a client and a caller, the limit of a caller's requests in progress, and the report of a
 connection's end.
 
-Which clients are proven, and when the handshakes of others begin.
-
-Handshakes of clients that are not proven begin at a fixed rate, round robin among clients: what strangers cost is
-bounded, and each has its turn. Out of scope: what identifies a client, and what proves it.
+The budget of handshakes of clients that are authenticated by nothing else begins them at a fixed rate, round robin
+among clients: what strangers cost is bounded, and each has its turn.
 Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -157,9 +153,6 @@ def _discard(group: _Group, name: str, transport: asyncio.Transport) -> None:
 
 
 _MAX_WAITING: Final = 256
-_MAX_PROVEN: Final = 64
-_UNUSED: Final = 3600.0
-"""Seconds without a valid request after which a proven client can be replaced."""
 
 
 class HandshakeBudget:
@@ -216,36 +209,3 @@ class HandshakeBudget:
             del self._waiting[client]
         if not turn.done():  # its connection may have ended
             turn.set_result(may_begin)
-
-
-class ProvenClients:
-    """Clients whose requests were valid.
-
-    A new client replaces only one that has sent no valid request for an hour. So clients that prove themselves during
-    an attack replace none that did so before it.
-    """
-
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` is monotonic seconds."""
-        self._clock = clock
-        self._used: OrderedDict[str, float] = OrderedDict()
-        """When each sent its last valid request, the least recent first."""
-        self.on_add: Callable[[str], None] = lambda _client: None
-        """Called with each new client."""
-
-    def __contains__(self, client: str) -> bool:
-        """Return whether a client is proven."""
-        return client in self._used
-
-    def add(self, client: str) -> None:
-        """Note a valid request of a client."""
-        now, is_new = self._clock(), client not in self._used
-        if is_new and len(self._used) >= _MAX_PROVEN:
-            oldest, used = next(iter(self._used.items()))
-            if now - used < _UNUSED:
-                return
-            del self._used[oldest]
-        self._used[client] = now
-        self._used.move_to_end(client)
-        if is_new:
-            self.on_add(client)

@@ -25,13 +25,13 @@ from nodeattest_controller.controllers.bootstrap_config.admission_review import 
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.handler import (
-    MAX_HELD_OF_CLIENT,
+    MAX_HELD,
     MAX_REVIEWS,
     MAX_WAIT,
     AdmissionHandler,
 )
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.server import FileCertificate, unproven_limits
+from nodeattest_controller.controllers.bootstrap_config.server import FileCertificate, limits_of_strangers
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.metrics import Metrics
 from nodeattest_discovery.front.service import FrontLimits
@@ -43,7 +43,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
-from nodeattest_serving.connection_slots import ProvenClients
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
 
@@ -146,7 +145,6 @@ async def serving(
     async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
         events = EventRecorder(client, component="test", instance="test", now=now)
         reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
-        proven = ProvenClients()
         service = AdmissionHandler(
             FactReader(client, namespace=None, now=now, max_records=max_records),
             Versioned(),
@@ -155,11 +153,10 @@ async def serving(
             reporter=reporter,
             verifies_clients=verifies_clients,
             client_names=client_names,
-            proven=proven,
             max_wait=max_wait,
         )
         limits = FrontLimits(connection_seconds=20.0, connections_of_client=_CONNECTIONS)
-        strangers = unproven_limits(proven, None if client_ca is None else client_names)
+        strangers = None if client_ca is None else limits_of_strangers(client_names)
         listener = Listener(
             service.handle,
             BindAddress(LOOPBACK, 0),
@@ -413,12 +410,31 @@ async def test_one_clients_large_reviews_leave_half_of_the_memory_to_others(
             asked = [asyncio.create_task(webhook.send(post(body))) for _ in range(12)]
             done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             assert {(await each).status for each in done} == {503}
-            assert webhook.handler.held <= MAX_HELD_OF_CLIENT
+            assert webhook.handler.held <= MAX_HELD // 2
         finally:
             plane.resume()
         statuses = sorted([(await each).status for each in asked])
     assert statuses[0] == 200
     assert webhook.handler.held == 0
+
+
+async def test_strangers_large_bodies_leave_memory_to_api_servers(webhook: Webhook) -> None:
+    context = ssl.create_default_context(cadata=webhook.authority.pem.decode())
+    whole = post(b" " * MAX_BODY)
+    strangers: list[asyncio.StreamWriter] = []
+    for number in range(30):
+        address = (f"127.0.9.{number % 10 + 1}", 0)
+        _, writer = await asyncio.open_connection(
+            LOOPBACK, webhook.port, ssl=context, server_hostname=LOOPBACK, local_addr=address
+        )
+        strangers.append(writer)
+        writer.write(whole[:-1])
+    await until(lambda: webhook.handler.held > MAX_HELD // 2)
+    assert webhook.handler.held <= MAX_HELD * 10 // 11
+    large = json.dumps(review(config({"path": "/large", "content": "x" * (1 << 20)}))).encode()
+    assert (await webhook.send(post(large))).status == 200
+    for writer in strangers:
+        writer.transport.abort()
 
 
 class SlowFacts(FactReader):

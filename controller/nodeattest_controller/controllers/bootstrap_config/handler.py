@@ -44,7 +44,6 @@ from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_parsing.values import one_line
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_serving.connection_slots import ProvenClients
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import common_name
 
@@ -53,8 +52,6 @@ MAX_WAIT: Final = 4.0
 manifests/webhook)."""
 MAX_HELD: Final = 64 << 20
 """Bytes that requests cost at one time: nine of the largest in ASCII, some thousands of usual ones."""
-MAX_HELD_OF_CLIENT: Final = MAX_HELD // 2
-"""Of one client; and of all clients together that have not sent a valid review yet."""
 MAX_REVIEWS: Final = 16
 MAX_REVIEWS_OF_CLIENT: Final = MAX_REVIEWS // 2
 _MAX_WAITING: Final = 128
@@ -92,13 +89,11 @@ class AdmissionHandler:
         reporter: RefusalReporter,
         verifies_clients: bool = False,
         client_names: Collection[str] = (),
-        proven: ProvenClients | None = None,
         max_wait: float = MAX_WAIT,
     ) -> None:
         """``clock`` is monotonic seconds.
 
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
-        ``proven``: gets the address of each caller that sends an AdmissionReview.
         """
         labelled = PolicyReviewer(reader.namespace, is_unlabelled=False)
         unlabelled = PolicyReviewer(reader.namespace, is_unlabelled=True)
@@ -112,7 +107,6 @@ class AdmissionHandler:
         self._max_wait = max_wait
         self._verifies_clients = verifies_clients
         self._client_names = frozenset(client_names)
-        self._proven = ProvenClients(clock=clock) if proven is None else proven
         self._lines = RateLimiter(burst=_LINES, per_second=_LINE_RATE, clock=clock)
         self._held = Counter[str]()
         """Bytes, by client."""
@@ -138,7 +132,7 @@ class AdmissionHandler:
         misdirected = _misdirected(request)
         if misdirected is not None:
             return misdirected
-        hold = _Hold(self._held, client, self._proven)
+        hold = _Hold(self._held, client)
         try:
             reply = await self._answer(reviewer, request, client, hold)
         except _RefusedError as refused:
@@ -175,7 +169,6 @@ class AdmissionHandler:
                 log.warning("not an AdmissionReview", extra=what)
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
             return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
-        self._proven.add(client)
         verdict = await review.verdict(client, deadline)
         _log_verdict(reviewer, review.question, verdict)
         self._metrics.admission(review.question.kind, verdict.outcome, self._clock() - began)
@@ -205,20 +198,16 @@ def is_api_server(transport: asyncio.BaseTransport | None, names: Collection[str
 class _Hold:
     """What one request costs of the memory for all."""
 
-    def __init__(self, held: Counter[str], client: str, proven: ProvenClients) -> None:
+    def __init__(self, held: Counter[str], client: str) -> None:
         self._held = held
         self._client = client
-        self._proven = proven
         self._size = 0
 
     def resize(self, size: int) -> None:
         """Hold so many bytes from now on; raises ``_RefusedError``."""
         self._held[self._client] += size - self._size
         self._size = size
-        peers = {self._client}
-        if self._client not in self._proven:
-            peers = {client for client in self._held if client not in self._proven}
-        if sum(self._held[client] for client in peers) > MAX_HELD_OF_CLIENT or self._held.total() > MAX_HELD:
+        if self._held[self._client] > MAX_HELD - self._held.total():  # a client leaves as much as it has
             raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
 
     def release(self) -> None:

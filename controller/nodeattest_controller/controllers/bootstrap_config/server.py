@@ -10,7 +10,6 @@ and does not end the process.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
@@ -30,8 +29,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_serving import bounded_server as serving
-from nodeattest_serving.bounded_server import SettingsError, UnauthenticatedLimits, client_of
-from nodeattest_serving.connection_slots import ProvenClients
+from nodeattest_serving.bounded_server import SettingsError, UnauthenticatedLimits
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.tls import ServingCertificate
 
@@ -60,10 +58,12 @@ class FileCertificate:
         return f"{self._certificate} is valid {times}: check why its issuer does not renew it"
 
 
-_LIMITS: Final = serving.ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=5.0)
+_LIMITS: Final = serving.ConnectionLimits(
+    connections=128, connections_of_client=128, replaces_oldest=True, connection_seconds=5.0
+)
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
 seconds."""
-_MOST_UNPROVEN: Final = 128
+_MOST_STRANGERS: Final = 128
 """Connections, and handshakes that begin in a second: 1.6 s for one of each of 200 addresses."""
 
 
@@ -102,7 +102,6 @@ class WebhookServer:
         # Not the controllers' recorder: a standby writes these, too, and callers of the webhook, who may be anybody,
         # must not use up what Events about machines may take.
         events = EventRecorder(self._client, component=COMPONENT, instance=self._settings.identity, now=_now)
-        proven = ProvenClients()
         self._reporter = RefusalReporter(self._client, events=events, now=_now, clock=time.monotonic)
         service = AdmissionHandler(
             FactReader(self._client, namespace=self._settings.watch_namespace, now=_now),
@@ -112,7 +111,6 @@ class WebhookServer:
             reporter=self._reporter,
             verifies_clients=self._client_ca is not None,
             client_names=self._settings.webhook_client_names,
-            proven=proven,
         )
         try:
             folder = Path(self._settings.webhook_cert_dir or "")
@@ -122,9 +120,9 @@ class WebhookServer:
                 serving.BindAddress(host, port),
                 self._certificate.context,
                 _LIMITS,
-                unauthenticated=unproven_limits(
-                    proven, None if self._client_ca is None else self._settings.webhook_client_names
-                ),
+                unauthenticated=None
+                if self._client_ca is None
+                else limits_of_strangers(self._settings.webhook_client_names),
                 allowed=tuple(map(parse_network, self._settings.webhook_allowed_cidrs)),
             )
             await self._listener.start()
@@ -140,23 +138,12 @@ class WebhookServer:
             await self._reporter.drain()
 
 
-def unproven_limits(proven: ProvenClients, names: Collection[str] | None) -> UnauthenticatedLimits:
-    """Return the limits of clients that are not known to be API servers.
-
-    ``names``: common names of API servers' certificates, empty for any. None: no client shows a certificate, and an API
-    server is known by its address.
-    """
-
-    def is_unauthenticated(transport: asyncio.BaseTransport) -> bool:
-        if names is None:
-            return client_of(transport.get_extra_info("peername")) not in proven
-        return not is_api_server(transport, names)
-
+def limits_of_strangers(names: Collection[str]) -> UnauthenticatedLimits:
+    """Return the limits of clients whose certificate is no API server's; ``names``: its common names, empty: any."""
     return UnauthenticatedLimits(
-        is_unauthenticated=is_unauthenticated,
-        connections=_MOST_UNPROVEN,
-        handshakes=_MOST_UNPROVEN,
-        proven=proven,
+        is_unauthenticated=lambda transport: not is_api_server(transport, names),
+        connections=_MOST_STRANGERS,
+        handshakes=_MOST_STRANGERS,
     )
 
 

@@ -1,4 +1,4 @@
-"""Strangers at a listener: who counts as proven, whose handshake begins when, and who may connect."""
+"""Strangers at a listener: whose handshake begins when, and who may connect."""
 
 from __future__ import annotations
 
@@ -13,26 +13,10 @@ from front_kit import LOOPBACK, Authority, ask, get
 from virtual import now, run_virtually
 
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
-from nodeattest_serving.connection_slots import HandshakeBudget, ProvenClients
+from nodeattest_serving.connection_slots import HandshakeBudget
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import ServingCertificate
-
-
-def test_a_proven_client_is_replaced_only_after_an_hour_without_a_valid_request() -> None:
-    seconds = 0.0
-    proven = ProvenClients(clock=lambda: seconds)
-    for number in range(64):
-        proven.add(f"10.0.0.{number}")
-    seconds = 3000.0
-    proven.add("10.0.0.0")
-    proven.add("192.0.2.1")
-    assert "192.0.2.1" not in proven
-    seconds = 3601.0
-    proven.add("192.0.2.1")
-    assert "192.0.2.1" in proven
-    assert "10.0.0.0" in proven
-    assert "10.0.0.1" not in proven
 
 
 def test_strangers_handshakes_keep_the_rate_and_each_address_has_its_turn() -> None:
