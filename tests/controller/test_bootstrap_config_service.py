@@ -31,7 +31,7 @@ from nodeattest_controller.controllers.bootstrap_config.handler import (
     AdmissionHandler,
 )
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.server import FileCertificate, limits_of_strangers
+from nodeattest_controller.controllers.bootstrap_config.server import FileCertificate, unauthenticated_limits
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.metrics import Metrics
 from nodeattest_discovery.front.service import FrontLimits
@@ -156,7 +156,7 @@ async def serving(
             max_wait=max_wait,
         )
         limits = FrontLimits(connection_seconds=20.0, connections_of_client=_CONNECTIONS)
-        strangers = None if client_ca is None else limits_of_strangers(client_names)
+        strangers = None if client_ca is None else unauthenticated_limits(client_names)
         listener = Listener(
             service.handle,
             BindAddress(LOOPBACK, 0),

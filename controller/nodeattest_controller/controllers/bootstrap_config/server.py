@@ -63,7 +63,7 @@ _LIMITS: Final = serving.ConnectionLimits(
 )
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
 seconds."""
-_MOST_STRANGERS: Final = 128
+_MOST_UNAUTHENTICATED: Final = 128
 """Connections, and handshakes that begin in a second: 1.6 s for one of each of 200 addresses."""
 
 
@@ -122,7 +122,7 @@ class WebhookServer:
                 _LIMITS,
                 unauthenticated=None
                 if self._client_ca is None
-                else limits_of_strangers(self._settings.webhook_client_names),
+                else unauthenticated_limits(self._settings.webhook_client_names),
                 allowed=tuple(map(parse_network, self._settings.webhook_allowed_cidrs)),
             )
             await self._listener.start()
@@ -138,12 +138,12 @@ class WebhookServer:
             await self._reporter.drain()
 
 
-def limits_of_strangers(names: Collection[str]) -> UnauthenticatedLimits:
+def unauthenticated_limits(names: Collection[str]) -> UnauthenticatedLimits:
     """Return the limits of clients whose certificate is no API server's; ``names``: its common names, empty: any."""
     return UnauthenticatedLimits(
         is_unauthenticated=lambda transport: not is_api_server(transport, names),
-        connections=_MOST_STRANGERS,
-        handshakes=_MOST_STRANGERS,
+        connections=_MOST_UNAUTHENTICATED,
+        handshakes=_MOST_UNAUTHENTICATED,
     )
 
 
