@@ -94,7 +94,6 @@ async def modules_of_a_join(folder: Path) -> set[str]:
     world.policy(tpm={"endorsementKeys": keys})
     controller = CSRController(
         world.reconciler,
-        follow_platforms=world.evaluator.follow_platforms,
         has_provider=lambda name: name == "tpm",
         metrics=world.metrics,
         log=ClusterLog(),

@@ -20,7 +20,7 @@ from nodeattest_controller.controllers.challenge_secret import ChallengeSecretCo
 from nodeattest_controller.controllers.csr.controller import CSRController
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
-from nodeattest_controller.controllers.csr.reconciler import PendingAges, Reconciler
+from nodeattest_controller.controllers.csr.reconciler import Reconciler
 from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
 from nodeattest_controller.controllers.issuer import IssuerController, publish_targets
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
@@ -233,7 +233,6 @@ def _csr_controller(
         metrics=metrics,
         observers=observers,
         wait_limit=settings.wait_limit,
-        ages=PendingAges(_now, time.monotonic),
         limiter=RequestLimiter(time.monotonic),
         log=shared.log,
         random_unit=random.random,
@@ -241,7 +240,6 @@ def _csr_controller(
     )
     return CSRController(
         reconciler,
-        follow_platforms=evaluator.follow_platforms,
         has_provider=verifiers.has,
         metrics=metrics,
         log=shared.log,

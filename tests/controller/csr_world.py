@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -21,7 +21,7 @@ from fake_api import FakeApi
 
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
-from nodeattest_controller.controllers.csr.reconciler import PendingAges, Reconciler, Result
+from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
 from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.metrics import Metrics
@@ -39,7 +39,7 @@ from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_parsing.objects import condition, items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.errors import Check
+from nodeattest_providers.errors import Check, Unavailable
 from nodeattest_providers.identifiers import (
     KUBELET_SERVING_SIGNER,
     PROVIDER_ID_OID,
@@ -226,7 +226,6 @@ class World:
             metrics=self.metrics,
             observers=self.observers,
             wait_limit=WAIT_LIMIT,
-            ages=PendingAges(self.clock, self.seconds),
             limiter=RequestLimiter(self.seconds),
             log=ClusterLog(self.seconds),
             random_unit=lambda: 0.0,
@@ -287,6 +286,15 @@ class World:
         """Reconcile a request once the cache has it as the server has it."""
         await self.seen(name)
         return await self.reconciler.reconcile(self.workload, name)
+
+    async def follow(self) -> None:
+        """Start the caches of KubeadmConfigs and infrastructure objects, as earlier requests would have."""
+        await self._configs.follow()
+        for each in self.management.inventory.machines_of(KEY):
+            if each.infra is not None:
+                with suppress(Unavailable):
+                    await self.management.platforms._cache(each.infra)
+        await self.settle()
 
     async def settle(self) -> None:
         """Let both watches deliver what was written."""

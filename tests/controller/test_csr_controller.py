@@ -6,24 +6,21 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
-from builders import CREATED, make_request
 from fake_api import FakeApi
 from polling import others_run, until
 from virtual import advance, now, run_virtually
 
-from nodeattest_controller.controllers.csr.checks import Duplicates
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
-from nodeattest_controller.controllers.csr.reconciler import LONGEST_WAIT, REMEMBERED, PendingAges, Result
+from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
 from nodeattest_controller.controllers.csr.request_limiter import (
     NODE_BURST,
     REQUESTER_BURST,
     REQUESTER_RATE,
     LimiterKey,
-    OverBudget,
+    RateLimited,
     RequestLimiter,
 )
 from nodeattest_controller.metrics import Metrics
@@ -33,14 +30,12 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_parsing.objects import text
-from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.verifier_interface import NodeRequest
 
 KEY = ClusterKey("fleet/blue")
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
 
-class Scripted:
+class Scripted(Reconciler):
     """A reconciler that answers as it is told, per request."""
 
     def __init__(self) -> None:
@@ -53,11 +48,6 @@ class Scripted:
         """Clusters whose requests never end."""
         self.ended: list[str] = []
         """UIDs of requests that are open no more."""
-        self.followed: list[ClusterKey] = []
-        """Clusters whose platforms are followed."""
-
-    async def follow_platforms(self, workload: WorkloadClient) -> None:
-        self.followed.append(workload.key)
 
     def settled(self, uid: str) -> None:
         self.ended.append(uid)
@@ -91,7 +81,6 @@ async def running(
 ) -> AsyncGenerator[tuple[CSRRunner, asyncio.Task[None]]]:
     controller = CSRController(
         script,
-        follow_platforms=script.follow_platforms,
         has_provider=lambda name: name == "tpm",
         metrics=metrics,
         log=ClusterLog(),
@@ -152,7 +141,6 @@ async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -
     script = Scripted()
     controller = CSRController(
         script,
-        follow_platforms=script.follow_platforms,
         has_provider=lambda name: name == "tpm",
         metrics=Metrics(),
         log=ClusterLog(),
@@ -203,7 +191,6 @@ async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -
     script, workers = Scripted(), 8
     controller = CSRController(
         script,
-        follow_platforms=script.follow_platforms,
         has_provider=lambda name: name == "tpm",
         metrics=Metrics(),
         log=ClusterLog(),
@@ -252,18 +239,14 @@ def request(uid: str, *, node: str = "node-0", user: str = "system:bootstrap:abc
     return LimiterKey(cluster=CLUSTER, username=user, node_name=node, uid=uid)
 
 
-def admitted(budgets: RequestLimiter, asked: LimiterKey, patience: float = MAX_WAIT) -> bool:
-    try:
-        budgets.admit(asked, patience)
-    except OverBudget:
-        return False
-    return True
+def admitted(budgets: RequestLimiter, asked: LimiterKey) -> bool:
+    return budgets.admit(asked, MAX_WAIT) is None
 
 
-def refused(budgets: RequestLimiter, asked: LimiterKey, patience: float = MAX_WAIT) -> OverBudget:
-    with pytest.raises(OverBudget) as caught:
-        budgets.admit(asked, patience)
-    return caught.value
+def refused(budgets: RequestLimiter, asked: LimiterKey) -> RateLimited:
+    limited = budgets.admit(asked, MAX_WAIT)
+    assert limited is not None
+    return limited
 
 
 def spend(budgets: RequestLimiter) -> None:
@@ -295,97 +278,3 @@ def test_requests_for_one_node_leave_the_tokens_other_nodes_their_budget() -> No
     assert refused(budgets, request("next")).delay is None  # too many have a turn before it
     others = (request(f"v-{number}", node=f"node-{number}") for number in range(1, REQUESTER_BURST - NODE_BURST))
     assert all(admitted(budgets, other) for other in others)
-
-
-# Older requests of the same requester for the same node end when a newer one was certified, and no others
-
-
-BLUE, OTHER = ClusterKey("fleet/c"), ClusterKey("fleet/d")
-LATER = CREATED + timedelta(seconds=5)
-OLD = replace(make_request(uid="old"), name="old")
-NEW = replace(make_request(uid="new"), name="new", created=LATER)
-
-
-def is_closed(made: Duplicates, cluster: ClusterKey, request: NodeRequest) -> bool:
-    try:
-        made.check(cluster, request)
-    except Denied as denied:
-        return denied.reason is Reason.SUPERSEDED
-    return False
-
-
-def test_an_older_request_is_named_and_closed_once_a_newer_one_was_certified() -> None:
-    made = Duplicates()
-    made.check(BLUE, OLD)
-    made.check(BLUE, NEW)
-    assert made.certified(BLUE, NEW, LATER) == ("old",)
-    assert is_closed(made, BLUE, OLD)
-    made.forget("old")
-    assert len(made) == 0
-
-
-@pytest.mark.parametrize(
-    ("cluster", "request_"),
-    [
-        pytest.param(OTHER, OLD, id="of another cluster"),
-        pytest.param(BLUE, replace(OLD, username="system:bootstrap:zzzzzz"), id="of another token"),
-        pytest.param(BLUE, make_request(uid="old", node="node-1"), id="for another node"),
-        pytest.param(BLUE, make_request(uid="old", provider="challenge"), id="to another signer"),
-        pytest.param(BLUE, replace(NEW, uid="copy", name="copy", created=CREATED), id="with the same key"),
-        pytest.param(BLUE, replace(OLD, created=LATER + timedelta(seconds=1)), id="that is newer"),
-    ],
-)
-def test_a_request_that_somebody_may_wait_for_is_left_alone(cluster: ClusterKey, request_: NodeRequest) -> None:
-    made = Duplicates()
-    made.check(cluster, request_)
-    assert made.certified(BLUE, NEW, LATER) == ()
-    assert not is_closed(made, cluster, request_)
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    made = Duplicates(remembered=10)
-    for number in range(30):
-        made.check(BLUE, replace(OLD, uid=f"u-{number}", name=f"n-{number}"))
-    assert len(made) == 10
-    assert len(made.certified(BLUE, NEW, LATER)) == 10
-    made.forget("never seen")
-
-
-# How old a request is, whatever the controller's clock says
-
-
-class Clocks:
-    def __init__(self, ahead: timedelta) -> None:
-        self.ahead = ahead
-        self.elapsed = 0.0
-
-    def ages(self) -> PendingAges:
-        return PendingAges(lambda: CREATED + self.ahead + timedelta(seconds=self.elapsed), lambda: self.elapsed)
-
-
-@pytest.mark.parametrize("minutes", [-10, 0, 6, 600])
-def test_a_fresh_request_is_young_by_any_clock(minutes: int) -> None:
-    clocks = Clocks(timedelta(minutes=minutes))
-    ages = clocks.ages()
-    assert ages.age("u", CREATED) == timedelta(0)
-    clocks.elapsed = 30
-    assert ages.age("u", CREATED) == timedelta(seconds=30)
-
-
-def test_a_flood_does_not_make_what_waits_young_again() -> None:
-    clocks = Clocks(timedelta(0))
-    ages = clocks.ages()
-    uids = [f"u-{number}" for number in range(REMEMBERED + 10)]
-    for elapsed in (0, 3600, 7200):
-        clocks.elapsed = elapsed
-        assert {ages.age(uid, CREATED) for uid in uids} == {timedelta(seconds=elapsed)}
-
-
-def test_what_went_without_a_word_makes_room_after_a_day() -> None:
-    clocks = Clocks(timedelta(minutes=5))
-    ages = clocks.ages()
-    for number in range(REMEMBERED):
-        ages.age(f"gone-{number}", CREATED)
-    clocks.elapsed = LONGEST_WAIT + 1
-    assert ages.age("new", CREATED) == timedelta(0)
-    assert len(ages) == 1

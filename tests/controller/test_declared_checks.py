@@ -11,7 +11,7 @@ from csr_world import CSRS, NODE, PROVIDER_ID, SIGNERS, OneRound, TellsAddresses
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
 from nodeattest_controller.controllers.csr.checks import CSRFacts
-from nodeattest_controller.controllers.csr.evaluator import Evaluator
+from nodeattest_controller.controllers.csr.evaluator import Approval, Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
 from nodeattest_controller.model.csr_request import RequestState
 from nodeattest_controller.verification.checks import Needs, Pipeline, RequestCheck, Round, Stage
@@ -94,6 +94,7 @@ async def ran_for(world: World, name: str, *, issue: bool = True) -> list[str]:
     evaluator = Recording(world.facts_of, provider_id_oid=PROVIDER_ID_OID)
     request = evaluator.parse_request(world.csr(name))
     approval = await evaluator.evaluate(world.workload, request, RequestState.PENDING)
+    assert isinstance(approval, Approval)
     if issue:
         await evaluator.check_issuance(approval)
     return ran

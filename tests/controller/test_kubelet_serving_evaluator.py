@@ -18,7 +18,7 @@ from csr_world import CAPI, CREATED, CSRS, WAIT_LIMIT, OneRound, World, machine
 from csr_world import NODE as WORKER
 
 from nodeattest_controller.controllers.csr.reconciler import Result
-from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_node, one_machine
+from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_node, machine_of_node
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.csr_request import (
     MAX_KUBELET_CSR_BASE64,
@@ -36,7 +36,7 @@ NODE = NodeName("node-0")
 
 def test_a_node_and_its_machine_that_are_not_there_yet_are_waited_for() -> None:
     with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_FOUND):
-        one_machine(NODE, [])
+        machine_of_node(NODE, [])
     for node in (None, {"metadata": {"uid": "n"}, "spec": {"providerID": ""}}):
         with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
             check_node(make_member(), cast("JsonObject | None", node))
@@ -44,7 +44,7 @@ def test_a_node_and_its_machine_that_are_not_there_yet_are_waited_for() -> None:
 
 def test_a_machine_on_its_way_out_does_not_hide_the_one_that_stays() -> None:
     leaving = make_member(name="old", uid="m-1", provider_id=ProviderID("sandbox://old"), deleting=True)
-    assert one_machine(NODE, [leaving, make_member()]) == make_member()
+    assert machine_of_node(NODE, [leaving, make_member()]) == make_member()
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ async def late(pki: ClusterPki, verifier: OneRound | None = None, **infrastructu
     put_machine(world, "m-1", "abcdef")
     put_host(world, "rack-1", consumer="m-1")
     async with world.running():
-        await world.evaluator.follow_platforms(world.workload)
+        await world.follow()
         await world.settle()
         yield world
 

@@ -82,7 +82,7 @@ async def test_objects_of_a_kind_that_cannot_be_listed_are_not_read(pki: Cluster
     async with world.running():
         await world.management.inventory.load(KEY)
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
-        await world.evaluator.follow_platforms(world.workload)
+        await world.follow()
         await world.settle()
         for _ in range(3):
             with pytest.raises(Unavailable, match="cannot list Kind0"):

@@ -47,7 +47,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("providers of clouds", ("providers/nodeattest_providers/{aws,azure,gcp,oci}/*.py",)),
     ("providers that prove nothing", ("providers/nodeattest_providers/{insecure,null}/*.py",)),
     ("which Machine, which name, which key", ("controller/nodeattest_controller/model/*.py",)),
-    ("the declared checks", ("controller/nodeattest_controller/verification/{checks,shared_checks,sans}.py",)),
+    ("the declared checks", ("controller/nodeattest_controller/verification/{checks,shared_checks}.py",)),
     (
         "the checks of each kind of request",
         (

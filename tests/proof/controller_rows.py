@@ -294,7 +294,7 @@ async def before_its_provider_id(scene: Scene, requested: str) -> Outcome:
     serve_metal3(scene.world)
     put_machine(scene.world, "m-1", "abcdef", addresses=[address(NODE, "Hostname")])
     scene.world.policy(tokenBinding="Required")
-    await scene.world.evaluator.follow_platforms(scene.world.workload)
+    await scene.world.follow()
     return await scene.file(provider_id=ProviderID(requested))
 
 

@@ -41,7 +41,7 @@ from nodeattest_controller.model.resolver import Infrastructure, platform_endors
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens, named_tokens
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.platform_cache import slim_object
-from nodeattest_controller.verification.facts import RequestFacts, Verification
+from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification
 from nodeattest_controller.verification.infrastructure import read_infrastructure
 from nodeattest_parsing.objects import flag, mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
@@ -49,7 +49,6 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
-    PROVIDER_ID_OID,
     ClusterPin,
     NodeName,
     ProviderName,
@@ -83,18 +82,13 @@ def _not_given(what: str) -> NotChecked:
     return NotChecked(f"not given: {what}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentFacts:
+@dataclass(frozen=True, kw_only=True)
+class DocumentFacts(FactSource):
     """Facts from documents."""
 
     inputs: Inputs
     created: datetime
     platforms: Platforms
-
-    @property
-    def provider_id_oid(self) -> str:
-        """The default extension."""
-        return PROVIDER_ID_OID
 
     @property
     def key(self) -> ClusterKey:

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -92,8 +91,6 @@ _READS: Final = 4
 _LONGEST_NAME: Final = 253
 _DEPTH: Final = 6
 _ELEMENTS: Final = 4
-MOST_AHEAD: Final = 8
-"""Kinds in all that are followed before a request asks: whoever makes Machines may name many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +191,6 @@ class PlatformCache:
             return False
         async with _reading(pool.pool_infra, self._reads):
             return await makes_machines(self._client, pool.pool_infra, pool.namespace)
-
-    async def follow(self, members: Iterable[MachineView]) -> None:
-        """Start the caches of machines' infrastructure objects, of few kinds, where that is possible."""
-        found = {(each.infra.group, each.infra.kind): each.infra for each in members if each.infra}
-        for reference in islice(found.values(), max(0, MOST_AHEAD - len(self._caches))):
-            with suppress(Unavailable):
-                await self._cache(reference)
 
     async def _read(self, kind: _Kind, namespace: str, reference: ContractReference) -> JsonObject:
         """Read one object now."""

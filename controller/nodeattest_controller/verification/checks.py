@@ -1,14 +1,14 @@
 """Declared checks: what each is called, its rule, its source, what it needs, and the order in which they run.
 
-A list of checks is a value, and a ``Pipeline`` runs those that apply, in the declared order; the first that refuses
-ends the evaluation. The controller runs them on its caches and live reads, ``nodeattest explain`` the same objects on
-stored documents. An empty list is a failure, and so is a request to which no check applies.
+A ``Pipeline`` runs the checks that apply in their declared order; the first that refuses ends the evaluation. The
+controller runs them on its caches and live reads, ``nodeattest explain`` the same objects on stored documents. An empty
+list is a failure, and so is a request to which no check applies.
 Leaves to others: the lists (``controllers.csr.checks``, ``controllers.kubelet_serving.checks``), and the facts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Final, Generic, Protocol, TypeVar
@@ -43,16 +43,12 @@ class Stage(StrEnum):
 
 
 BOTH_ROUNDS: Final = frozenset(Round)
-EVERY_PURPOSE: Final = frozenset(Purpose)
 
 
 class Evaluated(Protocol):
     """What decides which checks apply to a request."""
 
-    @property
-    def purpose(self) -> Purpose:
-        """What the certificate is for."""
-        ...
+    purpose: Purpose
 
     def round(self) -> Awaitable[Round]:
         """Return which round it is; raises Denied where the evidence does not say."""
@@ -77,7 +73,7 @@ class RequestCheck(Generic[F_contra]):
     run: Callable[[F_contra], Awaitable[None]]
     """Raises Denied, Unavailable or ChallengeRequired."""
     _: KW_ONLY
-    purposes: frozenset[Purpose] = EVERY_PURPOSE
+    purposes: frozenset[Purpose] = frozenset(Purpose)
     rounds: frozenset[Round] = BOTH_ROUNDS
     stage: Stage = Stage.EVALUATE
 
@@ -86,6 +82,25 @@ class RequestCheck(Generic[F_contra]):
         if facts.purpose not in self.purposes:
             return False
         return self.rounds == BOTH_ROUNDS or await facts.round() in self.rounds
+
+
+def declare(
+    name: str,
+    source: str,
+    needs: Needs,
+    *,
+    purposes: Iterable[Purpose] = Purpose,
+    rounds: Iterable[Round] = Round,
+    stage: Stage = Stage.EVALUATE,
+) -> Callable[[Callable[[F], Awaitable[None]]], RequestCheck[F]]:
+    """Make a check of a function, whose docstring is the rule."""
+
+    def check(run: Callable[[F], Awaitable[None]]) -> RequestCheck[F]:
+        rule = " ".join((run.__doc__ or "").split())
+        applies_to = frozenset(purposes), frozenset(rounds)
+        return RequestCheck(name, rule, source, needs, run, purposes=applies_to[0], rounds=applies_to[1], stage=stage)
+
+    return check
 
 
 class Pipeline(Generic[F]):
@@ -97,17 +112,12 @@ class Pipeline(Generic[F]):
             raise ValueError("a list of checks has checks, each with a name of its own")
         self._checks = tuple(checks)
 
-    def __iter__(self) -> Iterator[RequestCheck[F]]:
-        """Yield the checks in their order."""
-        return iter(self._checks)
-
-    async def run(self, facts: F, stage: Stage = Stage.EVALUATE) -> tuple[str, ...]:
-        """Run what applies; returns the names of the checks that passed, never none; raises what a check raises."""
-        passed: list[str] = []
+    async def run(self, facts: F, stage: Stage = Stage.EVALUATE) -> None:
+        """Run the checks that apply, of which there must be one; raises what a check raises."""
+        has_run = False
         for check in self._checks:
             if check.stage is stage and await check.applies(facts):
                 await check.run(facts)
-                passed.append(check.name)
-        if not passed:
+                has_run = True
+        if not has_run:
             raise RuntimeError(f"no check of the stage {stage} applies to the request")
-        return tuple(passed)

@@ -1,10 +1,8 @@
 """The facts that checks ask for, each gathered once for a request, when the first check needs it.
 
-``FactSource`` is where facts come from: ``ControllerFacts`` here (caches and live reads), stored documents in
+``FactSource`` is where facts come from: ``ControllerFacts`` (caches and live reads), or stored documents in
 ``nodeattest explain``. ``RequestFacts`` is what checks see: it holds a fact, or the exception that came instead of it.
 Leaves to others: every rule.
-
-The node names that a policy's sections give to machines, whichever provider attests. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
+from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
@@ -50,7 +48,7 @@ from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import PROVIDER_ID_OID, NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.platform import provable_names
 from nodeattest_providers.verifier_interface import (
@@ -83,109 +81,111 @@ class Verification:
     """The first request, read and parsed."""
 
 
-class FactSource(Protocol):
-    """Where the facts of one cluster come from; what cannot be had raises."""
+class FactSource(ABC):
+    """Where the facts of one cluster come from; what cannot be had raises.
+
+    What is looked up in the inventory is here; other sources than the controller may lack documents, and say so.
+    """
+
+    provider_id_oid = PROVIDER_ID_OID
+    """The extension that carries a provider ID in a certificate request."""
 
     @property
-    def provider_id_oid(self) -> str:
-        """The extension that carries a provider ID in a certificate request."""
-        ...
-
-    @property
+    @abstractmethod
     def key(self) -> ClusterKey:
         """Which cluster it is."""
-        ...
 
     @property
+    @abstractmethod
     def inventory(self) -> Inventory:
         """Machines and attestations by what a request can claim."""
-        ...
 
+    @abstractmethod
     def now(self) -> datetime:
         """Return the time of the evaluation."""
-        ...
 
+    @abstractmethod
     def cluster(self) -> JsonObject:
         """Return the cluster's object; raises Unavailable while it is not to be acted for."""
-        ...
 
+    @abstractmethod
     def policy(self) -> Policy:
         """Return the cluster's one policy; raises Denied or Unavailable."""
-        ...
 
+    @abstractmethod
     def verifier(self, provider: ProviderName) -> ClusterAPISigner:
         """Return a provider's verifier; raises Denied for an unknown one."""
-        ...
 
     def machines(self, provider_id: str) -> list[MachineView]:
         """Return the machines of the cluster with this provider ID."""
-        ...
+        return self.inventory.members(self.key, provider_id)
 
     def machines_of_node(self, node_name: NodeName) -> list[MachineView]:
         """Return the machines of the cluster that claim a node's name or are bound to it."""
-        ...
+        return self.inventory.members_of_node(self.key, node_name)
 
     def attestation(self, machine: MachineView) -> Attestation:
         """Return a machine's attestation; an empty one where it never joined."""
-        ...
+        return self.inventory.attestation(self.key, machine.provider_id) or new_attestation(machine)
 
     def recorded_attestation(self, machine: MachineView) -> Attestation:
         """Return the same, for a rule that only a recorded one can fulfil."""
-        ...
+        return self.attestation(machine)
 
+    def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
+        """Return where a first request stood when its answer came; None where there is none."""
+        del request, attestation
+        return summarize(first) if first is not None else None
+
+    @abstractmethod
     async def machine_now(self, machine: MachineView) -> MachineView | None:
         """Read a machine live; None when it is gone or another by now."""
-        ...
 
+    @abstractmethod
     async def machines_of_token(self, token_id: str, *, is_needed: bool) -> list[MachineView]:
-        """Return the Machines and MachineRecords of the cluster whose own token this is.
+        """Return the Machines and MachineRecords of the cluster whose own token this is; raises Unavailable.
 
-        ``is_needed``: whether nothing else says which machine asks. Raises Unavailable.
+        ``is_needed``: whether nothing else names the machine.
         """
-        ...
 
+    @abstractmethod
     async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
         """Return a Machine's infrastructure machine and host object; None where it names none. Raises Unavailable."""
-        ...
 
+    @abstractmethod
     async def hosts_with_name(self, machine: MachineView, node_name: NodeName) -> list[str]:
         """Name the host objects that give a node this name, where the policy takes names from them.
 
         Raises Unavailable.
         """
-        ...
 
+    @abstractmethod
     async def others_with_provider_id(self, machine: MachineView) -> list[str]:
         """Name the infrastructure machines of the cluster that have a Machine's provider ID, but for its own."""
-        ...
 
+    @abstractmethod
     async def makes_machines(self, pool: MachineView) -> bool:
-        """Tell whether Cluster API makes a Machine for each instance of a MachinePool; raises Unavailable."""
-        ...
+        """Return whether Cluster API makes a Machine for each instance of a MachinePool; raises Unavailable."""
 
+    @abstractmethod
     async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
-        """Tell which tokens a machine's KubeadmConfig names; raises Unavailable."""
-        ...
+        """Return which tokens a machine's KubeadmConfig names; raises Unavailable."""
 
+    @abstractmethod
     async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
         """Return the first request that a second one names, no older than the second one; None where there is none."""
-        ...
 
-    def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
-        """Tell where a first request stood when its answer came; None where there is none."""
-        ...
-
+    @abstractmethod
     async def node(self, name: NodeName, *, by_node: bool) -> JsonObject | None:
         """Read a Node live; ``by_node``: whether the node itself asks."""
-        ...
 
+    @abstractmethod
     async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
         """Run the provider's verification; raises Denied, Unavailable or ChallengeRequired."""
-        ...
 
+    @abstractmethod
     async def platform_addresses(self, facts: RequestFacts, provider: ProviderName) -> Addresses | None:
         """Ask a provider's platform for the machine's addresses; None where it cannot tell."""
-        ...
 
 
 def fact(gather: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], Awaitable[T]]:
@@ -301,18 +301,29 @@ class RequestFacts(ABC):
         return await self.source.platform_addresses(self, provider)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerFacts:
+class ControllerFacts(FactSource):
     """The controller's facts: caches of the management cluster, and live reads."""
 
-    management: ManagementCache
-    workload: WorkloadClient
-    verifiers: Callable[[ProviderName], ClusterAPISigner]
-    runner: VerificationRunner
-    kubeadm_configs: KubeadmConfigs
-    challenge_keys: ChallengeKeys
-    provider_id_oid: str
-    clock: Callable[[], datetime]
+    def __init__(
+        self,
+        *,
+        management: ManagementCache,
+        workload: WorkloadClient,
+        verifiers: Callable[[ProviderName], ClusterAPISigner],
+        runner: VerificationRunner,
+        kubeadm_configs: KubeadmConfigs,
+        challenge_keys: ChallengeKeys,
+        provider_id_oid: str,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self.provider_id_oid = provider_id_oid
+        self.management = management
+        self.workload = workload
+        self.verifiers = verifiers
+        self.runner = runner
+        self.kubeadm_configs = kubeadm_configs
+        self.challenge_keys = challenge_keys
+        self.clock = clock
 
     @property
     def key(self) -> ClusterKey:
@@ -329,7 +340,7 @@ class ControllerFacts:
         return self.clock()
 
     def cluster(self) -> JsonObject:
-        """Return the cluster's object; raises Unavailable while it is paused, going away, or not all of it is known."""
+        """Return the cluster's object; raises Unavailable while it is inactive, or not all of it is known."""
         found = check_cluster_active(self.key, self.management.cluster(self.key))
         self.management.check_attestations(self.key)
         return found
@@ -341,20 +352,6 @@ class ControllerFacts:
     def verifier(self, provider: ProviderName) -> ClusterAPISigner:
         """Return a provider's verifier; raises Denied for an unknown one."""
         return self.verifiers(provider)
-
-    def machines(self, provider_id: str) -> list[MachineView]:
-        """Return the machines of the cluster with this provider ID."""
-        return self.inventory.members(self.key, provider_id)
-
-    def machines_of_node(self, node_name: NodeName) -> list[MachineView]:
-        """Return the machines of the cluster that claim a node's name or are bound to it."""
-        return self.inventory.members_of_node(self.key, node_name)
-
-    def attestation(self, machine: MachineView) -> Attestation:
-        """Return a machine's attestation; an empty one where it never joined."""
-        return self.inventory.attestation(self.key, machine.provider_id) or new_attestation(machine)
-
-    recorded_attestation = attestation
 
     async def machine_now(self, machine: MachineView) -> MachineView | None:
         """Read a machine live."""
@@ -437,26 +434,10 @@ class ControllerFacts:
         found = self.workload.pending_request(ref.name, ref.uid)
         return found if found is not None else await self.workload.read_request(ref.name)
 
-    def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
-        """Tell where a first request stands now."""
-        del request, attestation
-        return summarize(first) if first is not None else None
-
     async def node(self, name: NodeName, *, by_node: bool) -> JsonObject | None:
         """Read a Node live."""
         del by_node
         return await self.workload.read_node(name)
-
-    async def follow_platforms(self) -> None:
-        """Start the watch of KubeadmConfigs, and those of the infrastructure objects that are looked at.
-
-        Raises Denied or Unavailable.
-        """
-        await self.kubeadm_configs.follow()
-        policy, machines = self.policy(), self.inventory.machines_of(self.key)
-        if not any(self.verifiers(provider).reads_infrastructure for provider in policy.attestors):
-            machines = (machine for machine in machines if not machine.provider_id)
-        await self.management.platforms.follow(machines)
 
     async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
         """Run the provider's verification, for as long as one may take."""
@@ -469,7 +450,7 @@ class ControllerFacts:
             sections=(await facts.policy()).sections,
             ledger=attestation.facts(request, verification.ref.uid if verification.ref else ""),
             first_request=verification.first,
-            challenge_keys=self._challenge_keys(verifier),
+            challenge_keys=self.challenge_keys.keys() if verifier.two_step else (),
             verified_at=self.now(),
         )
         serving = facts.purpose is Purpose.SERVING
@@ -495,9 +476,6 @@ class ControllerFacts:
         )
         turn: Hashable = ("addresses", self.key, machine.provider_id)
         return await self.runner.run(turn, lambda: verifier.addresses(given))
-
-    def _challenge_keys(self, verifier: ClusterAPISigner) -> tuple[SecretBytes, ...]:
-        return self.challenge_keys.keys() if verifier.two_step else ()
 
     async def _machine_facts(
         self, machine: MachineView, verifier: ClusterAPISigner, *, secret: SecretBytes | UnusableSecret | None = None

@@ -1,13 +1,4 @@
-"""Older requests of a requester for a node that has got its certificate: nobody waits for them any more.
-
-Promises: only requests with another key, of the very user for whom the certificate was issued, and no younger than the
-request that was certified, are closed; so a token closes nobody else's requests, and a copy with the same key gets the
-same certificate. Times are whole seconds: of two requests of one second, the one that was open when the other was
-certified is closed, and one that is seen only afterwards counts as newer. Memory is bounded, and losing it is harmless:
-what is not closed here ends by its own limits.
-Source: the two-step protocol §E5 step 2b (older ones are denied only after a newer one succeeded).
-
-Every check of an attested request, in the order in which they run: the one list of controller and ``explain``.
+"""Every check of an attested request, in the order in which they run: the one list of controller and ``explain``.
 
 Cheap first: what the request itself says, then memory, then the provider's verification and live reads; last, under
 the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of
@@ -18,10 +9,8 @@ Leaves to others: where a fact comes from (``verification.facts``).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
@@ -67,114 +56,31 @@ from nodeattest_controller.model.resolver import (
 )
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
 from nodeattest_controller.model.token_binding import check_token_binding
-from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.verification import sans
-from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, Stage
+from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, Stage, declare
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact, registered_names
-from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
+from nodeattest_controller.verification.shared_checks import (
+    active_cluster,
+    machine_now,
+    names_listed_now,
+    names_on_record,
+    names_unclaimed,
+    names_unclaimed_now,
+    no_other_node,
+)
 from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_parsing.objects import key_of
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import evidence_versions
 from nodeattest_providers.config_fields import split_pin
-from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, SignerName
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.platform import provable_names
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, NodeRequest
 
-_REMEMBERED: Final = 20_000
-"""Open requests, and certified nodes; the oldest are forgotten."""
-
-_Wanted = tuple[ClusterKey, SignerName, str, NodeName]
-"""Cluster, signer (a serving certificate is none for a client), user and node name."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """What is kept of a request."""
-
-    name: str
-    created: datetime
-    spki: str
-    closed: bool = False
-    """Whether it was open when a request that is no older was certified."""
-
-    def is_superseded_by(self, certified: _Open) -> bool:
-        """Whether nobody waits for it any more, if it was open when the other was certified."""
-        return self.created <= certified.created and self.spki != certified.spki
-
-    def is_older_than(self, certified: _Open) -> bool:
-        """Whether nobody waits for it any more, whenever it was seen."""
-        return self.created < certified.created and self.spki != certified.spki
-
-
-class Duplicates:
-    """The requests that are open, and the newest certified ones."""
-
-    def __init__(self, remembered: int = _REMEMBERED) -> None:
-        self._remembered = remembered
-        self._open: dict[_Wanted, dict[str, _Open]] = {}
-        """By UID."""
-        self._wanted: OrderedDict[str, _Wanted] = OrderedDict()
-        """By UID, oldest first."""
-        self._certified: OrderedDict[_Wanted, _Open] = OrderedDict()
-
-    def check(self, cluster: ClusterKey, request: NodeRequest) -> None:
-        """Note an open request; raises Denied where a newer one was certified."""
-        wanted = _wanted(cluster, request)
-        this = _Open(request.name, request.created, request.csr.spki_sha256)
-        seen = self._open.get(wanted, {}).get(request.uid)
-        certified = self._certified.get(wanted)
-        if (seen is not None and seen.closed) or (certified is not None and this.is_older_than(certified)):
-            raise Denied(
-                Reason.SUPERSEDED,
-                expected="the newest request of this requester for this node",
-                got="one that is older than the one that was certified",
-                remedy="nothing to do if the node has its certificate; else file a new first request",
-            )
-        self._open.setdefault(wanted, {})[request.uid] = seen or this
-        self._wanted[request.uid] = wanted
-        if len(self._wanted) > self._remembered:
-            self.forget(next(iter(self._wanted)))
-
-    def certified(self, cluster: ClusterKey, request: NodeRequest, asked: datetime) -> tuple[str, ...]:
-        """Note what was certified, first asked for at ``asked``; returns the names of the requests to be closed."""
-        wanted = _wanted(cluster, request)
-        self.forget(request.uid)
-        certified = self._certified[wanted] = _Open(request.name, asked, request.csr.spki_sha256)
-        self._certified.move_to_end(wanted)
-        if len(self._certified) > self._remembered:
-            self._certified.popitem(last=False)
-        requests = self._open.get(wanted, {})
-        closed = {uid: one for uid, one in requests.items() if one.is_superseded_by(certified)}
-        requests.update((uid, replace(one, closed=True)) for uid, one in closed.items())
-        return tuple(one.name for one in closed.values())
-
-    def forget(self, uid: str) -> None:
-        """Drop a request that is settled."""
-        wanted = self._wanted.pop(uid, None)
-        if wanted is None:
-            return
-        requests = self._open[wanted]
-        del requests[uid]
-        if not requests:
-            del self._open[wanted]
-
-    def __len__(self) -> int:
-        return len(self._wanted)
-
-
-def _wanted(cluster: ClusterKey, request: NodeRequest) -> _Wanted:
-    return cluster, request.signer_name, request.username, request.csr.node_name
-
-
 EVIDENCE: Final = "evidence version and schema"
 ROUND: Final = "round of the request"
 VERIFICATION: Final = "the provider's verification"
-_SERVING: Final = frozenset({Purpose.SERVING})
-_FIRST: Final = frozenset({Round.FIRST})
-_FINAL: Final = frozenset({Round.FINAL})
+_SERVING: Final = [Purpose.SERVING]
 
 
 class CSRFacts(RequestFacts):
@@ -333,37 +239,48 @@ class CSRFacts(RequestFacts):
         ]
 
 
-# The request itself, policy and provider
-
-
-async def _bound_token(facts: CSRFacts) -> None:
+@declare("a token of no other machine", "identity rule 4", Needs.REQUEST)
+async def bound_token(facts: CSRFacts) -> None:
+    """A requester whose group binds it to a machine asks for that machine, and is bound to no other."""
     check_bound_token(facts.request, facts.source.key)
 
 
-async def _policy(facts: CSRFacts) -> None:
+@declare("one policy", "identity rule 0", Needs.MEMORY)
+async def policy(facts: CSRFacts) -> None:
+    """Exactly one NodeAttestationPolicy selects the cluster, and it can be read."""
     await facts.policy()
 
 
-async def _attestor_authorized(facts: CSRFacts) -> None:
+@declare("attestor authorized", "identity rule 0", Needs.MEMORY)
+async def attestor_authorized(facts: CSRFacts) -> None:
+    """The policy's authorizedAttestors name the provider; an empty list names none."""
     check_authorized(await facts.policy(), facts.request.evidence.provider)
 
 
-async def _evidence_version(facts: CSRFacts) -> None:
+@declare(EVIDENCE, "wire format", Needs.REQUEST)
+async def evidence_version(facts: CSRFacts) -> None:
+    """The controller knows the provider and the version of its evidence."""
     evidence_versions.check(facts.request.evidence, (await facts.verifier()).versions)
 
 
-async def _serving_allowed(facts: CSRFacts) -> None:
+@declare("attested serving request", "serving certificates", Needs.MEMORY, purposes=_SERVING)
+async def serving_allowed(facts: CSRFacts) -> None:
+    """The policy signs attested serving requests, the provider is secure, and the node itself asks."""
     check_serving_allowed(facts.request, await facts.policy(), secure=(await facts.verifier()).secure)
 
 
-async def _first_request_named(facts: CSRFacts) -> None:
+@declare(ROUND, "wire format", Needs.REQUEST)
+async def first_request_named(facts: CSRFacts) -> None:
+    """The evidence says whether the request is a first one or which first request it answers."""
     await facts.ref()
 
 
-# The machine
+@declare("one Machine, alive and ready", "identity rule 1", Needs.MEMORY)
+async def one_machine(facts: CSRFacts) -> None:
+    """Bootstrap token and provider ID name exactly one machine of the cluster, and the same.
 
-
-async def _one_machine(facts: CSRFacts) -> None:
+    It stays, is not paused, and has its bootstrap data.
+    """
     by_provider_id, by_token = await facts.by_provider_id(), await facts.by_token()
     recorded = facts.source.inventory.attestation(facts.source.key, facts.request.csr.provider_id)
     if recorded is not None and not by_provider_id:
@@ -372,11 +289,15 @@ async def _one_machine(facts: CSRFacts) -> None:
     select_machine(facts.request, by_provider_id, by_token, (await facts.policy()).token_binding)
 
 
-async def _own_provider_id(facts: CSRFacts) -> None:
+@declare("the Machine's provider ID", "identity rule 1", Needs.MEMORY)
+async def own_provider_id(facts: CSRFacts) -> None:
+    """The provider ID is the one that the Machine has, or that its infrastructure objects give it."""
     check_provider_id(facts.request, await facts.selected_machine(), await facts.expected_provider_id())
 
 
-async def _one_provider_id(facts: CSRFacts) -> None:
+@declare("one provider ID for one Machine", "identity rule 1", Needs.LIVE)
+async def one_provider_id(facts: CSRFacts) -> None:
+    """The Machine joined with no other provider ID; until Cluster API confirms it, no other object has it."""
     machine = await facts.machine()
     check_recorded_provider_id(machine, facts.source.inventory.attestations_of_owner(facts.source.key, machine.uid))
     if not machine.is_confirmed:
@@ -385,19 +306,25 @@ async def _one_provider_id(facts: CSRFacts) -> None:
         check_provider_id_free(machine, await facts.source.others_with_provider_id(machine))
 
 
-async def _not_bound_otherwise(facts: CSRFacts) -> None:
+@declare("not bound otherwise", "identity rules 3 and 4", Needs.LIVE)
+async def not_bound_otherwise(facts: CSRFacts) -> None:
+    """A machine that is bound already is not bound again by the holder of a token."""
     machine, secure = await facts.machine(), (await facts.verifier()).secure
     attestation = await facts.attestation()
     is_owned = facts.source.inventory.is_owner(facts.source.key, machine.provider_id, attestation.owner_uid)
     check_binding(facts.request, machine, attestation, secure=secure, is_owned=is_owned)
 
 
-async def _joined_machine(facts: CSRFacts) -> None:
+@declare("a joined machine", "serving certificates", Needs.LIVE, purposes=_SERVING)
+async def joined_machine(facts: CSRFacts) -> None:
+    """The node's client certificate is on record, by the same provider, and has a key of its own."""
     recorded = facts.source.recorded_attestation(await facts.machine())
     check_client_certificate(facts.request, recorded, facts.source.now())
 
 
-async def _node_name(facts: CSRFacts) -> None:
+@declare("the Machine's node name", "identity rule 2", Needs.LIVE)
+async def node_name(facts: CSRFacts) -> None:
+    """The requested name is this machine's, or could be proven to be, and no other machine's."""
     # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
     provable = provable_names(await facts.verifier(), (await facts.policy()).sections)
     proven = facts.node_name if provable is None else provable.get(facts.request.csr.provider_id)
@@ -421,17 +348,23 @@ async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     check_node_name(facts.request, machine, around, sources)
 
 
-async def _not_answered(facts: CSRFacts) -> None:
+@declare("first request not answered", "two steps", Needs.MEMORY, rounds=[Round.FIRST])
+async def not_answered(facts: CSRFacts) -> None:
+    """No certificate was issued for an answer to this first request."""
     check_not_answered(facts.request, await facts.attestation())
 
 
-async def _own_token(facts: CSRFacts) -> None:
+@declare("a token that the machine's bootstrap configuration names", "identity rule 4", Needs.LIVE)
+async def own_token(facts: CSRFacts) -> None:
+    """A bootstrap token is the one in the machine's own bootstrap configuration, as the policy's tokenBinding says."""
     configured = facts.source.inventory.bootstrap_owner(facts.source.key, await facts.machine())
     binding = (await facts.policy()).token_binding
     await check_token_binding(facts.request, configured, binding, facts.source.named_tokens)
 
 
-async def _first_request_pending(facts: CSRFacts) -> None:
+@declare("first request still pending", "two steps", Needs.LIVE, rounds=[Round.FINAL])
+async def first_request_pending(facts: CSRFacts) -> None:
+    """The first request that is answered was not decided before."""
     if await facts.ref() is None:  # a provider of one round
         return
     request, attestation, first = facts.request, await facts.attestation(), await facts.first()
@@ -441,267 +374,114 @@ async def _first_request_pending(facts: CSRFacts) -> None:
     check_first_request_pending(request, summary, key_of(await facts.first_object() or {}), attestation)
 
 
-async def _verified(facts: CSRFacts) -> None:
+@declare(VERIFICATION, "identity rule 6", Needs.PROVIDER)
+async def verified(facts: CSRFacts) -> None:
+    """The provider's verifier proves that the machine asks, bound to this request, signer and cluster."""
     await facts.attested()
 
 
-# What was proven, and live reads
-
-
-async def _proven_node_name(facts: CSRFacts) -> None:
+@declare("the node name as proven", "identity rule 2", Needs.PROVIDER)
+async def proven_node_name(facts: CSRFacts) -> None:
+    """The requested name is this machine's by its own sources, or the provider proved it."""
     await _check_node_name(facts, (await facts.attested()).proven_node_name)
 
 
-async def _proven_machine(facts: CSRFacts) -> None:
+@declare("the Machine as proven", "identity rule 7", Needs.PROVIDER)
+async def proven_machine(facts: CSRFacts) -> None:
+    """The Machine that the evidence proves, if it proves one, is the one that the provider ID names."""
     proven = (await facts.verifier()).machine_name(facts.request, await facts.attested())
     check_machine_name(await facts.machine(), proven)
 
 
-async def _own_hardware(facts: CSRFacts) -> None:
+@declare("hardware of no other machine", "identity rule 3", Needs.PROVIDER)
+async def own_hardware(facts: CSRFacts) -> None:
+    """The TPM or secret that the machine proved itself by proves no other machine of the cluster."""
     check_fingerprints(await facts.machine(), await facts.name_context(), await facts.holders_of_fingerprints())
 
 
-async def _no_takeover(facts: CSRFacts) -> None:
+@declare("no takeover of a node", "identity rules 3 and 4", Needs.LIVE)
+async def no_takeover(facts: CSRFacts) -> None:
+    """A token does not take over a Node whose machine never joined attested."""
     check_takeover(facts.request, await facts.attestation(), await facts.node())
 
 
-async def _adoption(facts: CSRFacts) -> None:
+@declare("adoption of the machine's own node", "identity rules 3 and 4", Needs.LIVE)
+async def adoption(facts: CSRFacts) -> None:
+    """A node that never joined attested is the one that its machine has."""
     check_adoption(facts.request, await facts.machine(), await facts.attestation(), await facts.node())
 
 
-# Directly before signing
-
-
-async def _approval_known(facts: CSRFacts) -> None:
+@declare("approval by this controller", "issuing", Needs.LIVE, stage=Stage.ISSUE)
+async def approval_known(facts: CSRFacts) -> None:
+    """A request that is approved already has a certificate on record."""
     check_approval_known(facts.request, await facts.attestation(), facts.state)
 
 
-async def _new_key(facts: CSRFacts) -> None:
+@declare("a key that was never certified", "issuing", Needs.LIVE, stage=Stage.ISSUE)
+async def new_key(facts: CSRFacts) -> None:
+    """The key has no certificate: not of this machine, not of another, not for the other purpose."""
     holders = facts.source.inventory.key_holders(facts.source.key, facts.request.csr.spki_sha256)
     check_key_is_new(facts.request, await facts.machine(), await facts.attestation(), holders)
 
 
-async def _answered_once(facts: CSRFacts) -> None:
+@declare("one key for one challenge", "two steps", Needs.PROVIDER, stage=Stage.ISSUE)
+async def answered_once(facts: CSRFacts) -> None:
+    """The first request was not answered with another key."""
     check_challenge_answered_once(facts.request, await facts.attestation(), await facts.attested())
 
 
-async def _replacement_interval(facts: CSRFacts) -> None:
+@declare("time between two keys", "issuing", Needs.LIVE, stage=Stage.ISSUE)
+async def replacement_interval(facts: CSRFacts) -> None:
+    """Outside renewal a machine replaces a live key at most every ten minutes."""
     check_replacement_interval(facts.request, await facts.attestation(), facts.source.now())
 
 
-async def _live_certificates(facts: CSRFacts) -> None:
+@declare("number of live certificates", "issuing", Needs.LIVE, stage=Stage.ISSUE)
+async def live_certificates(facts: CSRFacts) -> None:
+    """A machine has a bounded number of live certificates."""
     check_live_certificates(facts.purpose, await facts.attestation(), facts.source.now())
 
 
-async def _pinned_fingerprints(facts: CSRFacts) -> None:
+@declare("fingerprints as pinned", "identity rule 3", Needs.PROVIDER, stage=Stage.ISSUE)
+async def pinned_fingerprints(facts: CSRFacts) -> None:
+    """What was pinned for the machine is what it proved itself by."""
     check_pinned_fingerprints(await facts.attestation(), await facts.attested())
 
 
 CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
-    RequestCheck(
-        "a token of no other machine",
-        "A requester whose group binds it to a machine asks for that machine, and is bound to no other.",
-        "identity rule 4",
-        Needs.REQUEST,
-        _bound_token,
-    ),
-    ACTIVE_CLUSTER,
-    RequestCheck(
-        "one policy",
-        "Exactly one NodeAttestationPolicy selects the cluster, and it can be read.",
-        "identity rule 0",
-        Needs.MEMORY,
-        _policy,
-    ),
-    RequestCheck(
-        "attestor authorized",
-        "The policy's authorizedAttestors name the provider; an empty list names none.",
-        "identity rule 0",
-        Needs.MEMORY,
-        _attestor_authorized,
-    ),
-    RequestCheck(
-        EVIDENCE,
-        "The controller knows the provider and the version of its evidence.",
-        "wire format",
-        Needs.REQUEST,
-        _evidence_version,
-    ),
-    RequestCheck(
-        "attested serving request",
-        "The policy signs attested serving requests, the provider is secure, and the node itself asks.",
-        "serving certificates",
-        Needs.MEMORY,
-        _serving_allowed,
-        purposes=_SERVING,
-    ),
-    RequestCheck(
-        ROUND,
-        "The evidence says whether the request is a first one or which first request it answers.",
-        "wire format",
-        Needs.REQUEST,
-        _first_request_named,
-    ),
-    RequestCheck(
-        "one Machine, alive and ready",
-        "Bootstrap token and provider ID name exactly one machine of the cluster, and the same, which stays, is not "
-        "paused, and has its bootstrap data.",
-        "identity rule 1",
-        Needs.MEMORY,
-        _one_machine,
-    ),
-    RequestCheck(
-        "the Machine's provider ID",
-        "The provider ID is the one that the Machine has, or that its infrastructure objects give it.",
-        "identity rule 1",
-        Needs.MEMORY,
-        _own_provider_id,
-    ),
-    MACHINE_NOW,
-    RequestCheck(
-        "not bound otherwise",
-        "A machine that is bound already is not bound again by the holder of a token.",
-        "identity rules 3 and 4",
-        Needs.LIVE,
-        _not_bound_otherwise,
-    ),
-    RequestCheck(
-        "a joined machine",
-        "The node's client certificate is on record, by the same provider, and has a key of its own.",
-        "serving certificates",
-        Needs.LIVE,
-        _joined_machine,
-        purposes=_SERVING,
-    ),
-    *sans.MEMORY_CHECKS,
-    RequestCheck(
-        "the Machine's node name",
-        "The requested name is this machine's, or could be proven to be, and no other machine's.",
-        "identity rule 2",
-        Needs.LIVE,
-        _node_name,
-    ),
-    RequestCheck(
-        "first request not answered",
-        "No certificate was issued for an answer to this first request.",
-        "two steps",
-        Needs.MEMORY,
-        _not_answered,
-        rounds=_FIRST,
-    ),
-    RequestCheck(
-        "a token that the machine's bootstrap configuration names",
-        "A bootstrap token is the one in the machine's own bootstrap configuration, as the policy's tokenBinding says.",
-        "identity rule 4",
-        Needs.LIVE,
-        _own_token,
-    ),
-    RequestCheck(
-        "one provider ID for one Machine",
-        "The Machine joined with no other provider ID; until Cluster API confirms it, no other object has it.",
-        "identity rule 1",
-        Needs.LIVE,
-        _one_provider_id,
-    ),
-    RequestCheck(
-        "first request still pending",
-        "The first request that is answered was not decided before.",
-        "two steps",
-        Needs.LIVE,
-        _first_request_pending,
-        rounds=_FINAL,
-    ),
-    RequestCheck(
-        VERIFICATION,
-        "The provider's verifier proves that the machine asks, bound to this request, signer and cluster.",
-        "identity rule 6",
-        Needs.PROVIDER,
-        _verified,
-    ),
-    RequestCheck(
-        "the Machine as proven",
-        "The Machine that the evidence proves, if it proves one, is the one that the provider ID names.",
-        "identity rule 7",
-        Needs.PROVIDER,
-        _proven_machine,
-    ),
-    RequestCheck(
-        "the node name as proven",
-        "The requested name is this machine's by its own sources, or the provider proved it.",
-        "identity rule 2",
-        Needs.PROVIDER,
-        _proven_node_name,
-    ),
-    RequestCheck(
-        "hardware of no other machine",
-        "The TPM or secret that the machine proved itself by proves no other machine of the cluster.",
-        "identity rule 3",
-        Needs.PROVIDER,
-        _own_hardware,
-    ),
-    NO_OTHER_NODE,
-    RequestCheck(
-        "no takeover of a node",
-        "A token does not take over a Node whose machine never joined attested.",
-        "identity rules 3 and 4",
-        Needs.LIVE,
-        _no_takeover,
-    ),
-    RequestCheck(
-        "adoption of the machine's own node",
-        "A node that never joined attested is the one that its machine has.",
-        "identity rules 3 and 4",
-        Needs.LIVE,
-        _adoption,
-    ),
-    *sans.LIVE_CHECKS,
-    RequestCheck(
-        "approval by this controller",
-        "A request that is approved already has a certificate on record.",
-        "issuing",
-        Needs.LIVE,
-        _approval_known,
-        stage=Stage.ISSUE,
-    ),
-    RequestCheck(
-        "a key that was never certified",
-        "The key has no certificate: not of this machine, not of another, not for the other purpose.",
-        "issuing",
-        Needs.LIVE,
-        _new_key,
-        stage=Stage.ISSUE,
-    ),
-    RequestCheck(
-        "one key for one challenge",
-        "The first request was not answered with another key.",
-        "two steps",
-        Needs.PROVIDER,
-        _answered_once,
-        stage=Stage.ISSUE,
-    ),
-    RequestCheck(
-        "time between two keys",
-        "Outside renewal a machine replaces a live key at most every ten minutes.",
-        "issuing",
-        Needs.LIVE,
-        _replacement_interval,
-        stage=Stage.ISSUE,
-    ),
-    RequestCheck(
-        "number of live certificates",
-        "A machine has a bounded number of live certificates.",
-        "issuing",
-        Needs.LIVE,
-        _live_certificates,
-        stage=Stage.ISSUE,
-    ),
-    RequestCheck(
-        "fingerprints as pinned",
-        "What was pinned for the machine is what it proved itself by.",
-        "identity rule 3",
-        Needs.PROVIDER,
-        _pinned_fingerprints,
-        stage=Stage.ISSUE,
-    ),
+    bound_token,
+    active_cluster,
+    policy,
+    attestor_authorized,
+    evidence_version,
+    serving_allowed,
+    first_request_named,
+    one_machine,
+    own_provider_id,
+    machine_now,
+    not_bound_otherwise,
+    joined_machine,
+    names_unclaimed,
+    names_on_record,
+    node_name,
+    not_answered,
+    own_token,
+    one_provider_id,
+    first_request_pending,
+    verified,
+    proven_machine,
+    proven_node_name,
+    own_hardware,
+    no_other_node,
+    no_takeover,
+    adoption,
+    names_unclaimed_now,
+    names_listed_now,
+    approval_known,
+    new_key,
+    answered_once,
+    replacement_interval,
+    live_certificates,
+    pinned_fingerprints,
 )
 """In the order in which they run."""

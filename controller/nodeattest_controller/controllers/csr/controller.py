@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
-from nodeattest_controller.controllers.csr.reconciler import Result
+from nodeattest_controller.controllers.csr.reconciler import Reconciler
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_log import ClusterLog
@@ -25,7 +25,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig, call_every
+from nodeattest_kube.periodic import call_every
 from nodeattest_parsing.objects import text
 from nodeattest_providers.identifiers import ProviderName
 
@@ -34,24 +34,10 @@ RequestKey = tuple[ClusterKey, str]
 """A cluster and the name of a CertificateSigningRequest in it."""
 METRICS_PERIOD: Final = 5.0
 """Seconds between two updates of the queue's metrics."""
-BINDING_RESYNC: Final = ResyncConfig(spread=0.0, period=float(1 << 28), retry=30.0, max_retry=30.0)
-"""The bootstrappers' binding is created once a connection: an operator may take it away afterwards."""
-FIRST_LIST: Final = 10.0
-"""Seconds that the requests may take alone."""
+BINDING_RETRY: Final = 30.0
+"""Seconds."""
 REPEATED: Final = 6
 """Attempts after which a request is logged that meets a conflict, or a missing object, each time: some ten seconds."""
-
-
-class RequestReconciler(Protocol):
-    """What brings one request one step further."""
-
-    async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
-        """Read, decide, act; raises ApiError for the queue's back-off."""
-        ...
-
-    def settled(self, uid: str) -> None:
-        """Keep nothing of a request that is open no more."""
-        ...
 
 
 class CSRController:
@@ -61,9 +47,8 @@ class CSRController:
 
     def __init__(
         self,
-        reconciler: RequestReconciler,
+        reconciler: Reconciler,
         *,
-        follow_platforms: Callable[[WorkloadClient], Coroutine[object, object, None]],
         has_provider: Callable[[ProviderName], bool],
         metrics: Metrics,
         log: ClusterLog,
@@ -71,12 +56,8 @@ class CSRController:
         memory: MemoryPool,
         workers: int,
     ) -> None:
-        """``workers``: requests that are worked on at the same time. ``memory``: of the requests of all clusters.
-
-        ``follow_platforms`` starts the caches of a cluster's infrastructure objects, before the first request asks.
-        """
+        """``workers``: requests that are worked on at the same time. ``memory``: of the requests of all clusters."""
         self.reconciler = reconciler
-        self.follow_platforms = follow_platforms
         self.has_provider = has_provider
         self.metrics = metrics
         self.log = log
@@ -177,8 +158,7 @@ class CSRRunner:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.workload.run())
-                tasks.create_task(self._follow_platforms())
-                tasks.create_task(PeriodicReconciler(_Binding(self.workload), BINDING_RESYNC).run())
+                tasks.create_task(self._let_bootstrappers_ask())
         finally:
             if self._controller.runners.get(self._key) is self:
                 del self._controller.runners[self._key]
@@ -188,10 +168,18 @@ class CSRRunner:
             await asyncio.gather(*under_way, return_exceptions=True)
             self.count_passed_over()
 
-    async def _follow_platforms(self) -> None:
-        """List infrastructure objects once the requests are listed, for which nodes wait."""
-        await self.workload.requests.wait_synced(FIRST_LIST)
-        await self._controller.follow_platforms(self.workload)
+    async def _let_bootstrappers_ask(self) -> None:
+        """Create the bootstrappers' binding once a connection: an operator may take it away afterwards."""
+        while True:
+            try:
+                await self.workload.ensure_bootstrappers_may_ask()
+            except ApiError as error:
+                level = logging.DEBUG if self.workload.client.has_reported(error) else logging.WARNING
+                more = fields(cluster=self._key, error=str(error), delay=BINDING_RETRY)
+                _LOG.log(level, "cannot see to it that bootstrap tokens may file requests", extra=more)
+                await asyncio.sleep(BINDING_RETRY)
+            else:
+                return
 
     def count_passed_over(self) -> None:
         """Add the requests that were not taken since the last call to those of earlier connections."""
@@ -220,8 +208,6 @@ class CSRRunner:
                 more = fields(cluster=self._key, csr=name, error=error.reason, message_=error.message, delay=delay)
                 _LOG.log(logging.DEBUG if is_reported else logging.WARNING, "will try again", extra=more)
             return
-        for other in result.requeue_keys:
-            self._enqueue(other)
         if result.requeue:
             self._retry(key)
             return
@@ -259,21 +245,3 @@ class CSRRunner:
 
     def _enqueue(self, name: str) -> None:
         self._queue.add((self._key, name))
-
-
-class _Binding:
-    """Lets bootstrap tokens file requests (``PeriodicTask``)."""
-
-    def __init__(self, workload: WorkloadClient) -> None:
-        self._workload = workload
-
-    async def reconcile(self) -> float | None:
-        """Create the bootstrappers' binding where there is none."""
-        await self._workload.ensure_bootstrappers_may_ask()
-        return None
-
-    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Log it, as debug where the log says already that the cluster does not answer."""
-        more = fields(cluster=self._workload.key, error=str(error), failures=failures, delay=delay)
-        level = logging.DEBUG if self._workload.client.has_reported(error) else logging.WARNING
-        _LOG.log(level, "cannot see to it that bootstrap tokens may file requests", extra=more)

@@ -1,12 +1,8 @@
-"""From a request to an approval: runs the declared checks on the controller's facts. Reads only.
-
-``reconciler`` acts on the result. The order of the checks, and what each is, is in ``checks``.
-"""
+"""From a request to an approval: runs the declared checks (``checks``) on the controller's facts. Reads only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
@@ -24,7 +20,7 @@ from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_parsing.objects import moment, text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 NOTHING: Final = "nothing"
@@ -70,27 +66,31 @@ class Evaluator:
         """Read a request; raises Denied."""
         return parse_request(csr, provider_id_oid=self._oid)
 
-    async def evaluate(self, workload: WorkloadClient, request: NodeRequest, state: RequestState) -> Approval:
-        """Run the checks of a request; raises Denied, Unavailable or ChallengeRequired."""
+    async def evaluate(
+        self, workload: WorkloadClient, request: NodeRequest, state: RequestState
+    ) -> Approval | ChallengeRequired | Unavailable | Denied:
+        """Run the checks of a request, and return how they ended."""
         source = self._facts_of(workload)
         facts = CSRFacts(source, request, state)
-        await self._pipeline.run(facts)
-        return Approval(
-            request=request,
-            attested=await facts.attested(),
-            member=await facts.machine(),
-            attestation=await facts.attestation(),
-            policy=await facts.policy(),
-            authority=source.management.authority(workload.key),
-            first=await facts.first_object(),
-            node_name_source=await facts.node_name_source(),
-            facts=facts,
-        )
+        try:
+            await self._pipeline.run(facts)
+            return Approval(
+                request=request,
+                attested=await facts.attested(),
+                member=await facts.machine(),
+                attestation=await facts.attestation(),
+                policy=await facts.policy(),
+                authority=source.management.authority(workload.key),
+                first=await facts.first_object(),
+                node_name_source=await facts.node_name_source(),
+                facts=facts,
+            )
+        except (ChallengeRequired, Unavailable, Denied) as end:
+            return end
 
     def waits_for(self, workload: WorkloadClient, request: NodeRequest) -> str:
         """Name what wakes a request: its provider ID, or the Machine of its token while that has none."""
-        source = self._facts_of(workload)
-        if request.csr.provider_id and source.machines(request.csr.provider_id):
+        if request.csr.provider_id and self._facts_of(workload).machines(request.csr.provider_id):
             return request.csr.provider_id
         machine = self.machine_of_token(workload, request)
         return machine_key(machine.uid) if machine is not None else request.csr.provider_id or NOTHING
@@ -99,14 +99,6 @@ class Evaluator:
         """Return the one Machine whose KubeadmConfig names the requester's token."""
         token_id = request.username.removeprefix(USER_PREFIX)
         return self._facts_of(workload).machine_of_token(token_id) if token_id != request.username else None
-
-    async def follow_platforms(self, workload: WorkloadClient) -> None:
-        """Start the caches of what the platform says of a cluster's machines, so that no node waits for a first list.
-
-        Where that is not possible now, the first request does it, and says why it cannot.
-        """
-        with suppress(Denied, Unavailable):
-            await self._facts_of(workload).follow_platforms()
 
     async def check_issuance(self, approval: Approval) -> None:
         """Run the checks that come directly before signing; raises Denied. The issuer holds its reservation."""

@@ -1,31 +1,22 @@
-"""How long a request has been waiting, whatever the controller's own clock says.
-
-``creationTimestamp`` is the API server's clock. Where ours is ahead of it, a fresh request would look old and be closed
-at once; so an age is never more than the time since this process first saw the request. (Whether a challenge was
-answered in time is another matter: that compares two timestamps of the API server, in the provider's verifier.)
-
-Acts on a request: one reconcile takes one request one step further.
+"""Acts on a request: one reconcile takes one request one step further.
 
 An evaluation ends in a certificate (``issuer``), a challenge, a wait or a denial. Nothing stays pending forever: every
 wait ends, where the API server lets it; one that refuses the writes is asked again, and an Event says so.
-Before a request is evaluated, its requester's rate limits are asked (``request_limiter``), and it is closed where a
-newer one was certified (``duplicates``). Approved is not proof: an approved request is evaluated again, and one without
-a certificate on record is failed.
+Before a request is evaluated, its requester's rate limits are asked (``request_limiter``). Approved is not proof: an
+approved request is evaluated again, and one without a certificate on record is failed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.controllers.csr.checks import Duplicates
-from nodeattest_controller.controllers.csr.evaluator import Evaluator
+from nodeattest_controller.controllers.csr.evaluator import Approval, Evaluator
 from nodeattest_controller.controllers.csr.issuer import AttestationConflict, Issuer
-from nodeattest_controller.controllers.csr.request_limiter import REMEDY, LimiterKey, OverBudget, RequestLimiter
+from nodeattest_controller.controllers.csr.request_limiter import REMEDY, LimiterKey, RateLimited, RequestLimiter
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
@@ -50,46 +41,6 @@ from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unava
 from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_REASON, Purpose, printable
 from nodeattest_providers.verifier_interface import NodeRequest
 
-REMEMBERED: Final = 20_000
-"""Requests; one that finds no room is as old as the clocks say: as just seen, a flood would keep all pending."""
-LONGEST_WAIT: Final = 86400.0
-"""Seconds; more than any ``waitLimit`` (``settings``). What was seen before that is gone, or has long been refused."""
-
-
-class PendingAges:
-    """Remembers when each open request was first seen."""
-
-    def __init__(self, now: Callable[[], datetime], monotonic: Callable[[], float]) -> None:
-        self._now = now
-        self._monotonic = monotonic
-        self._first_seen: OrderedDict[str, float] = OrderedDict()
-
-    def age(self, uid: str, created: datetime) -> timedelta:
-        """Tell how long the request has been open, at most since it was first seen here."""
-        by_clocks = self._now() - created
-        seen = self._first_seen.get(uid)
-        if seen is None:
-            seen = self._monotonic()
-            self._drop_before(seen - LONGEST_WAIT)
-            if len(self._first_seen) >= REMEMBERED:
-                return max(by_clocks, timedelta(0))
-            self._first_seen[uid] = seen
-        since_seen = timedelta(seconds=self._monotonic() - seen)
-        return since_seen if by_clocks < timedelta(0) else min(by_clocks, since_seen)
-
-    def _drop_before(self, seen: float) -> None:
-        """Make room; the first entries are the oldest."""
-        while self._first_seen and next(iter(self._first_seen.values())) < seen:
-            self._first_seen.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._first_seen)
-
-    def forget(self, uid: str) -> None:
-        """Drop a request that is settled."""
-        self._first_seen.pop(uid, None)
-
-
 _LOG: Final = logging.getLogger(__name__)
 EXPIRY_GRACE: Final = timedelta(seconds=60)
 """How long after a challenge's end its first request is closed: a second request filed in time may still be on its
@@ -112,8 +63,6 @@ class Result:
     waits_for: str | None = None
     """Whose change in the management cluster wakes the key earlier: a provider ID or ``node_key``; empty: any change of
     the cluster's own objects. None: it waits for nothing there."""
-    requeue_keys: tuple[str, ...] = ()
-    """Names of other requests of the cluster to reconcile soon."""
 
 
 _REFUSED: Final = (
@@ -126,29 +75,28 @@ _ABSENT: Final = (
 )
 DONE: Final = Result()
 REQUEUE: Final = Result(requeue=True)
+_End = Result | RateLimited | ChallengeRequired | Unavailable | Denied
+"""How an attempt on a request ended; ``Result``: nothing is left to be written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Task:
-    """One reconcile of one request: read and parsed once."""
+    """One reconcile of one request, which is parsed once."""
 
     workload: WorkloadClient
     csr: JsonObject
     stored: CSRSummary
     request: NodeRequest | None = None
     """None for kubelet's own, and for one that is malformed."""
-    unreadable: Denied | Unavailable | None = None
-    """Why there is no request."""
 
     @property
     def username(self) -> str:
         """The requester."""
         return text(self.csr, "spec", "username")
 
-    @property
-    def published_reason(self) -> str:
-        """The annotation that says why the request waits."""
-        return text(self.csr, "metadata", "annotations", ANNOTATION_REASON)
+    def annotation(self, name: str) -> str:
+        """Return an annotation of the request; empty where it has none."""
+        return text(self.csr, "metadata", "annotations", name)
 
 
 class Reconciler:
@@ -166,7 +114,6 @@ class Reconciler:
         metrics: Metrics,
         observers: Sequence[CSRObserver],
         wait_limit: float,
-        ages: PendingAges,
         limiter: RequestLimiter,
         log: ClusterLog,
         random_unit: Callable[[], float],
@@ -182,10 +129,8 @@ class Reconciler:
         self._metrics = metrics
         self._observers = observers
         self._wait_limit = timedelta(seconds=wait_limit)
-        self._ages = ages
         self._limiter = limiter
         self._log_limits = log
-        self._duplicates = Duplicates()
         self._random_unit = random_unit
         self._now = now
 
@@ -199,138 +144,128 @@ class Reconciler:
         if stored.purpose not in self._purposes:
             return DONE
         task = _Task(workload, csr, stored)
-        if not stored.is_kubelets:
-            task = self._parsed(task)
         try:
-            return await (self._reconcile_kubelets(task) if stored.is_kubelets else self._reconcile(task))
+            return await self._act(task, await self._attempt(task))
         except (Conflict, AlreadyExists, NotFound) as error:
             return await self._refresh_and_requeue(task, error)
         except (Forbidden, Invalid) as refused:
             self._warn(task, Reason.API_UNAVAILABLE, f"CSR {printable(stored.name)}: {_REFUSED.format(refused)}")
             raise
 
-    async def _reconcile_kubelets(self, named: _Task) -> Result:
-        """Read one of kubelet's own whole within the rate limits; the cache has only its requester and creation."""
-        workload, stored = named.workload, named.stored
-        if not self._kubelet_serving.approves(workload.key):
-            return DONE
-        admitted = True
+    async def _attempt(self, task: _Task) -> _End:
+        """Approve what passes every check, and sign it where it is ours to sign."""
         try:
-            self._admit(named)
-        except OverBudget as over:
-            if self._age(named) <= self._wait_limit:
-                return await self._throttle(named, over)
-            admitted = False  # its time is over, and a denial takes the whole object
-        csr = await self._kubelet_serving.read(workload, stored)
-        return DONE if csr is None else await self._reconcile(_Task(workload, csr, stored), admitted=admitted)
-
-    async def _reconcile(self, task: _Task, *, admitted: bool = False) -> Result:
-        try:
-            if not admitted:
-                self._admit(task)
-            return await self._evaluate(task)
-        except OverBudget as over:
-            return await self._throttle(task, over)
-        except ChallengeRequired as challenge:
-            return await self._challenge(task, challenge)
-        except Unavailable as unavailable:
-            return await self._wait(task, unavailable)
-        except Denied as denied:
-            return await self._deny(task, denied)
+            if task.stored.is_kubelets:
+                return await self._attempt_kubelets(task)
+            task.request = self._evaluator.parse_request(task.csr)
+            return self._limited(task) or await self._evaluate(task, task.request)
+        except (Denied, Unavailable) as end:
+            return end
         except ApiError:
             raise
         except Exception:  # noqa: BLE001 - the task's edge: a bug in one request must not leave it pending forever
-            _LOG.exception("bug", extra=fields(cluster=task.workload.key, csr=printable(task.stored.name)))
-            return await self._wait(task, _bug())
+            more = fields(cluster=task.workload.key, csr=printable(task.stored.name))
+            _LOG.exception("internal error while reconciling a request", extra=more)
+            return _internal_error()
 
-    def _parsed(self, task: _Task) -> _Task:
-        try:
-            return replace(task, request=self._evaluator.parse_request(task.csr))
-        except Denied as malformed:
-            return replace(task, unreadable=malformed)
-        except Exception:  # noqa: BLE001 - the task's edge: a bug in the parser ends like any other
-            _LOG.exception("bug", extra=fields(cluster=task.workload.key, csr=printable(task.stored.name)))
-            return replace(task, unreadable=_bug())
-
-    async def _evaluate(self, task: _Task) -> Result:
-        """Approve what passes every check, and sign it where it is ours to sign; raises any other result."""
-        workload, csr, stored = task.workload, task.csr, task.stored
-        if task.unreadable is not None:
-            raise task.unreadable
-        if task.request is None:
-            await self._kubelet_serving.approve(workload, csr)
-            self.settled(stored.uid)
+    async def _attempt_kubelets(self, task: _Task) -> _End:
+        """Read one of kubelet's own whole within the rate limits; the cache has only its requester and creation."""
+        workload = task.workload
+        if not self._kubelet_serving.approves(workload.key):
             return DONE
-        started = self._now()
-        approval = await self._evaluator.evaluate(workload, task.request, stored.state)
-        self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
-        await self._issuer.issue(workload, csr, stored, approval)
-        self.settled(stored.uid)
-        closed = self._duplicates.certified(workload.key, approval.request, approval.begun)
-        return Result(requeue_keys=closed)
+        limited = self._limited(task)
+        if limited is not None and self._left(task) >= 0:
+            return limited
+        csr = await self._kubelet_serving.read(workload, task.stored)
+        if csr is None:
+            return DONE
+        task.csr = csr  # a denial takes the whole object
+        if limited is not None:
+            return limited
+        await self._kubelet_serving.approve(workload, csr)
+        self.settled(task.stored.uid)
+        return DONE
 
-    def _admit(self, task: _Task) -> None:
-        """Ask the rate limits; raises OverBudget or Denied. A request that is approved is only finished."""
-        request, cluster = task.request, task.workload.key
-        if task.stored.state is not RequestState.PENDING or task.unreadable is not None:
-            return
-        if request is not None:
-            self._duplicates.check(cluster, request)
-        node_name = request.csr.node_name if request is not None else task.username
-        key = LimiterKey(cluster=cluster, username=task.username, node_name=node_name, uid=task.stored.uid)
-        self._limiter.admit(key, (self._wait_limit - self._age(task)).total_seconds())
+    async def _evaluate(self, task: _Task, request: NodeRequest) -> _End:
+        workload, stored, started = task.workload, task.stored, self._now()
+        approval = await self._evaluator.evaluate(workload, request, stored.state)
+        if not isinstance(approval, Approval):
+            return approval
+        self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
+        await self._issuer.issue(workload, task.csr, stored, approval)
+        self.settled(stored.uid)
+        return DONE
+
+    async def _act(self, task: _Task, end: _End) -> Result:
+        match end:
+            case RateLimited():
+                return await self._throttle(task, end)
+            case ChallengeRequired():
+                return await self._challenge(task, end)
+            case Unavailable():
+                return await self._wait(task, end)
+            case Denied():
+                return await self._deny(task, end)
+            case Result():
+                return end
+
+    def _limited(self, task: _Task) -> RateLimited | None:
+        """Ask the rate limits. A request that is approved is only finished."""
+        if task.stored.state is not RequestState.PENDING:
+            return None
+        node_name = task.request.csr.node_name if task.request is not None else task.username
+        key = LimiterKey(cluster=task.workload.key, username=task.username, node_name=node_name, uid=task.stored.uid)
+        return self._limiter.admit(key, self._left(task))
+
+    def _age(self, task: _Task) -> timedelta:
+        """Return how long a request has been open, by the API server's clock, which wrote when it was created."""
+        now = task.workload.client.server_time() or self._now()
+        created = moment(text(task.csr, "metadata", "creationTimestamp")) or now
+        return max(now - created, timedelta(0))
+
+    def _left(self, task: _Task) -> float:
+        """Return the seconds that a request may still wait; negative once it has waited too long."""
+        return (self._wait_limit - self._age(task)).total_seconds()
 
     def settled(self, uid: str) -> None:
         """Keep nothing of a request that is open no more."""
-        self._ages.forget(uid)
         self._limiter.forget(uid)
-        self._duplicates.forget(uid)
 
-    # Throttle, challenge, wait, deny
-
-    async def _throttle(self, task: _Task, over: OverBudget) -> Result:
+    async def _throttle(self, task: _Task, limited: RateLimited) -> Result:
         """Requeue a request for when its requester's rate limits allow it, and deny it when that is not in time."""
-        workload = task.workload
-        left = (self._wait_limit - self._age(task)).total_seconds()
+        left = self._left(task)
         if left < 0:
-            return await self._deny(task, over.denied(), evaluated=False)
-        if over.first_time:
+            return await self._deny(task, limited.denied(), evaluated=False)
+        if limited.first_time:
             self._count(task, "shed", Reason.REQUESTER_OVER_BUDGET)
-        if over.warn:
-            self._log(task, logging.WARNING, "over budget", detail=over.detail)
-            self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{printable(task.username)}: {over.denied()}")
+        if limited.warn:
+            self._log(task, logging.WARNING, "over budget", detail=limited.detail)
+            self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{printable(task.username)}: {limited.denied()}")
         reason = f"{Reason.REQUESTER_OVER_BUDGET}: {REMEDY}"
-        if over.annotate and task.published_reason != reason:
-            await workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
+        if limited.annotate and task.annotation(ANNOTATION_REASON) != reason:
+            await task.workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
         end = left + 0.5 + self._random_unit()
-        return Result(requeue_after=end if over.delay is None else min(over.delay, end))
+        return Result(requeue_after=end if limited.delay is None else min(limited.delay, end))
 
     async def _challenge(self, task: _Task, challenge: ChallengeRequired) -> Result:
         """Publish the challenge unless it is published already; deny the request when nobody answered in time."""
-        workload, csr = task.workload, task.csr
         left = CHALLENGE_TTL + EXPIRY_GRACE - self._age(task)
         if left <= timedelta(0):
             return await self._deny(task, _unanswered(), evaluated=False)
-        found = text(csr, "metadata", "annotations", ANNOTATION_CHALLENGE)
+        found = task.annotation(ANNOTATION_CHALLENGE)
         if not _same_challenge(found, challenge.challenge):
             if found:
                 self._metrics.foreign_challenge()
                 self._log(task, logging.WARNING, "overwriting a foreign challenge")
-            await workload.publish_annotations(
-                csr, {ANNOTATION_CHALLENGE: challenge.challenge, **challenge.annotations}
-            )
+            annotations = {ANNOTATION_CHALLENGE: challenge.challenge, **challenge.annotations}
+            await task.workload.publish_annotations(task.csr, annotations)
             self._count(task, "challenge", "")
         return Result(requeue_after=left.total_seconds() + 0.5)
 
-    def _age(self, task: _Task) -> timedelta:
-        created = moment(text(task.csr, "metadata", "creationTimestamp")) or self._now()
-        return self._ages.age(task.stored.uid, created)
-
     async def _wait(self, task: _Task, unavailable: Unavailable) -> Result:
         """Leave the request pending for now, and deny it when it waited too long."""
-        workload = task.workload
-        age = self._age(task)
-        if age > self._wait_limit:
+        left = self._left(task)
+        if left < 0:
             denied = Denied(
                 unavailable.reason,
                 expected=f"an answer within {self._wait_limit}",
@@ -339,14 +274,13 @@ class Reconciler:
             )
             return await self._deny(task, denied, evaluated=False)
         reason = f"{unavailable.reason}: {unavailable.remedy}"
-        if task.published_reason != reason:
+        if task.annotation(ANNOTATION_REASON) != reason:
             self._count(task, "wait", unavailable.reason)
             self._log(task, logging.INFO, "waiting", reason=unavailable.reason, detail=unavailable.detail)
-            await workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
-        backoff = max(unavailable.retry_after, min(age.total_seconds() / 2, MAX_BACKOFF))
+            await task.workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
+        backoff = max(unavailable.retry_after, min(self._age(task).total_seconds() / 2, MAX_BACKOFF))
         backoff *= 1 + JITTER * self._random_unit()
-        left = (self._wait_limit - age).total_seconds() + 0.5
-        return Result(requeue_after=min(backoff, left), waits_for=self._waits_for(task))
+        return Result(requeue_after=min(backoff, left + 0.5), waits_for=self._waits_for(task))
 
     def _waits_for(self, task: _Task) -> str:
         """Name whose change wakes the request."""
@@ -365,12 +299,11 @@ class Reconciler:
             await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
         self.settled(stored.uid)
         self._count(task, "deny", denied.reason)
-        got = denied.got
-        self._log(task, logging.WARNING, "refused", reason=denied.reason, expected=denied.expected, got=got)
+        self._log(task, logging.WARNING, "refused", reason=denied.reason, expected=denied.expected, got=denied.got)
         if denied.reason is not Reason.PROVIDER_ID_REQUIRED:  # how each join without a provider ID begins
             self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
         if task.request is not None:
-            verdict = replace(_refused(workload.key, task.request, denied, self._now()), evaluated=evaluated)
+            verdict = _refused(workload.key, task.request, denied, self._now(), evaluated=evaluated)
             for observer in self._observers:
                 notify(observer.refused, verdict)
         return DONE
@@ -433,7 +366,7 @@ class Reconciler:
         order.answered(key, before, found)
 
 
-def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime) -> CSRDenied:
+def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime, *, evaluated: bool) -> CSRDenied:
     return CSRDenied(
         cluster=cluster,
         provider_id=request.csr.provider_id,
@@ -446,6 +379,7 @@ def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: dat
         request_name=request.name,
         message=str(denied),
         at=now,
+        evaluated=evaluated,
     )
 
 
@@ -461,7 +395,7 @@ def _same_challenge(published: str, derived: str) -> bool:
     }
 
 
-def _bug() -> Unavailable:
+def _internal_error() -> Unavailable:
     return Unavailable(
         Reason.INTERNAL_ERROR,
         "the controller failed on this request; its log has the details",

@@ -1,12 +1,9 @@
 """Rate limits of a requester's evaluations: what is over its budget waits, and delays nobody else.
 
-Promises: before anything costly is done for a request, its requester (a bootstrap token, or a node that renews) and the
-node name that this requester asks for are within their limits. What is not gets a reservation, in the order of asking,
-which is kept until it was used, so that an early wake-up costs nothing. Where the reservation would come too late, none
-is made, and the request ends as any wait does: with ``RequesterOverBudget``. Budgets delay, they do not deny
-(docs/decisions.md).
-Leaves to others: parsing, which is cheap, and whose denials make room; the order among requests that are within their
-limits (``kube.fair_queue``).
+Before anything costly is done for a request, its requester (a bootstrap token, or a node that renews) and the node name
+that this requester asks for are within their limits. What is not gets a reservation, in the order of asking, which is
+kept until it was used, so that an early wake-up costs nothing. Where it would come too late, none is made, and the
+request ends as any wait does. Budgets delay, they do not deny (docs/decisions.md). Parsing comes before: it is cheap.
 """
 
 from __future__ import annotations
@@ -47,20 +44,19 @@ class LimiterKey:
     """The request's."""
 
 
-class OverBudget(Exception):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimited:
     """The request waits for its reservation."""
 
-    def __init__(self, detail: str, *, delay: float | None, first_time: bool, annotate: bool, warn: bool) -> None:
-        super().__init__(detail)
-        self.detail = detail
-        self.delay = delay
-        """Seconds until the reservation; None where none would come in time."""
-        self.first_time = first_time
-        """Whether this request begins to wait only now."""
-        self.annotate = annotate
-        """Whether to write an annotation for the requester."""
-        self.warn = warn
-        """Whether to warn operators."""
+    detail: str
+    delay: float | None
+    """Seconds until the reservation; None where none would come in time."""
+    first_time: bool
+    """Whether this request begins to wait only now."""
+    annotate: bool
+    """Whether to write an annotation for the requester."""
+    warn: bool
+    """Whether to warn operators."""
 
     def denied(self) -> Denied:
         """Return what the request ends with when it waited too long."""
@@ -72,29 +68,24 @@ class OverBudget(Exception):
 class _Reservations:
     """One limit, and the reservations of the requests that wait for it."""
 
-    def __init__(self, burst: int, per_second: float, clock: Callable[[], float]) -> None:
+    def __init__(self, whose: str, burst: int, per_second: float, clock: Callable[[], float]) -> None:
+        self.detail = f"more than {per_second:g} requests a second for {whose}"
         self._limiter = RateLimiter(burst=burst, per_second=per_second, clock=clock)
         self._clock = clock
-        self._due: OrderedDict[str, float] = OrderedDict()
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._due
+        self.due: OrderedDict[str, float] = OrderedDict()
+        """By the request's UID."""
 
     def delay(self, key: Hashable, uid: str, max_wait: float) -> float | None:
         """Return how many seconds a request has to wait; None where that is longer than ``max_wait``."""
-        due = self._due.get(uid)
+        due = self.due.get(uid)
         if due is None:
             delay = self._limiter.reserve(key, max_wait)
             if delay is None:
                 return None
-            due = self._due[uid] = self._clock() + delay
-            if len(self._due) > _REMEMBERED:
-                self._due.popitem(last=False)
+            due = self.due[uid] = self._clock() + delay
+            if len(self.due) > _REMEMBERED:
+                self.due.popitem(last=False)
         return max(0.0, due - self._clock())
-
-    def forget(self, uid: str) -> None:
-        """Drop a reservation that was used, or is no longer wanted."""
-        self._due.pop(uid, None)
 
 
 class RequestLimiter:
@@ -102,36 +93,33 @@ class RequestLimiter:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` is monotonic seconds."""
-        self._nodes = _Reservations(NODE_BURST, NODE_RATE, clock)
-        self._requesters = _Reservations(REQUESTER_BURST, REQUESTER_RATE, clock)
+        self._nodes = _Reservations("one node", NODE_BURST, NODE_RATE, clock)
+        self._requesters = _Reservations("all nodes", REQUESTER_BURST, REQUESTER_RATE, clock)
         self._annotations = RateLimiter(burst=ANNOTATION_BURST, per_second=ANNOTATION_RATE, clock=clock)
         self._warnings = RateLimiter(burst=WARNING_BURST, per_second=WARNING_RATE, clock=clock)
 
-    def admit(self, key: LimiterKey, max_wait: float) -> None:
-        """Count one evaluation; raises OverBudget. ``max_wait``: seconds that the request may still wait.
+    def admit(self, key: LimiterKey, max_wait: float) -> RateLimited | None:
+        """Count one evaluation; None lets it begin. ``max_wait``: seconds that the request may still wait.
 
         1. The node name's limit; 2. the requester's. In this order, because requests for one node that wait then take
         nothing from what other nodes have on the same token.
         """
         requester = (key.cluster, key.username)
-        for reservations, limited, rate in (
-            (self._nodes, (*requester, key.node_name), NODE_RATE),
-            (self._requesters, requester, REQUESTER_RATE),
-        ):
-            known = key.uid in reservations
-            delay = reservations.delay(limited, key.uid, max(0.0, max_wait))
+        for limit, limited in ((self._nodes, (*requester, key.node_name)), (self._requesters, requester)):
+            known = key.uid in limit.due
+            delay = limit.delay(limited, key.uid, max(0.0, max_wait))
             if delay != 0.0:
-                whose = "one node" if reservations is self._nodes else "all nodes"
-                raise OverBudget(
-                    f"more than {rate:g} requests a second for {whose}",
+                return RateLimited(
+                    detail=limit.detail,
                     delay=delay,
                     first_time=not known,
                     annotate=self._annotations.take(requester),
                     warn=self._warnings.take(requester),
                 )
         self.forget(key.uid)
+        return None
 
     def forget(self, uid: str) -> None:
         """Drop the reservations of a request that was evaluated or is settled."""
-        self._nodes.forget(uid)
-        self._requesters.forget(uid)
+        self._nodes.due.pop(uid, None)
+        self._requesters.due.pop(uid, None)

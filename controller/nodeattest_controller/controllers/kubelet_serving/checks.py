@@ -1,7 +1,7 @@
 """Every check of kubelet's own serving request, in the order in which they run: for controller and ``explain``.
 
 Nothing is attested: the node's client certificate says who asks, and the caches say which names and addresses are
-its machine's own. The parser (``model.kubelet_csr``) comes before all of these.
+its machine's own. The parser (``model.csr_request``) comes before all of these.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ from nodeattest_controller.model.csr_request import KubeletServingRequest
 from nodeattest_controller.model.identity_rules import check_claim, check_machine_ready, has_name
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, node_names
-from nodeattest_controller.verification import sans
-from nodeattest_controller.verification.checks import Needs, RequestCheck, Round
+from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, declare
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
-from nodeattest_controller.verification.shared_checks import ACTIVE_CLUSTER, MACHINE_NOW, NO_OTHER_NODE
+from nodeattest_controller.verification.shared_checks import (
+    active_cluster,
+    machine_now,
+    names_listed_now,
+    names_on_record,
+    names_unclaimed,
+    names_unclaimed_now,
+    no_other_node,
+)
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -45,13 +52,13 @@ class KubeletFacts(RequestFacts):
 
     def require_one(self, machines: list[MachineView]) -> MachineView:
         """Apply identity rule 1 by node name."""
-        return one_machine(self.node_name, machines)
+        return machine_of_node(self.node_name, machines)
 
     @fact
     async def cached_machine(self) -> MachineView:
         """Return the one machine of this node name."""
         holders = (await self.name_context()).holders
-        return one_machine(self.node_name, self.source.machines_of_node(self.node_name), holders)
+        return machine_of_node(self.node_name, self.source.machines_of_node(self.node_name), holders)
 
     async def machine_for_memory_checks(self) -> MachineView:
         """Return the cached machine: what memory refuses costs no read."""
@@ -68,7 +75,9 @@ class KubeletFacts(RequestFacts):
         return await self.source.node(self.node_name, by_node=True)
 
 
-async def _policy_approves(facts: KubeletFacts) -> None:
+@declare("policy approves", "serving certificates", Needs.MEMORY)
+async def policy_approves(facts: KubeletFacts) -> None:
+    """The policy says serving.kubelet: Approve."""
     if not (await facts.policy()).serving.approves_kubelet:
         raise Denied(
             Reason.SERVING_NOT_ALLOWED,
@@ -78,19 +87,22 @@ async def _policy_approves(facts: KubeletFacts) -> None:
         )
 
 
-async def _one_machine(facts: KubeletFacts) -> None:
+@declare("one Machine, alive and ready", "identity rule 1", Needs.MEMORY)
+async def one_machine(facts: KubeletFacts) -> None:
+    """Exactly one machine of the cluster has the node's name; it stays, is not paused, and has its bootstrap data."""
     await facts.cached_machine()
 
 
-async def _own_name(facts: KubeletFacts) -> None:
-    machine = await facts.machine()
-    short = (await facts.name_context()).short_names
-    check_claim(
-        facts.node_name, node_names(machine, NameSources(recorded=await facts.recorded_name())), short_names=short
-    )
+@declare("the Machine's node name", "identity rule 2", Needs.LIVE)
+async def own_name(facts: KubeletFacts) -> None:
+    """The name is the machine's own, or it is bound to the name on record."""
+    claims = node_names(await facts.machine(), NameSources(recorded=await facts.recorded_name()))
+    check_claim(facts.node_name, claims, short_names=(await facts.name_context()).short_names)
 
 
-async def _confirmed(facts: KubeletFacts) -> None:
+@declare("a confirmed provider ID", "identity rule 1", Needs.LIVE)
+async def confirmed(facts: KubeletFacts) -> None:
+    """Cluster API has set the Machine's provider ID: the cluster's own signer issues for longer than a day."""
     machine = await facts.machine()
     if not machine.is_confirmed:
         raise _not_yet(
@@ -99,11 +111,13 @@ async def _confirmed(facts: KubeletFacts) -> None:
         )
 
 
-async def _node_registered(facts: KubeletFacts) -> None:
+@declare("a registered Node", "identity rule 3", Needs.LIVE)
+async def node_registered(facts: KubeletFacts) -> None:
+    """The Node is there, and has a provider ID or is the Machine's nodeRef."""
     check_node(await facts.machine(), await facts.node())
 
 
-def one_machine(
+def machine_of_node(
     node_name: NodeName, candidates: Sequence[MachineView], holders: Sequence[Attestation] = ()
 ) -> MachineView:
     """Rule 1, asked by node name: exactly one Machine of this cluster, alive and ready.
@@ -146,45 +160,17 @@ def _not_yet(detail: str, remedy: str) -> Unavailable:
 
 
 CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
-    ACTIVE_CLUSTER,
-    RequestCheck(
-        "policy approves",
-        "The policy says serving.kubelet: Approve.",
-        "serving certificates",
-        Needs.MEMORY,
-        _policy_approves,
-    ),
-    RequestCheck(
-        "one Machine, alive and ready",
-        "Exactly one machine of the cluster has the node's name; it stays, is not paused, and has its bootstrap data.",
-        "identity rule 1",
-        Needs.MEMORY,
-        _one_machine,
-    ),
-    *sans.MEMORY_CHECKS,
-    MACHINE_NOW,
-    RequestCheck(
-        "the Machine's node name",
-        "The name is the machine's own, or it is bound to the name on record.",
-        "identity rule 2",
-        Needs.LIVE,
-        _own_name,
-    ),
-    RequestCheck(
-        "a confirmed provider ID",
-        "Cluster API has set the Machine's provider ID: the cluster's own signer issues for longer than a day.",
-        "identity rule 1",
-        Needs.LIVE,
-        _confirmed,
-    ),
-    RequestCheck(
-        "a registered Node",
-        "The Node is there, and has a provider ID or is the Machine's nodeRef.",
-        "identity rule 3",
-        Needs.LIVE,
-        _node_registered,
-    ),
-    NO_OTHER_NODE,
-    *sans.LIVE_CHECKS,
+    active_cluster,
+    policy_approves,
+    one_machine,
+    names_unclaimed,
+    names_on_record,
+    machine_now,
+    own_name,
+    confirmed,
+    node_registered,
+    no_other_node,
+    names_unclaimed_now,
+    names_listed_now,
 )
 """In the order in which they run."""
