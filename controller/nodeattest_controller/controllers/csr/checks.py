@@ -323,7 +323,7 @@ async def joined_machine(facts: CSRFacts) -> None:
 
 
 @declare("the Machine's node name", "identity rule 2", Needs.LIVE)
-async def node_name(facts: CSRFacts) -> None:
+async def own_node_name(facts: CSRFacts) -> None:
     """The requested name is this machine's, or could be proven to be, and no other machine's."""
     # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
     provable = provable_names(await facts.verifier(), (await facts.policy()).sections)
@@ -463,7 +463,7 @@ CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
     joined_machine,
     names_unclaimed,
     names_on_record,
-    node_name,
+    own_node_name,
     not_answered,
     own_token,
     one_provider_id,

@@ -88,7 +88,7 @@ async def policy_approves(facts: KubeletFacts) -> None:
 
 
 @declare("one Machine, alive and ready", "identity rule 1", Needs.MEMORY)
-async def one_machine(facts: KubeletFacts) -> None:
+async def one_machine_of_node(facts: KubeletFacts) -> None:
     """Exactly one machine of the cluster has the node's name; it stays, is not paused, and has its bootstrap data."""
     await facts.cached_machine()
 
@@ -162,7 +162,7 @@ def _not_yet(detail: str, remedy: str) -> Unavailable:
 CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
     active_cluster,
     policy_approves,
-    one_machine,
+    one_machine_of_node,
     names_unclaimed,
     names_on_record,
     machine_now,
