@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from test_join import in_process
 
-from nodeattest_authenticator.commands.adopt import backup_of
 from nodeattest_authenticator.commands.existing_kubeconfig import read_access
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats.kubeconfig import is_ours
@@ -236,7 +235,3 @@ def test_a_certificate_of_another_cluster_another_key_or_no_node_is_refused(tmp_
 def test_any_bytes_are_an_access_or_a_failure(data: bytes) -> None:
     with pytest.raises(AgentError):
         read_access("/etc/kubernetes/kubelet.conf", data, lambda _path: b"")
-
-
-def test_a_backup_is_named_by_its_content() -> None:
-    assert backup_of("/k", b"a") == backup_of("/k", b"a") != backup_of("/k", b"b")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import time
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -39,12 +37,6 @@ def test_a_cold_call_gets_a_credential(machine: Machine) -> None:
     assert answer["status"]["clientKeyData"].startswith("-----BEGIN PRIVATE KEY-----")
 
 
-def test_the_insecure_provider_is_never_renewed(machine: Machine) -> None:
-    answer = json.loads(machine.run().stdout)
-    leaf = x509.load_pem_x509_certificate(answer["status"]["clientCertificateData"].encode())
-    assert answer["status"]["expirationTimestamp"] == leaf.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def test_the_second_call_sends_nothing(machine: Machine) -> None:
     first = machine.run()
     sent = len(machine.api.requests)
@@ -60,15 +52,6 @@ def test_a_two_step_join_is_four_requests(machine: Machine) -> None:
     assert done.returncode == 0, done.stderr
     assert [line.split("?")[0].split()[0] for line in machine.api.requests] == ["POST", "GET", "POST", "GET"]
     assert all("watch=1" in line for line in machine.api.requests if line.startswith("GET"))
-
-
-def test_fifty_parallel_cold_calls_make_one_request_and_fifty_good_answers(machine: Machine) -> None:
-    machine.prepare(timeoutSeconds=60)
-    processes = [machine.start() for _ in range(50)]
-    answers = {process.communicate(timeout=120)[0] for process in processes}
-    assert [process.returncode for process in processes] == [0] * 50
-    assert len(answers) == 1
-    assert machine.api.posts() == 1
 
 
 def test_fifty_parallel_calls_share_one_denial(machine: Machine) -> None:
@@ -100,19 +83,6 @@ def test_a_changed_configuration_ends_the_pause_after_a_denial(machine: Machine)
     machine.api.on_create = lambda api, name: api.sign(name)
     machine.prepare(providerID={"value": "sandbox://machine-1"})
     assert machine.run().returncode == 0
-
-
-def test_a_killed_call_is_taken_up_with_the_same_key_and_object(machine: Machine) -> None:
-    filed: list[str] = []
-    machine.api.on_create = lambda _, name: filed.append(name)
-    process = machine.start()
-    eventually(lambda: bool(filed))
-    process.kill()
-    process.communicate()
-    machine.api.sign(filed[0])
-    done = machine.run()
-    assert done.returncode == 0, done.stderr
-    assert list(machine.api.objects) == filed
 
 
 def test_a_call_killed_between_the_two_steps_is_taken_up(machine: Machine) -> None:
@@ -183,22 +153,6 @@ def test_an_undecided_request_ends_at_the_deadline_and_stays_filed(machine: Mach
     assert len(machine.api.objects) == 1
 
 
-def test_a_hanging_server_delays_no_answer_while_the_certificate_is_valid(machine: Machine) -> None:
-    machine.challenged(timeoutSeconds=10)
-    machine.api.on_create = challenge_then_sign
-    assert machine.run().returncode == 0
-    make_due(machine)
-    machine.api.hangs = True
-    done = machine.run()
-    assert not machine.cache.joinpath("failure").exists(), "the renewal still waits for the server"
-    assert done.returncode == 0
-    assert expires_in(done.stdout) < 20
-    eventually(lambda: machine.cache.joinpath("failure").exists())
-    again = machine.run()
-    assert again.returncode == 0
-    assert 20 < expires_in(again.stdout) < 100
-
-
 def test_a_due_renewal_happens_beside_the_answer_and_shows_in_the_next_one(machine: Machine) -> None:
     machine.challenged()
     machine.api.on_create = challenge_then_sign
@@ -238,21 +192,6 @@ def test_a_renewal_whose_certificate_is_not_accepted_falls_back_to_the_token(mac
     eventually(lambda: certificate(machine.run().stdout) != certificate(old))
 
 
-@pytest.mark.parametrize(
-    ("info", "says"),
-    [
-        ("", "expected JSON"),
-        ("[]", "expected a JSON object"),
-        ('{"apiVersion":"client.authentication.k8s.io/v1alpha1","kind":"ExecCredential"}', "apiVersion must be"),
-        ('{"apiVersion":"client.authentication.k8s.io/v1","kind":"Pod"}', "kind"),
-    ],
-)
-def test_a_call_that_client_go_would_not_make_is_refused(machine: Machine, info: str, says: str) -> None:
-    done = machine.run(info=info)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
-
-
 def test_a_call_for_another_cluster_gets_no_credential_even_with_a_full_cache(machine: Machine) -> None:
     assert machine.run().returncode == 0
     done = machine.run(info=machine.info(server="https://10.0.0.1:6443"))
@@ -278,13 +217,6 @@ def test_nothing_secret_is_ever_told(machine: Machine) -> None:
     assert "PRIVATE KEY" not in said
 
 
-def test_the_cache_is_private(machine: Machine) -> None:
-    os.umask(os.umask(0o022))
-    assert machine.run().returncode == 0
-    assert machine.cache.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in machine.cache.iterdir()} == {0o600}
-
-
 def make_due(machine: Machine, name: str = "credential") -> None:
     """Let the renewal moment of a stored certificate be past."""
     path = machine.cache / name
@@ -297,8 +229,3 @@ def make_due(machine: Machine, name: str = "credential") -> None:
 
 def certificate(answer: str) -> str:
     return str(json.loads(answer)["status"]["clientCertificateData"])
-
-
-def expires_in(answer: str) -> float:
-    text = json.loads(answer)["status"]["expirationTimestamp"]
-    return datetime.fromisoformat(text).timestamp() - time.time()

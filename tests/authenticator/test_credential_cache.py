@@ -141,35 +141,11 @@ def test_a_directory_that_others_can_enter_is_refused(machine: Machine, mode: in
     assert not machine.api.requests
 
 
-def test_a_symbolic_link_as_the_directory_is_refused(machine: Machine) -> None:
-    machine.cache.rename(machine.folder / "real")
-    machine.cache.symlink_to(machine.folder / "real")
-    done = machine.run()
-    assert done.returncode == 1
-    assert "CacheUnsafe" in done.stderr
-
-
 def test_a_clock_set_back_is_named_and_costs_nothing(machine: Machine) -> None:
     store(machine)
     with pytest.raises(AgentError, match="ClockOff"):
         found(machine, [], ahead=-3600)
     assert found(machine, []) is not None
-
-
-def test_an_expired_credential_is_not_used(machine: Machine) -> None:
-    store(machine)
-    assert found(machine, [], ahead=86400 * 2) is None
-
-
-def test_a_bad_cache_without_a_token_is_a_clear_refusal(machine: Machine) -> None:
-    store(machine)
-    path(machine).chmod(0o644)
-    machine.cache.joinpath("bootstrap-token").unlink()
-    done = machine.run()
-    assert done.returncode == 1
-    assert "mode 0644" in done.stderr
-    assert "TokenMissing" in done.stderr
-    assert "join" in done.stderr
 
 
 def test_a_token_that_others_can_read_is_not_used(machine: Machine) -> None:
@@ -192,20 +168,6 @@ def test_what_is_saved_is_loaded(
     with Storage(str(folder / "new")) as storage:
         credential_cache.save(storage, cached)
         assert credential_cache.load(storage) == cached
-
-
-def test_only_the_newest_answers_are_kept() -> None:
-    credential = CachedCredential(certificate_pem=b"c\n", key_pem=b"k", not_before=1, renew_at=2, not_after=3)
-    cached = CacheEntry(credential=credential, config_fingerprint=IDENTITY)
-    for number in range(10):
-        cached = cached.with_response(b"%d" % number)
-    assert [info for info, _ in cached.responses] == [b"6", b"7", b"8", b"9"]
-
-
-def test_a_key_never_shows(machine: Machine) -> None:
-    store(machine)
-    cached = found(machine, [])
-    assert "PRIVATE" not in repr(cached)
 
 
 def no_fork() -> int:

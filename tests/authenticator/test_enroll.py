@@ -176,14 +176,6 @@ def test_the_answered_challenge_is_that_of_our_own_object(bench: Bench) -> None:
     )
 
 
-def test_a_one_step_provider_needs_two_requests(bench: Bench) -> None:
-    bench.attestor = Attestor(two_step=False)
-    bench.fake.on_create = lambda api, name: api.sign(name)
-    bench.enroll()
-    assert len(bench.fake.requests) == 2
-    assert bench.fake.connections == 1
-
-
 @pytest.mark.parametrize(
     "reason",
     ["ChallengeExpired", "ChallengeUnknown", "FirstRequestMissing", "FirstRequestMismatch", "PlatformProofExpired"],
@@ -381,12 +373,6 @@ def test_an_interrupted_request_goes_on_with_the_answer_in_the_same_cluster_only
     assert bench.provider_id == ("sandbox://1" if same_cluster else "sandbox://2")
 
 
-def test_watches_that_end_early_are_opened_again(bench: Bench) -> None:
-    bench.fake.watch_limit = 0
-    bench.enroll()
-    assert sum("watch=1" in line for line in bench.fake.requests) >= 2
-
-
 def test_watches_that_end_at_once_cause_no_storm(bench: Bench) -> None:
     bench.fake.refuses = {"WATCH": 410}
     bench.fake.on_create = lambda _, __: None
@@ -486,14 +472,6 @@ def test_a_challenge_that_is_not_ours_waits_for_the_controllers(bench: Bench) ->
     bench.fake.on_create = twice
     bench.enroll()
     assert [challenge.text == "foreign" for challenge in bench.attestor.challenges] == [True, False]
-
-
-def test_a_challenge_that_stays_foreign_ends_with_its_reason(bench: Bench) -> None:
-    bench.fake.refuses = {"WATCH": 410}
-    bench.pass_time_at_once()
-    bench.attestor.fails[2] = [Denied(Reason.CHALLENGE_UNKNOWN, expected="a", got="b", remedy="c")]
-    bench.fake.on_create = lambda api, name: api.annotate(name, challenge="foreign")
-    assert bench.refused().reason == "ChallengeUnknown"
 
 
 @pytest.mark.parametrize("phase_number", [1, 2])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 import yaml
 from agent_cluster import Authority, FakeApi
-from discovered_cluster import KUBELET_CONFIG, Discoverer, give_kubelet_configuration, publish
+from discovered_cluster import Discoverer, give_kubelet_configuration, publish
 from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.cluster import kubelet_config
@@ -80,19 +79,6 @@ def test_kubelet_gets_the_clusters_configuration_with_what_attestation_needs(joi
     assert joiner.folder.joinpath("kubelet/config.yaml").stat().st_mode & 0o777 == 0o600
 
 
-def test_it_is_read_by_the_nodes_own_certificate(joiner: Discoverer) -> None:
-    assert joiner.join().returncode == 0
-    assert not any("configmaps" in path for path, _ in joiner.api.shown)
-    assert any(KUBELET_CONFIG in line for line in joiner.api.requests)
-
-
-def test_joining_again_writes_the_same(joiner: Discoverer) -> None:
-    assert joiner.join().returncode == 0
-    before = joiner.files()
-    assert joiner.join().returncode == 0
-    assert joiner.files() == before
-
-
 def test_with_our_serving_certificate_kubelet_asks_for_none(joiner: Discoverer) -> None:
     joiner.challenged()
     joiner.api.on_create = challenge_then_sign
@@ -150,21 +136,10 @@ def test_a_config_map_without_it_is_refused(document: Any) -> None:
         kubelet_config.parse(document)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "110", "999999999999999999"])
-def test_plain_integers_are_numbers_where_they_are_wanted(text: str) -> None:
-    document = kubelet_config.parse({"data": {"kubelet": f"{TEXT}a: {text}\nb: '{text}'\n"}})
-    assert (document["a"], document["b"]) == (int(text), text)
-
-
 @pytest.mark.parametrize("text", ["0.9", "1.0e+3"])
 def test_a_plain_fraction_is_written_as_the_same_number(text: str) -> None:
     document = kubelet_config.parse({"data": {"kubelet": f"{TEXT}memoryThrottlingFactor: {text}\n"}})
     assert json.loads(kubelet_config.render(document))["memoryThrottlingFactor"] == float(text)
-
-
-@pytest.mark.parametrize("text", ["10.96.0.10", "100Mi", "5m0s", "10%", "fd00::1", "1.36.2", "yesterday", "~user"])
-def test_plain_text_stays_text_beside_numbers(text: str) -> None:
-    assert kubelet_config.parse({"data": {"kubelet": f"{TEXT}a: {text}\n"}})["a"] == text
 
 
 @pytest.mark.parametrize("name", ["pki/ca.crt", "kubelet/config.yaml"])
@@ -201,23 +176,6 @@ def test_a_ca_file_in_which_kubelet_finds_no_certificate_is_refused(tmp_path: Pa
         assert kubelet_files.has_cas(str(file), ca_pem) is has_cas
 
 
-def test_a_ca_file_with_another_ca_beside_the_clusters_is_refused(joiner: Discoverer) -> None:
-    file = joiner.folder / "pki/ca.crt"
-    file.parent.mkdir()
-    file.write_bytes(joiner.api.authority.pem + Authority("other").pem)
-    assert joiner.join().returncode == 2
-
-
-def test_the_ca_file_may_be_the_one_that_was_passed(joiner: Discoverer, tmp_path: Path) -> None:
-    for name in [name for name in joiner.options if name.startswith("--discovery")]:
-        del joiner.options[name]
-    file = tmp_path / "ca.crt"
-    file.write_bytes(joiner.api.authority.pem)
-    done = joiner.join(server=joiner.api.url, ca_file=str(file), kubelet_ca_file=str(file))
-    assert done.returncode == 0, done.stderr
-    assert file.read_bytes() == joiner.api.authority.pem
-
-
 def test_missing_folders_get_kubeadms_modes_and_others_keep_theirs(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir(mode=0o700)
@@ -234,40 +192,3 @@ def test_missing_folders_get_kubeadms_modes_and_others_keep_theirs(tmp_path: Pat
         for name in ("kept", "etc", "etc/pki", "lib", "lib/kubelet")
     }
     assert modes == {"kept": 0o700, "etc": 0o755, "etc/pki": 0o755, "lib": 0o755, "lib/kubelet": 0o700}
-
-
-def test_the_ca_file_comes_alone_too(joiner: Discoverer) -> None:
-    assert joiner.join(kubelet_config=None).returncode == 0
-    assert joiner.folder.joinpath("pki/ca.crt").exists()
-    assert not joiner.folder.joinpath("kubelet").exists()
-
-
-def test_it_is_written_as_json_which_every_reader_of_yaml_reads_alike(joiner: Discoverer) -> None:
-    assert joiner.join().returncode == 0
-    data = joiner.folder.joinpath("kubelet/config.yaml").read_bytes()
-    assert data.startswith(MARK)
-    assert json.loads(data.removeprefix(MARK)) == written(joiner)
-
-
-class LockedWhenRead(dict[str, Any]):
-    """What the API server shows; whoever reads kubelet's configuration finds the cache directory's lock taken after."""
-
-    def __init__(self, shown: dict[str, Any], lock: IO[bytes]) -> None:
-        super().__init__(shown)
-        self.lock = lock
-
-    def __getitem__(self, path: str) -> object:
-        if path == KUBELET_CONFIG:
-            fcntl.flock(self.lock, fcntl.LOCK_EX)
-        return super().__getitem__(path)
-
-
-def test_kubelets_files_are_written_by_one_process_at_a_time(joiner: Discoverer) -> None:
-    joiner.folder.joinpath("cache").mkdir(mode=0o700)
-    with joiner.folder.joinpath("cache/lock").open("wb") as lock:
-        joiner.api.readable = LockedWhenRead(joiner.api.readable, lock)
-        joiner.options["--timeout"] = "2"
-        done = joiner.join()
-    assert "LockTimeout" in done.stderr
-    for name in ("pki/ca.crt", "kubelet/config.yaml", "etc/kubelet.conf"):
-        assert not joiner.folder.joinpath(name).exists()

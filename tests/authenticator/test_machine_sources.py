@@ -46,34 +46,29 @@ def unknown(machine: MachineSources, source: str) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("text", [UUID, f"{UUID.upper()}\n"])
-def test_a_uuid_is_in_lower_case(machine: Machine, text: str) -> None:
-    assert machine(product_uuid=text).value("dmi:product_uuid") == UUID
-
-
 @pytest.mark.parametrize(
-    "text", ["", "7", "0" * 8 + "-0000-0000-0000-" + "0" * 12, "03000200-0400-0500-0006-000700080009"]
+    ("name", "text", "value"),
+    [
+        ("product_uuid", f"{UUID.upper()}\n", UUID),
+        ("product_serial", "VMware-42 1c 8d 5a 7f 3b 1c 2d-9a 8b 7c 6d 5e 4f 3a 2b\n", UUID),  # vCenter's order
+        ("product_serial", "CZ-12/34\n", "CZ-12/34"),
+        ("product_uuid", "", None),
+        ("product_uuid", "7", None),
+        ("product_uuid", "00000000-0000-0000-0000-000000000000", None),
+        ("product_uuid", "03000200-0400-0500-0006-000700080009", None),
+        ("product_serial", "To Be Filled By O.E.M.", None),
+        ("product_serial", "a{b}", None),
+        ("product_serial", "VMware-42 1c", None),
+    ],
 )
-def test_a_uuid_that_nobody_set_is_refused(machine: Machine, text: str) -> None:
-    assert "product_uuid" in unknown(machine(product_uuid=text), "dmi:product_uuid")
-
-
-def test_a_serial_of_vmware_is_the_uuid_in_vcenters_order(machine: Machine) -> None:
-    serial = "VMware-42 1c 8d 5a 7f 3b 1c 2d-9a 8b 7c 6d 5e 4f 3a 2b\n"
-    assert machine(product_serial=serial).value("dmi:product_serial") == UUID
-
-
-def test_another_serial_is_taken_as_it_is(machine: Machine) -> None:
-    assert machine(product_serial="CZ-12/34\n").value("dmi:product_serial") == "CZ-12/34"
-
-
-@pytest.mark.parametrize("text", ["", "To Be Filled By O.E.M.", "Not Specified", "a{b}", "é", "VMware-42 1c"])
-def test_a_serial_that_is_none_is_refused(machine: Machine, text: str) -> None:
-    assert "product_serial" in unknown(machine(product_serial=text), "dmi:product_serial")
-
-
-def test_a_machine_without_smbios_is_told_so(machine: Machine) -> None:
-    assert "No such file" in unknown(machine(), "dmi:product_uuid")
+def test_smbios_is_read_in_one_spelling_and_defaults_of_firmware_are_refused(
+    machine: Machine, name: str, text: str, value: str | None
+) -> None:
+    found = machine(**{name: text})
+    if value is None:
+        assert name in unknown(found, f"dmi:{name}")
+    else:
+        assert found.value(f"dmi:{name}") == value
 
 
 def test_the_host_name_is_in_lower_case(machine: Machine) -> None:
