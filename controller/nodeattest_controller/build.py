@@ -15,14 +15,14 @@ from typing import Final
 from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
 from nodeattest_controller.controllers.bootstrap_signer import TokenPairController, enabled_controllers
-from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
-from nodeattest_controller.controllers.challenge_secret import ChallengeSecretController
+from nodeattest_controller.controllers.bootstrap_token.controller import bootstrap_token_controller
+from nodeattest_controller.controllers.challenge_secret import challenge_secret_controller
 from nodeattest_controller.controllers.csr.controller import CSRController
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
 from nodeattest_controller.controllers.csr.reconciler import Reconciler
 from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
-from nodeattest_controller.controllers.issuer import IssuerController, publish_targets
+from nodeattest_controller.controllers.issuer import issuer_controller, publish_targets
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps
@@ -178,18 +178,18 @@ def _controllers(
         everywhere["policy-status"] = _policy_status(shared).run
     if settings.enabled("attestation"):
         everywhere["signer-names"] = _signer_names(shared).run
-        in_clusters.append(ChallengeSecretController(management, configs=shared.configs, guard=guard, events=events))
+        in_clusters.append(challenge_secret_controller(management, configs=shared.configs, guard=guard, events=events))
     pair = enabled_controllers(settings)
     if pair:
         in_clusters.append(TokenPairController(management, pair, events=events, metrics=metrics))
     if settings.enabled("bootstrap-token"):
-        tokens = BootstrapTokenController(
+        tokens = bootstrap_token_controller(
             management, configs=shared.configs, guard=guard, events=events, metrics=metrics, now=_now
         )
         in_clusters.append(tokens)
     targets = publish_targets(settings)
     if targets is not None:
-        in_clusters.append(IssuerController(management, guard=guard, recorder=events, metrics=metrics, targets=targets))
+        in_clusters.append(issuer_controller(management, guard=guard, events=events, metrics=metrics, targets=targets))
     return in_clusters, everywhere
 
 

@@ -16,7 +16,7 @@ import pytest
 from node_attested_kit import certificate
 from polling import until
 
-from nodeattest_controller.controllers.bootstrap_token.controller import BootstrapTokenController
+from nodeattest_controller.controllers.bootstrap_token.controller import bootstrap_token_controller
 from nodeattest_controller.controllers.bootstrap_token.decide import (
     DESCRIPTION,
     GRACE,
@@ -33,6 +33,7 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
 from nodeattest_controller.controllers.bootstrap_token.reconciler import (
     CONFIRM_LOST,
     BootstrapTokenReconciler,
+    TokenEvents,
 )
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
@@ -78,7 +79,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 @dataclass
-class Told:
+class Told(TokenEvents):
     """Hears what the keeper says."""
 
     writes: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
@@ -389,7 +390,7 @@ async def test_runs_under_audit_write_no_token_and_the_next_one_under_enforce_do
         scene.machine("m", token)
         await scene.sees(lambda: scene.names("machines") == {"m"} and bool(scene.management.policies(scene.namespace)))
         before = scene.admin.get(path_of(token))
-        controller = BootstrapTokenController(
+        controller = bootstrap_token_controller(
             scene.management,
             configs=KubeadmConfigs(scene.management.client, scene.management.start_watch),
             guard=ClusterGuard(scene.management, LeaderOwnsAll(lambda: runs.append(None) is None)),

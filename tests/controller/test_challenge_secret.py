@@ -19,9 +19,9 @@ from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionO
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.challenge_secret import (
     NOT_CREATED,
-    ChallengeSecretController,
     Step,
     candidate,
+    challenge_secret_controller,
     evaluate,
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
@@ -206,7 +206,7 @@ class Site:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         async with cached(self.api, ChangeBus()) as management:
-            controller = ChallengeSecretController(
+            controller = challenge_secret_controller(
                 management,
                 configs=KubeadmConfigs(self.api, management.start_watch),
                 guard=ClusterGuard(management, LeaderOwnsAll(lambda: True)),

@@ -19,8 +19,8 @@ from polling import until
 from nodeattest_controller.controllers.issuer import (
     NOT_PUBLISHED,
     PUBLISHED,
-    IssuerController,
     PublishTargets,
+    issuer_controller,
 )
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.guard import ClusterGuard, Ownership
@@ -88,10 +88,10 @@ class Bench:
     @asynccontextmanager
     async def following(self, key: ClusterKey, kubeconfig: bytes) -> AsyncGenerator[None]:
         management, events = cast("ManagementCache", self.fleet), cast("EventRecorder", self.fleet)
-        controller = IssuerController(
+        controller = issuer_controller(
             management,
             guard=ClusterGuard(management, cast("Ownership", self.fleet)),
-            recorder=events,
+            events=events,
             metrics=self.metrics,
             targets=PublishTargets(self.base, self.place or f"dir:{self.folder}", 3600),
             resync=QUICK,

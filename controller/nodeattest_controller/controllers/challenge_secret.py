@@ -1,14 +1,10 @@
-"""Which Machines need a secret, and whether their KubeadmConfigs are ready for one. Pure.
+"""Creates the Secrets for provider ``challenge`` in the namespace of each cluster whose policy asks for it.
 
-A Machine needs one until its bootstrap data exists. The data holds the value, so a later Secret would not help: one
-that was deleted is not created again.
-
-Creates the Secrets for provider ``challenge`` in the namespace of each cluster whose policy asks for it.
-
-Promises: nothing is created for a cluster that is paused, being deleted, another replica's, or under ``enforcement:
-Audit``; a Secret that exists is never changed; no value is logged. Nothing is created either while this ServiceAccount
-may create other Secrets than these: a dry run of one that the shipped ValidatingAdmissionPolicy refuses tells.
-A Secret that cannot be created delays no other Machine's.
+A Machine needs one until its bootstrap data exists: the data holds the value, so a later Secret would not help, and
+one that was deleted is not created again.
+Nothing is created for a cluster that is paused, being deleted, another replica's, or under ``enforcement: Audit``. A
+Secret that exists is never changed, and no value is logged. Nothing is created either while this ServiceAccount may
+create other Secrets than these: a dry run of one that the shipped ValidatingAdmissionPolicy refuses tells.
 Out of scope: referring to the Secret (the webhook), deleting it (the garbage collector, by its owner).
 """
 
@@ -38,16 +34,16 @@ from nodeattest_controller.model.machine_view import (
     bootstrap_config_ref,
 )
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, has_bootstrap_data
+from nodeattest_controller.runtime.cluster_controller import PeriodicController
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
-from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, TooManyRequests
 from nodeattest_kube.events import EventRecorder, ObjectRef
-from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
+from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
@@ -130,34 +126,23 @@ _LIMITED_FOR: Final = 600.0
 """Seconds for which the answer to a dry run is believed."""
 
 
-class ChallengeSecretController:
-    """Makes the reconciler of each cluster (``ClusterController``)."""
+def challenge_secret_controller(
+    management: ManagementCache,
+    *,
+    configs: KubeadmConfigs,
+    guard: ClusterGuard,
+    events: EventRecorder,
+    resync: ResyncConfig = _RESYNC,
+    clock: Callable[[], float] = time.monotonic,
+) -> PeriodicController:
+    """Make the controller of the Secrets of all clusters."""
 
-    name = CONTROLLER
+    def task(_client: ApiClient, cluster_events: ClusterEvents) -> _Task:
+        return _Task(management, cluster_events, configs=configs, guard=guard, clock=clock)
 
-    def __init__(
-        self,
-        management: ManagementCache,
-        *,
-        configs: KubeadmConfigs,
-        guard: ClusterGuard,
-        events: EventRecorder,
-        resync: ResyncConfig = _RESYNC,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._management = management
-        self._configs = configs
-        self._guard = guard
-        self._events = events
-        self._resync = resync
-        self._clock = clock
-
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler:
-        """Make the reconciler of one cluster; the workload cluster itself is not asked."""
-        del client
-        events = ClusterEvents(key, self._management, self._events, log=log, clock=self._clock)
-        task = _Task(key, self._management, events, configs=self._configs, guard=self._guard, clock=self._clock)
-        return PeriodicReconciler(task, self._resync, clock=self._clock)
+    return PeriodicController(
+        name=CONTROLLER, task=task, management=management, events=events, log=log, resync=resync, clock=clock
+    )
 
 
 class _Task:
@@ -165,7 +150,6 @@ class _Task:
 
     def __init__(
         self,
-        key: ClusterKey,
         management: ManagementCache,
         events: ClusterEvents,
         *,
@@ -173,12 +157,8 @@ class _Task:
         guard: ClusterGuard,
         clock: Callable[[], float],
     ) -> None:
-        self._key = key
-        self._management = management
-        self._events = events
-        self._configs = configs
-        self._guard = guard
-        self._clock = clock
+        self._key, self._management, self._events = events.key, management, events
+        self._configs, self._guard, self._clock = configs, guard, clock
         self._next: dict[str, float] = {}
         """When a candidate is looked at again, by the Machine's UID."""
         self._limited_until = -math.inf

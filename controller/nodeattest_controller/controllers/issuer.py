@@ -1,27 +1,15 @@
-"""Reports of the controller ``issuer``: log lines, metrics, Events on the Cluster.
+"""Publishes the keys of each connected cluster, and reads them back through the public URL.
 
-Promises: each trouble once in ten minutes a cluster, with a remedy; keys that stay although the cluster does not name
-them once a day, by name; no key and no credential.
-
-The issuer of each cluster and the target of its documents, from the controller's settings and the cluster's name.
-
-Promises: no content of a cluster decides where something is written; two clusters never share a target.
-Leaves to others: reading keys, writing documents (``controller``).
-
-Publishes the keys of each connected cluster, and reads them back through the public URL.
-
-Promises: a cluster is published if its API server names the issuer that the controller's configuration has for it, byte
-for byte, and only under its own name; one that names another has not opted in, and is left alone. Keys that a cluster
-does not name any more stay until no token signed by them is valid (``nodeattest_identity.publish``). A kill at any
-instant costs nothing: tokens verify all the while, and the next run finishes.
-Leaves to others: connections (``cluster_manager``), what is written (``publish``), reports (``events``).
+A cluster is published if its API server names the issuer that the controller's configuration has for it, byte for
+byte, and only under its own name. One that names another has not opted in, and is left alone. No content of a cluster
+decides where something is written, and two clusters never share a target. Keys that a cluster does not name any more
+stay until no token signed by them is valid (``nodeattest_identity.publish``). After a kill the next run finishes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random as random_module
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.cluster_controller import PeriodicController
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -52,9 +41,9 @@ from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
+from nodeattest_kube.periodic import ResyncConfig
 
-LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 PUBLISHED: Final = "IssuerPublished"
 NOT_PUBLISHED: Final = "IssuerNotPublished"
 _DAY: Final = 24 * 3600.0
@@ -148,44 +137,29 @@ class _ReportedError(ApiError):
         super().__init__(0, outcome, message)
 
 
-class IssuerController:
-    """Makes the reconciler of each cluster (``ClusterController``)."""
+def issuer_controller(
+    management: ManagementCache,
+    *,
+    guard: ClusterGuard,
+    events: EventRecorder,
+    metrics: Metrics,
+    targets: PublishTargets,
+    resync: ResyncConfig = _RESYNC,
+    https: HttpsFetcher | None = None,
+    now: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
+) -> PeriodicController:
+    """Make the controller of all clusters; ``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
+    publisher = _Publisher(https or HttpsFetcher(), now)
 
-    name = "issuer"
-
-    def __init__(
-        self,
-        management: ManagementCache,
-        *,
-        guard: ClusterGuard,
-        recorder: EventRecorder,
-        metrics: Metrics,
-        targets: PublishTargets,
-        resync: ResyncConfig = _RESYNC,
-        https: HttpsFetcher | None = None,
-        now: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = random_module.random,
-    ) -> None:
-        """``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
-        self._management, self._recorder, self._guard, self._targets = management, recorder, guard, targets
-        self._metrics = metrics
-        self._resync, self._clock, self._random = resync, clock, random
-        self._publisher = _Publisher(https or HttpsFetcher(), now)
-
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler:
-        """Make the reconciler of one connection."""
-        events = ClusterEvents(key, self._management, self._recorder, log=LOG, clock=self._clock)
-        task = _Task(
-            client,
-            self._targets.of(key),
-            self._targets.max_age,
-            publisher=self._publisher,
-            events=IssuerEvents(events, self._metrics),
-            may_act=partial(self._guard.may_act, key),
-            clock=self._clock,
+    def task(client: ApiClient, cluster_events: ClusterEvents) -> _Task:
+        key, reports = cluster_events.key, IssuerEvents(cluster_events, metrics)
+        may_act = partial(guard.may_act, key)
+        return _Task(
+            client, targets.of(key), targets.max_age, publisher=publisher, events=reports, may_act=may_act, clock=clock
         )
-        return PeriodicReconciler(task, self._resync, clock=self._clock, random=self._random)
+
+    return PeriodicController(name="issuer", task=task, management=management, events=events, log=log, resync=resync)
 
 
 class _Publisher:

@@ -12,14 +12,22 @@ Their methods must not block.
 
 from __future__ import annotations
 
+import logging
+import random as random_module
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.periodic import PeriodicReconciler, PeriodicTask, ResyncConfig
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 
@@ -60,6 +68,26 @@ class ClusterController(Protocol):
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> ClusterRunner | None:
         """Make the runner of one connection; ``client`` is the workload cluster's. None: nothing to do there."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicController:
+    """A controller that runs a periodic task in every connected cluster (``ClusterController``)."""
+
+    name: str
+    task: Callable[[ApiClient, ClusterEvents], PeriodicTask]
+    """Makes the task of one cluster; the client is the workload cluster's."""
+    management: ManagementCache
+    events: EventRecorder
+    log: logging.Logger
+    resync: ResyncConfig
+    clock: Callable[[], float] = time.monotonic
+    random: Callable[[], float] = random_module.random
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> PeriodicReconciler:
+        """Make the reconciler of one connection."""
+        events = ClusterEvents(key, self.management, self.events, log=self.log, clock=self.clock)
+        return PeriodicReconciler(self.task(client, events), self.resync, clock=self.clock, random=self.random)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -272,7 +272,7 @@ class AutoApprovalReconciler:
         try:
             doubt = await self._doubt(facts)
         except Forbidden as error:
-            refused = error
+            return replace(facts, doubt=cannot_verify(f"{error}; {REMEDY}"))
         return replace(facts, doubt=doubt if refused is None else cannot_verify(f"{refused}; {REMEDY}"))
 
     async def _doubt(self, facts: AuditFacts) -> Finding | None:

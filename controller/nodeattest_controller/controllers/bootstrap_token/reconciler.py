@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_token.decide import (
     Owner,
@@ -23,8 +23,10 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     token_of,
     token_owner,
 )
+from nodeattest_controller.metrics import Metrics, write_outcome
 from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_record import cluster_active
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
@@ -32,7 +34,8 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored_token
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, Conflict, NotFound, TooManyRequests
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
+from nodeattest_kube.events import ObjectRef
 from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
@@ -48,24 +51,57 @@ CONFIRM_LOST: Final = timedelta(minutes=5)
 after ``clusterctl move`` a node that joined before the policy has no nodeRef until Cluster API has found it again."""
 
 
-class Recorder(Protocol):
-    """Reports what is done."""
+CONTROLLER: Final = "bootstrap-token"
+REASON: Final = "BootstrapTokenForbidden"
+LOST: Final = "BootstrapTokenLost"
+REMEDY: Final = (
+    "apply manifests/workload-bootstrap-token in the workload cluster, or take bootstrap-token from --controllers"
+)
+
+
+class TokenEvents:
+    """Reports what becomes of one cluster's tokens."""
+
+    def __init__(self, events: ClusterEvents, metrics: Metrics) -> None:
+        self.key = events.key
+        self._events = events
+        self._metrics = metrics
 
     def written(self, what: str, token_id: str, owner: str) -> None:
-        """Note a write: ``renewed``, ``let run out`` or ``deleted``."""
-        ...
+        """Count and log a write: ``renewed``, ``let run out`` or ``deleted``."""
+        self._metrics.token_write(CONTROLLER, "written")
+        self._events.info("bootstrap token", what=what, token=token_id, owner=owner)
 
     def failed(self, error: ApiError, token_id: str) -> None:
-        """Note a write that failed; the next run repeats it where it is still due."""
-        ...
+        """Count and report a failed write; the next run repeats it where it is still due."""
+        self._metrics.token_write(CONTROLLER, write_outcome(error))
+        self.trouble("cannot write a bootstrap token", error, token=token_id)
 
     def lost(self, owner: Owner) -> None:
-        """Note that the token which a machine needs has run out or is gone."""
-        ...
+        """Report on the machine that it cannot join with the token that it has."""
+        if not self._events.warn(("lost", owner.uid), "a machine's bootstrap token is gone", owner=owner.key):
+            return
+        machine = ObjectRef(
+            api_version=owner.api_version, kind=owner.kind, namespace=owner.namespace, name=owner.name, uid=owner.uid
+        )
+        message = (
+            "the bootstrap token that its bootstrap data holds is not there, has expired, or is not the bootstrap "
+            "provider's: a machine that has not joined yet cannot; delete the Machine, so that another is made with a "
+            "new token"
+        )
+        self._events.event("Warning", LOST, message, on=machine)
 
     def unreadable(self, owner: Owner, detail: str) -> None:
-        """Note that a bootstrap configuration could not be read."""
-        ...
+        """Report that a bootstrap configuration could not be read."""
+        about = ("unreadable", owner.uid)
+        self._events.warn(about, "cannot read a bootstrap configuration", owner=owner.key, detail=detail)
+
+    def trouble(self, what: str, error: ApiError, **more: object) -> None:
+        """Report an error, a missing right with its remedy and an Event."""
+        remedy = REMEDY if isinstance(error, Forbidden) else ""
+        due = self._events.warn((what, type(error)), what, error=str(error), remedy=remedy, **more)
+        if due and remedy:
+            self._events.event("Warning", REASON, f"{CONTROLLER} {what}: {error}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +118,6 @@ class TokenSnapshot:
     held: Mapping[tuple[str, str], Sequence[Token]]
     """The same tokens by the cluster and owner that they are recorded for."""
 
-    @property
-    def unrecorded(self) -> Sequence[Token]:
-        """Return the tokens that no run has recorded yet."""
-        return [token for token in self.tokens.values() if token.record is None and not token.is_past(self.now)]
-
-    def of(self, cluster: str, owner: str) -> Sequence[Token]:
-        """Return the tokens that are recorded for an owner."""
-        return self.held.get((cluster, owner), ())
-
 
 class BootstrapTokenReconciler:
     """The tokens of one cluster."""
@@ -101,7 +128,7 @@ class BootstrapTokenReconciler:
         client: ApiClient,
         management: ManagementCache,
         configs: KubeadmConfigs,
-        recorder: Recorder,
+        events: TokenEvents,
         *,
         may_write: Callable[[], bool],
         most: int = MOST,
@@ -114,7 +141,7 @@ class BootstrapTokenReconciler:
         self._client = client
         self._management = management
         self._configs = configs
-        self._recorder = recorder
+        self._events = events
         self._may_write = may_write
         self._most = most
         self._gone: set[str] = set()
@@ -173,9 +200,9 @@ class BootstrapTokenReconciler:
 
     async def _renew(self, owner: Owner, view: TokenSnapshot) -> None:
         """Renew the token that the owner's configuration names; what was recorded for it before runs out by itself."""
-        record = self._record(owner)
-        held = view.of(self._key, owner.key)
-        own = next((one for one in held if _is(one, record)), None)
+        record = Record(self._key, owner.key, owner.uid)
+        held = view.held.get((self._key, owner.key), ())
+        own = next((one for one in held if one.record == record), None)
         if owner.kind == "Machine" and own is not None and renewal(own, record, view.now) is None:
             if own.is_past(view.now):
                 self._lost(owner, view.now)
@@ -185,7 +212,7 @@ class BootstrapTokenReconciler:
             return
         named = _provided(config, view.tokens.values())
         for former in held if owner.kind == "Machine" else ():
-            if former is not named and not _is(former, record):
+            if former is not named and former.record != record:
                 await self._delete(former, owner.key)  # of a Machine that had the name before
         if named is None or named.is_past(view.now):
             if config.provided not in {"", *view.others}:
@@ -199,7 +226,7 @@ class BootstrapTokenReconciler:
         """Report a token that was not found for a while. None is made: its deletion may have been intended."""
         since = self._missing[owner.uid] = self._missed.get(owner.uid, now)
         if now - since >= CONFIRM_LOST:
-            self._recorder.lost(owner)
+            self._events.lost(owner)
 
     async def _config(self, owner: Owner, tokens: Collection[Token], others: Container[str]) -> KeptConfig | None:
         """Find the owner's configuration; None where it cannot be read, or is paused.
@@ -217,7 +244,7 @@ class BootstrapTokenReconciler:
             config = await self._configs.find(owner.config, owner.namespace, is_wished)
         except Unavailable as unavailable:
             if not owner.settled:  # the configuration of a Machine that is being deleted may be gone
-                self._recorder.unreadable(owner, unavailable.detail)
+                self._events.unreadable(owner, unavailable.detail)
             return None
         return None if config.paused else config
 
@@ -225,7 +252,7 @@ class BootstrapTokenReconciler:
 
     async def _settle(self, owner: Owner, view: TokenSnapshot) -> None:
         """Let the owner's tokens run out, and remove what has."""
-        held = view.of(self._key, owner.key)
+        held = view.held.get((self._key, owner.key), ())
         if not held and owner.is_recent(view.now):
             await self._settle_unrecorded(owner, view)
         for token in held:
@@ -237,12 +264,12 @@ class BootstrapTokenReconciler:
 
     async def _settle_unrecorded(self, owner: Owner, view: TokenSnapshot) -> None:
         """Record the token of an owner that joined before a run saw it, and let it run out like any other."""
-        unrecorded = view.unrecorded
+        unrecorded = [one for one in view.tokens.values() if one.record is None and not one.is_past(view.now)]
         config = await self._config(owner, unrecorded, view.others) if unrecorded else None
         named = _provided(config, unrecorded) if config is not None else None
         if named is not None:
             until = expire_at(named, view.now) or named.expires
-            await self._write(named, self._record(owner), until, "let run out")
+            await self._write(named, Record(self._key, owner.key, owner.uid), until, "let run out")
 
     async def _collect(self, view: TokenSnapshot) -> bool:
         """Delete the tokens of owners that are gone; returns whether another run is to confirm that some are."""
@@ -293,7 +320,7 @@ class BootstrapTokenReconciler:
         except ApiError as error:
             self._failed(error, token)
         else:
-            self._recorder.written(what, token.id, record.owner)
+            self._events.written(what, token.id, record.owner)
 
     async def _delete(self, token: Token, owner: str) -> None:
         if not self._may_write():
@@ -303,17 +330,14 @@ class BootstrapTokenReconciler:
         except ApiError as error:
             self._failed(error, token)
         else:
-            self._recorder.written("deleted", token.id, owner)
+            self._events.written("deleted", token.id, owner)
 
     def _failed(self, error: ApiError, token: Token) -> None:
         """Report a failed write; raises it where the server wants no more of them now."""
         if isinstance(error, TooManyRequests):
             raise error
         if not isinstance(error, (NotFound, Conflict)):  # another writer was faster: the next run sees what there is
-            self._recorder.failed(error, token.id)
-
-    def _record(self, owner: Owner) -> Record:
-        return Record(self._key, owner.key, owner.uid)
+            self._events.failed(error, token.id)
 
 
 def _by_owner(tokens: Mapping[str, Token]) -> dict[tuple[str, str], list[Token]]:
@@ -322,10 +346,6 @@ def _by_owner(tokens: Mapping[str, Token]) -> dict[tuple[str, str], list[Token]]
         if token.record is not None:
             held.setdefault((token.record.cluster, token.record.owner), []).append(token)
     return held
-
-
-def _is(token: Token, record: Record) -> bool:
-    return token.record == record
 
 
 def _provided(config: KeptConfig, tokens: Collection[Token]) -> Token | None:
