@@ -11,14 +11,12 @@ import pytest
 from world import Agent, Controller, World
 
 from nodeattest_controller import configfile
-from nodeattest_providers.identifiers import ProviderName, Purpose, signer_for
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
 
 ROLE = "system-nodes"
 TAGS = {"kubernetes.io/cluster/c1": "owned"}
-SIGNER = signer_for(ProviderName("aws"), Purpose.CLIENT)
 
 
 class AwsFleet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -90,14 +89,3 @@ def file_request(
 def ends(filed: Filed) -> str:
     """Wait for the end of a request: ``issued``, ``Denied:<reason>`` or ``Failed:<reason>``."""
     return eventually(lambda: filed.state().removeprefix("Approved"), what=f"the end of {filed.name}")
-
-
-def ends_at_last(world: World, wanted: Callable[[], Wanted], state: str) -> Filed:
-    """File until the controller's watch has shown it what changed."""
-    token = world.token()
-
-    def attempt() -> Filed | None:
-        filed = file_request(world, wanted(), token=token)
-        return filed if ends(filed) == state else None
-
-    return eventually(attempt, what=f"the end {state}")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import ssl
 import subprocess
 import sys
 import urllib.error
@@ -30,7 +26,7 @@ from nodeattest_sandbox.control_plane import ControlPlane, free_ports
 SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
 _CONFIG_MAPS: Final = "/api/v1/namespaces/kube-public/configmaps"
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces"
-_ACCOUNT: Final = "system:serviceaccount:nodeattest-discovery:discovery-front"
+ACCOUNT: Final = "system:serviceaccount:nodeattest-discovery:discovery-front"
 _LIMIT: Final = 30.0
 
 
@@ -57,9 +53,6 @@ class Cluster:
         metadata: JsonMap = {"name": secret_name(made.id)}
         self.admin.create(SECRETS, {"metadata": metadata, "type": SECRET_TYPE, "data": {**data}})
         return made
-
-    def forget(self, token: BootstrapToken) -> None:
-        self.admin.send("DELETE", f"{SECRETS}/{secret_name(token.id)}")
 
     def grant(self, base: str) -> None:
         """Apply the Roles and RoleBindings of a base of the manifests."""
@@ -91,7 +84,7 @@ class FrontProcess:
         certificate, key = write_certificate(authority, directory)
         self._command = [
             str(Path(sys.prefix) / "bin" / "nodeattest"),
-            *("discovery", "serve", "--kubeconfig", str(cluster.plane.client_kubeconfig(_ACCOUNT))),
+            *("discovery", "serve", "--kubeconfig", str(cluster.plane.client_kubeconfig(ACCOUNT))),
             f"--bind-address=127.0.0.1:{self.port}",
             f"--health-bind-address=127.0.0.1:{self.health}",
             f"--tls-cert-file={certificate}",
@@ -109,11 +102,6 @@ class FrontProcess:
             self._popen = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stderr=log, stdout=log)
         eventually(self._is_ready, f"a ready front ({self.log})")
 
-    def kill(self) -> None:
-        assert self._popen is not None
-        os.kill(self._popen.pid, signal.SIGKILL)
-        self._popen.wait()
-
     def stop(self) -> int:
         """End it in order and return its exit code."""
         assert self._popen is not None
@@ -130,14 +118,6 @@ class FrontProcess:
                 return error.code, error.read().decode()
         except OSError:
             return 0, ""
-
-    def shown_by(self) -> bytes:
-        """Return the certificate that it shows, in DER."""
-        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", self.port), timeout=60))
-
-    def logged(self) -> list[dict[str, object]]:
-        lines = self.log.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
     def __enter__(self) -> Self:
         self.start()

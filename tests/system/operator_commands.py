@@ -54,13 +54,3 @@ def made_anew(world: World, found: JsonMap, *, owner: JsonMap | None = None, sta
     if status and "status" in found:  # its own controller says again what it sees
         created = world.admin.patch(f"{path}/{name}/status", {"status": found["status"]})
     return created
-
-
-def moved(world: World, machine: JsonMap, infrastructure: JsonMap, ledger: JsonMap) -> JsonMap:
-    """Move a machine as clusterctl does: owners first, new UIDs, references rewritten, status dropped.
-
-    Returns the ledger. Source: cluster-api cmd/clusterctl/client/cluster/mover.go.
-    """
-    machine = made_anew(world, machine)
-    made_anew(world, infrastructure, owner=machine)
-    return made_anew(world, ledger, owner=machine, status=False)

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import suppress
 
 import pytest
-from front_process import Cluster, FrontProcess, quick
+from front_process import ACCOUNT, SECRETS, Cluster, FrontProcess, quick
 from lying_servers import Ca
 from polling import eventually
 from test_discovery_system import discover, operate
@@ -68,3 +68,19 @@ def test_a_machine_joins_a_cluster_that_only_its_front_tells_of(hidden: tuple[Wo
     assert "only the pinned CAs" in joined.stderr
     assert text_at(world.ledger("fronted-0"), "spec", "nodeName") == "fronted-0"
     assert made.secret not in front.log.read_text()
+
+
+def test_the_rights_of_the_manifest_are_for_these_reads_only(hidden: tuple[World, Cluster, FrontProcess]) -> None:
+    plane = hidden[1].plane
+    client = plane.client(plane.client_kubeconfig(ACCOUNT))
+    client.get(SECRETS)
+    for method, path in (
+        ("GET", "/api/v1/namespaces/default/secrets"),
+        ("GET", "/api/v1/secrets"),
+        ("GET", "/api/v1/namespaces/kube-public/configmaps"),
+        ("DELETE", clusterinfo.PATH),
+        ("GET", "/api/v1/nodes"),
+        ("GET", "/apis/certificates.k8s.io/v1/certificatesigningrequests"),
+    ):
+        with pytest.raises(ApiRefusal, match="403"):
+            client.send(method, path)

@@ -15,7 +15,7 @@ import pytest
 from cert_manager import copy_server_files
 from filing_requests import Wanted, file_request
 from hostile_server import Behaviour, hostile_server
-from hostile_tenants import Repeated, large_reviews, looping_chains
+from hostile_tenants import Repeated, large_reviews
 from polling import eventually
 from world import Controller, World
 
@@ -172,7 +172,6 @@ def api_server(behaviour: Behaviour) -> Hostile:
 HOSTILE: Final[Mapping[str, Hostile]] = {
     "kubeconfig bombs": bombs,
     "endless lists": endless_lists,
-    "looping chains": looping_chains,
     "large reviews": reviews,
     **{f"API server {behaviour}": api_server(behaviour) for behaviour in Behaviour},
 }

@@ -16,7 +16,6 @@ from world import CLUSTER, NAMESPACE, OWN, World, built_world
 from nodeattest_controller.settings import CONTROLLERS
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane, StartControlPlane
 
 RUN = tuple(name for name in CONTROLLERS if not name.startswith("bootstrap-config"))
@@ -169,7 +168,6 @@ def test_nothing_that_the_controller_asks_for_is_forbidden_to_it(recorded: Recor
 
 REFUSED_BY_ADMISSION = "/apis/certificates.k8s.io/v1/certificatesigningrequests?dryRun=All"
 """Hardening's check of its own admission policy, which is in force when this is refused."""
-READ = frozenset({"get", "list", "watch"})
 VIRTUAL = frozenset({"approve", "sign", "bind", "escalate", "impersonate"})
 """Verbs that no request has: the API server asks for them while it admits another."""
 
@@ -219,73 +217,6 @@ REASONS = {
     "get clusterrolebindings.": "read where a listed one was not enough",
 }
 """Why the run above did not use a right: by the beginning of the right, as ``Right`` spells it."""
-
-
-Asked = tuple[str, str, JsonMap | None]
-FORBIDDEN_IN_MANAGEMENT: tuple[Asked, ...] = (
-    ("POST", "/api/v1/namespaces/fleet/secrets", {"metadata": {"name": "x"}}),
-    ("DELETE", "/api/v1/namespaces/fleet/secrets/c1-ca", None),
-    ("PATCH", "/api/v1/namespaces/fleet/secrets/c1-kubeconfig", {"data": {}}),
-    ("DELETE", "/api/v1/namespaces/nodeattest-system/secrets/another", None),
-    ("PATCH", "/apis/cluster.x-k8s.io/v1beta1/namespaces/fleet/machines/one", {"spec": {"providerID": "x"}}),
-    ("DELETE", "/apis/cluster.x-k8s.io/v1beta1/namespaces/fleet/machines/one", None),
-    ("PATCH", "/apis/cluster.x-k8s.io/v1beta1/namespaces/fleet/clusters/c1", {"spec": {"paused": True}}),
-    ("PATCH", "/apis/infrastructure.cluster.x-k8s.io/v1beta1/namespaces/fleet/devclusters/c1", {"spec": {"x": 1}}),
-    ("PATCH", "/apis/infrastructure.cluster.x-k8s.io/v1beta1/namespaces/fleet/devmachines/one/status", {"status": {}}),
-    ("POST", "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/nodeattestationpolicies", {"metadata": {}}),
-    (
-        "POST",
-        "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machinerecords",
-        {"metadata": {"name": "x"}},
-    ),
-    ("PATCH", "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/clusterrecords/x", {"spec": {}}),
-    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {"metadata": {"name": "x"}}),
-    ("POST", "/api/v1/namespaces/nodeattest-system/pods", {"metadata": {"name": "x"}}),
-    ("GET", "/api/v1/nodes", None),
-)
-FORBIDDEN_IN_WORKLOAD: tuple[Asked, ...] = (
-    ("GET", "/api/v1/secrets", None),
-    ("GET", "/api/v1/namespaces/default/secrets", None),
-    ("POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "x"}}),
-    ("GET", "/api/v1/namespaces/default/configmaps", None),
-    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", {"metadata": {"name": "x"}}),
-    (
-        "POST",
-        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-        {
-            "metadata": {"name": "takeover"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "thief"}],
-        },
-    ),
-    ("DELETE", "/apis/certificates.k8s.io/v1/certificatesigningrequests/x", None),
-    ("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-admin", None),
-)
-
-
-def refused_as(world: World, plane: ControlPlane, user: str, request: Asked) -> int:
-    """Ask as an account: by impersonation where the server knows it, else with a certificate of its name."""
-    method, path, body = request
-    client = plane.client(kubeconfig_of(plane, user))
-    headers: dict[str, str] = {}
-    if world.workload.pids.get("kube-apiserver") is not None and plane.pids.get("kube-apiserver") is not None:
-        client, headers = plane.client(), {"Impersonate-User": user}
-    try:
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        client.send(method, path, body, content_type=kind, headers=headers)
-    except ApiRefusal as refusal:
-        return refusal.code
-    return 200
-
-
-def test_what_would_be_a_way_to_more_is_forbidden(recorded: Recorded) -> None:
-    world = recorded.world
-    for plane, user, forbidden in (
-        (world.management, MANAGEMENT, FORBIDDEN_IN_MANAGEMENT),
-        (world.workload, WORKLOAD, FORBIDDEN_IN_WORKLOAD),
-    ):
-        answers = {f"{request[0]} {request[1]}": refused_as(world, plane, user, request) for request in forbidden}
-        assert {what for what, code in answers.items() if code != 403} == set()
 
 
 @pytest.mark.parametrize(

@@ -211,22 +211,3 @@ def check_files(root: Path, token: str) -> None:
         if path.is_file() and token.encode() in path.read_bytes()
     ]
     assert holders == ["var/lib/kubelet-authenticator/bootstrap-token"]
-
-
-def test_a_machine_that_nobody_vouches_for_never_comes_to_kubeadm(cluster: World, assets: Path, tmp_path: Path) -> None:
-    spec = template("rendered-alien", "v1beta1", "swtpm:path=/nonexistent", name="rendered-alien")
-    result = booted(
-        tmp_path / "boot",
-        spec
-        | {
-            "preKubeadmCommands": [
-                command.replace("join ", "join --patience 0 ") for command in spec["preKubeadmCommands"]
-            ]
-        },
-        kubeadms(cluster, spec, new_token(cluster), "rendered-alien"),
-        path=f"{BIN}:{assets}:{os.environ['PATH']}",
-        kubelet=assets / "kubelet",
-    )
-    assert result["exit"] == 1
-    assert "[preflight]" not in result["output"]
-    assert result["started"] == ""

@@ -10,14 +10,7 @@ from filing_requests import Wanted, ends, file_request
 from polling import eventually
 from world import World
 
-from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
-
-CONFIG = """\
-apiVersion: config.nodeattest.x-k8s.io/v1alpha1
-kind: NodeAttestationControllerConfiguration
-leaseDuration: 21s
-"""
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
+from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
 
 def test_a_second_replica_takes_over_when_the_leader_is_killed(world: World) -> None:
@@ -37,20 +30,6 @@ def test_a_second_replica_takes_over_when_the_leader_is_killed(world: World) -> 
         filed = file_request(world, Wanted(node="after"))
         eventually(lambda: filed.state() == "issued", what="the successor's certificate")
         assert len(list(maps_at(world.ledger("before"), "spec", "issued"))) == 1
-
-
-def test_a_leader_that_ends_cleanly_hands_its_lease_over_at_once(world: World) -> None:
-    world.set_policy(authorizedAttestors=["insecure"])
-    config = world.directory / "replicas.yaml"
-    config.write_text(CONFIG)
-    with world.controller("--config", str(config), log="clean.log") as controller:
-        world.await_service(controller)
-        lease = world.admin.get(LEASE)
-        assert map_at(lease, "spec")["leaseDurationSeconds"] == 21
-        holder = text_at(lease, "spec", "holderIdentity")
-        assert holder
-        assert controller.terminate() == 0
-    assert text_at(world.admin.get(LEASE), "spec", "holderIdentity") != holder
 
 
 # A ledger that changes while it is judged by, and two replicas at work on it: the compare-and-swap decides

@@ -15,11 +15,15 @@ from typing import Final
 
 import pytest
 from cryptography import x509
+from kubelet_requests import KUBELET_SERVING
 from kubernetes_assets import KUBELET_SETTINGS, kubelet_command
-from needs import ONLY_ROOT, kubernetes_program
+from needs import ONLY_ROOT, kubernetes_folder, kubernetes_program, not_possible
 from polling import eventually
 from runtime_stub import RuntimeStub
-from world import Agent, Controller, World
+from world import NAMESPACE, Agent, Controller, World
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.control_plane import controller_manager
 
 pytestmark = pytest.mark.swtpm
 
@@ -33,7 +37,7 @@ NO_CERTIFICATE: Final = "TLSV1_ALERT_INTERNAL_ERROR"
 
 @pytest.fixture(scope="module")
 def controller(world: World) -> Iterator[Controller]:
-    world.set_policy(authorizedAttestors=["tpm"])
+    world.set_policy(authorizedAttestors=["tpm"], serving={"kubelet": "Approve"})
     with world.controller("--leader-elect", "false", log="serving-agent.log") as running:
         world.await_service(running)
         yield running
@@ -155,3 +159,39 @@ def test_a_real_kubelet_serves_the_one_file_as_certificate_and_key(world: World,
     with kubelet(program, tmp_path, tlsCertFile=str(pair), tlsPrivateKeyFile=str(pair)) as port:
         found = eventually(lambda: shown(world, port, "serving-3"), seconds=40, what="kubelet's answer")
     assert found == certificate(agent)
+
+
+@pytest.mark.usefixtures("controller")
+@ONLY_ROOT
+def test_a_real_kubelet_serves_what_it_asked_for_itself(world: World, control_plane_kind: str, tmp_path: Path) -> None:
+    if control_plane_kind != "real":
+        not_possible("signing for this signer is the work of kube-controller-manager")
+    name = "serving-own"
+    world.machine(name)
+    kubeconfig = world.workload.client_kubeconfig(f"system:node:{name}", ["system:nodes"])
+    flags = (f"--kubeconfig={kubeconfig}", f"--hostname-override={name}")
+    with (
+        controller_manager(world.workload, kubernetes_folder(), ["csrsigning"]),
+        kubelet(
+            kubernetes_program("kubelet"), tmp_path, *flags, serverTLSBootstrap=True, providerID=f"sandbox://{name}"
+        ) as port,
+    ):
+        node = eventually(lambda: registered(world, name), seconds=60, what="the Node with its addresses")
+        # As an infrastructure provider and Cluster API report them.
+        status: JsonMap = {
+            "nodeRef": {"name": name, "uid": text_at(node, "metadata", "uid")},
+            "addresses": list(maps_at(node, "status", "addresses")),
+        }
+        path = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/machines/{name}/status"
+        world.admin.patch(path, {"status": status})
+        eventually(lambda: shown(world, port, name), seconds=60, what="the certificate")
+    requests = [one for one in world.requests_of(name) if text_at(one, "spec", "signerName") == KUBELET_SERVING]
+    conditions = [one for request in requests for one in maps_at(request, "status", "conditions")]
+    assert {(text_at(one, "type"), text_at(one, "reason")) for one in conditions} == {("Approved", "AddressesVerified")}
+
+
+def registered(world: World, name: str) -> JsonMap | None:
+    """Return a Node that its kubelet has registered with an address."""
+    nodes = [one for one in world.workload_admin.list("/api/v1/nodes") if text_at(one, "metadata", "name") == name]
+    kinds = {text_at(one, "type") for node in nodes for one in maps_at(node, "status", "addresses")}
+    return nodes[0] if "InternalIP" in kinds else None

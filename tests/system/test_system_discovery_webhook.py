@@ -10,15 +10,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from front_process import SECRETS, Cluster, FrontProcess, quick
+from front_process import SECRETS, Cluster, FrontProcess
 from lying_servers import Ca
 from polling import eventually
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.jwt import mint
-from nodeattest_discovery.node.by_front import by_front
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_sandbox.control_plane import free_ports, start_real
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -106,45 +104,3 @@ def test_a_jwt_reads_cluster_info_and_nothing_else(standing: tuple[Cluster, Fron
         ("POST", REVIEWS, {"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": {"token": "x"}}),
     ):
         assert send(cluster, question, method, path, sent)[0] == 403, path
-
-
-def test_the_api_server_knows_its_holder_as_nobody_of_kubernetes_own(
-    standing: tuple[Cluster, FrontProcess],
-) -> None:
-    cluster, _ = standing
-    token = cluster.token()
-    question = taken(cluster, token)
-    review = {"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": {"token": question}}
-    admin = cluster.admin.create(REVIEWS, review)  # pyright: ignore[reportArgumentType] - plain JSON
-    assert admin["status"] == {
-        "authenticated": True,
-        "user": {
-            "username": f"nodeattest:discovery:{token.id}",
-            "groups": ["nodeattest:discovery", "system:authenticated"],
-        },
-        "audiences": [cluster.plane.server],
-    }
-
-
-def test_what_has_expired_or_is_not_the_tokens_is_not_taken(standing: tuple[Cluster, FrontProcess]) -> None:
-    cluster, _ = standing
-    token = cluster.token()
-    taken(cluster, token)
-    short = mint(token, time.time() - 40)
-    assert send(cluster, short, "GET", clusterinfo.PATH)[0] == 200
-    eventually(lambda: send(cluster, short, "GET", clusterinfo.PATH)[0] == 401, "the end of a JWT")
-    forged = mint(BootstrapToken(token.id, "0" * 16), time.time())
-    unknown = mint(BootstrapToken("zzzzzz", "0" * 16), time.time())
-    for bad in (forged, unknown, mint(token, time.time() + 3600), "x"):
-        assert send(cluster, bad, "GET", clusterinfo.PATH)[0] == 401
-
-
-def test_an_api_server_does_not_sign_so_a_node_goes_on_to_the_servers_themselves(
-    standing: tuple[Cluster, FrontProcess],
-) -> None:
-    cluster, front = standing
-    token = cluster.token()
-    taken(cluster, token)
-    with pytest.raises(Unavailable, match=Reason.CLUSTER_INFO_UNSIGNED):
-        by_front(cluster.plane.server, token, cluster.pins, quick())
-    assert by_front(front.endpoint, token, cluster.pins, quick()).kubeconfig == cluster.kubeconfig

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -90,19 +89,6 @@ class Controller:
             return 0
         self._process.terminate()
         code = self._process.wait(15)
-        self._process = None
-        return code
-
-    def signal(self, signum: signal.Signals) -> None:
-        """Send it a signal."""
-        if self._process is not None:
-            self._process.send_signal(signum)
-
-    def wait(self, seconds: float) -> int:
-        """Wait for its end; returns the exit code."""
-        if self._process is None:
-            return 0
-        code = self._process.wait(seconds)
         self._process = None
         return code
 

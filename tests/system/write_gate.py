@@ -56,14 +56,11 @@ class Gate:
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._stopping = asyncio.Event()
         self._runner: web.AppRunner | None = None
-        self._passing: set[asyncio.Transport] = set()
         self.server = ""
         self.calls: list[Call] = []
         self.held: Callable[[Call], bool] = lambda _: False
         self.before: Callable[[Call], bool] = lambda _: True
         """Called before a call is passed on; False drops the connection instead."""
-        self.refused: Callable[[Call], int | None] = lambda _: None
-        """Called before a call is passed on; a code is the answer instead."""
         self.after: Callable[[Call], bool] = lambda _: True
         """Called when the answer is there; False drops the connection instead of passing it on."""
 
@@ -85,14 +82,6 @@ class Gate:
         target.write_text(source.read_text().replace(self._plane.server, self.server))
         target.chmod(0o600)
         return target
-
-    def break_connections(self) -> None:
-        """Break what is being passed back, watches above all."""
-        self._loop.call_soon_threadsafe(self._abort)
-
-    def _abort(self) -> None:
-        while self._passing:
-            self._passing.pop().abort()
 
     def _run(self, work: object) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)  # pyright: ignore[reportArgumentType] - a coroutine
@@ -129,8 +118,6 @@ class Gate:
         await asyncio.to_thread(self._wait_while_held, call)
         if not await asyncio.to_thread(self.before, call):
             return _drop(request)
-        if (code := self.refused(call)) is not None:
-            return web.json_response({"kind": "Status", "status": "Failure", "code": code}, status=code)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         session = self._session(request)
         url = self._plane.server + request.path_qs
@@ -150,14 +137,10 @@ class Gate:
             if name.lower() not in _HOP_BY_HOP:
                 response.headers[name] = value
         await response.prepare(request)
-        if request.transport is not None:
-            self._passing.add(request.transport)
         with suppress(aiohttp.ClientError, ConnectionError):
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
             await response.write_eof()
-        if request.transport is not None:
-            self._passing.discard(request.transport)
         return response
 
     def _session(self, request: web.Request) -> aiohttp.ClientSession:
