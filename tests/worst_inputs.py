@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from clouds import cms
 from fuzz.keys import NOW, TPM_KEY, USAGES
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import pem
-from nodeattest_sandbox.clouds import cms
 
 _SLOW_BITS: Final = 3072
 """OpenSSL bounds the exponent of longer RSA keys (OPENSSL_RSA_SMALL_MODULUS_BITS)."""

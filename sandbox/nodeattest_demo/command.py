@@ -26,10 +26,9 @@ from rich.console import Console
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import print_document
 from nodeattest_demo.display import DemoReport, LiveDisplay, print_tables
-from nodeattest_demo.machines import DemoFailure
-from nodeattest_demo.platforms import PLATFORMS
+from nodeattest_demo.machines import PLATFORMS, DemoFailure
 from nodeattest_demo.run import DemoConfig, run
-from nodeattest_demo.world import CLUSTER, DISCOVERIES, NAMESPACE, World, find_tools
+from nodeattest_demo.world import CLUSTER, NAMESPACE, World, find_tools
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_sandbox.child_process import StartFailed
 from nodeattest_sandbox.client import ApiRefusal
@@ -54,13 +53,6 @@ class _StoppedError(Exception):
 @click.option(
     "--provider", type=click.Choice(tuple(PLATFORMS)), default="tpm", show_default=True, help="How they prove it."
 )
-@click.option(
-    "--discovery",
-    type=click.Choice(DISCOVERIES),
-    default="none",
-    show_default=True,
-    help="How machines know their cluster: they are handed its CA, or find it by their token.",
-)
 @click.option("--real/--sandbox", default=None, help="Which API servers; real ones where KUBEBUILDER_ASSETS is set.")
 @click.option(
     "--assets",
@@ -71,9 +63,7 @@ class _StoppedError(Exception):
 )
 @click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C, and the files after it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error.")
-def demo(
-    *, nodes: int, provider: str, discovery: str, real: bool | None, assets: Path | None, keep: bool, as_json: bool
-) -> int:
+def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, keep: bool, as_json: bool) -> int:
     """Watch nodes join and attackers be refused, on this machine.
 
     Two control planes, the real controller, and a real agent for every machine run as separate processes on loopback.
@@ -86,7 +76,6 @@ def demo(
     directory = Path(tempfile.mkdtemp(prefix="nodeattest-"))
     plan = DemoConfig(
         provider=provider,
-        discovery=discovery,
         nodes=nodes,
         directory=directory,
         tools=tools,

@@ -6,11 +6,14 @@ A machine does what a node does: join, call the exec plugin as client-go does, r
 from __future__ import annotations
 
 import json
+import secrets
+import shutil
 import ssl
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,13 +23,21 @@ from cryptography import x509
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.objects import items, mapping, rfc3339, strings, text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.identifiers import ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.identifiers import (
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+    ProviderName,
+    Purpose,
+    SignerName,
+    signer_for,
+)
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 _PLUGIN_LIMIT: Final = 30.0
 _STOP_LIMIT: Final = 5.0
 """Seconds between SIGTERM and SIGKILL."""
+_TPM_PROGRAMS: Final = ("swtpm", "swtpm_setup", "swtpm_localca")
+_PROGRAM_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin"
 
 
 class DemoFailure(Exception):
@@ -47,8 +58,6 @@ class AttestorSettings:
 
     provider: ProviderName
     settings: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    discovers_provider_id: bool = False
-    """Whether the agent learns the provider ID from the platform, so that no flag is needed."""
 
     @property
     def signer(self) -> SignerName:
@@ -62,13 +71,71 @@ class MachineSpec:
 
     attestor: AttestorSettings
     identity: ClaimedIdentity
-    addresses: tuple[tuple[str, str], ...]
-    """(type, address) pairs that Cluster API will report."""
     tpm: SoftwareTpm | None = None
     secret: bytes | None = field(default=None, repr=False)
     """The ``challenge`` provider's."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the infrastructure provider writes on the infrastructure object."""
+
+
+def write_private_file(path: Path, content: str) -> None:
+    """Write a file that nobody else may read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(content, encoding="ascii")
+
+
+class DemoPlatform:
+    """A rack of machines with a secret each: the ``challenge`` provider. Their TPMs end with the exit stack."""
+
+    things = "secrets"
+    """What its machines have, for the display."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+
+    @classmethod
+    def missing(cls) -> Iterable[str]:
+        """Name programs that are missing here, with how to install them."""
+        return ()
+
+    def create_machine(self, number: int) -> MachineSpec:
+        """Make one machine, which boots when its agent runs; called from several threads."""
+        path, secret = self._directory / "secrets" / f"worker-{number}", secrets.token_hex(32)
+        write_private_file(path, secret)
+        attestor = AttestorSettings(provider=ProviderName("challenge"), settings={"secretFile": str(path)})
+        return MachineSpec(attestor=attestor, identity=_on_rack(number), secret=secret.encode())
+
+
+class TpmDemoPlatform(DemoPlatform):
+    """Machines with TPMs, whose endorsement keys the platform knows."""
+
+    things = "TPMs"
+
+    @classmethod
+    def missing(cls) -> Iterable[str]:
+        """Name swtpm's programs that are missing."""
+        absent = [name for name in _TPM_PROGRAMS if shutil.which(name, path=_PROGRAM_PATH) is None]
+        if absent:
+            yield f"{', '.join(absent)} (apt-get install swtpm swtpm-tools), or choose another --provider"
+
+    def create_machine(self, number: int) -> MachineSpec:
+        """Make a machine and switch its TPM on."""
+        tpm = SoftwareTpm.create(self._directory / "tpms", name=f"tpm-{number}")
+        self._stack.callback(tpm.stop)
+        tpm.start()
+        attestor = AttestorSettings(provider=ProviderName("tpm"), settings={"tcti": tpm.tcti})
+        annotations = {ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.endorsement_fingerprint()}
+        return MachineSpec(attestor=attestor, identity=_on_rack(number), tpm=tpm, annotations=annotations)
+
+
+def _on_rack(number: int) -> ClaimedIdentity:
+    return ClaimedIdentity(node=f"worker-{number}", provider_id=f"demo://rack-1/{number}")
+
+
+PLATFORMS: Final[Mapping[str, type[DemoPlatform]]] = {"tpm": TpmDemoPlatform, "challenge": DemoPlatform}
+"""By provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +217,6 @@ class NodeCredential:
         return rfc3339(x509.load_pem_x509_certificate(self.certificate_pem.encode()).not_valid_after_utc)
 
 
-def write_private_file(path: Path, content: str) -> None:
-    """Write a file that nobody else may read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(content, encoding="ascii")
-
-
 def node_kubeconfig(root: Path) -> Path:
     """Where kubelet's kubeconfig stands below a machine's root."""
     return root / "etc/kubernetes/kubelet.conf"
@@ -165,10 +225,7 @@ def node_kubeconfig(root: Path) -> Path:
 def join_command(
     agent: Path, root: Path, *, identity: ClaimedIdentity, attestor: AttestorSettings, token: str
 ) -> list[str | Path]:
-    """Prepare a machine's root as cloud-init does, and return ``kubelet-authenticator join`` without the cluster.
-
-    Without a provider ID the agent has to find that itself.
-    """
+    """Prepare a machine's root as cloud-init does, and return ``kubelet-authenticator join`` without the cluster."""
     token_file = root / "etc/bootstrap-token"
     write_private_file(token_file, token + "\n")
     (root / "var/lib").mkdir(parents=True, exist_ok=True)
@@ -181,7 +238,7 @@ def join_command(
         "cache-dir": root / "var/lib/kubelet-authenticator",
         "kubeconfig": node_kubeconfig(root),
     }
-    arguments = [f"--{name}={value}" for name, value in flags.items() if value]
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
     return [agent, "join", *arguments, *(f"--set={name}={value}" for name, value in attestor.settings.items())]
 
 

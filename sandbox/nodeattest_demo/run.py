@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from nodeattest_demo.attacks import attacks_for
 from nodeattest_demo.display import AttackResult, DemoReport, JoinResult, LiveDisplay
-from nodeattest_demo.machines import Children, DemoFailure, MachineSpec, call_plugin, node_kubeconfig, register
-from nodeattest_demo.platforms import PLATFORMS, DemoPlatform
+from nodeattest_demo.machines import (
+    PLATFORMS,
+    Children,
+    DemoFailure,
+    MachineSpec,
+    call_plugin,
+    node_kubeconfig,
+    register,
+)
 from nodeattest_demo.scene import Attacker, Scene
 from nodeattest_demo.world import (
     DemoMachine,
@@ -25,9 +32,7 @@ from nodeattest_demo.world import (
     await_closed,
     create_world,
     is_open,
-    join_info_with_ca,
     provision,
-    publish_cluster_info,
     run_join,
     start_control_planes,
     start_controller,
@@ -43,8 +48,6 @@ class DemoConfig:
     """The demo's options."""
 
     provider: str
-    discovery: str
-    """One of ``DISCOVERIES``."""
     nodes: int
     directory: Path
     """For every file of the demo; it exists and is empty."""
@@ -58,13 +61,13 @@ def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, D
     with ExitStack() as stack:
         children = Children(config.environment)
         stack.callback(children.close)
-        world, platform, machines = _build(config, display, stack, children)
+        world, machines = _build(config, display, stack)
         *members, unbooted, unregistered = machines
         display.start_step("creating Machines, starting the controller")
         provisioned = [provision(world, number, spec) for number, spec in enumerate(members, 1)]
         victim = provision(world, len(members) + 1, unbooted)
         display.done(f"{len(members)} Machines to join, and one that has not booted yet: {victim.identity.node}")
-        controller = start_controller(world, config.directory / "controller", config.tools, stack, platform)
+        controller = start_controller(world, config.directory / "controller", config.tools, stack)
         display.done(f"node-attestation-controller, process {controller.pid()}, with the shipped RBAC")
         joined, problems = _join_all(config, display, world, children, provisioned)
         display.start_step("automatic approval is closed")
@@ -79,7 +82,6 @@ def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, D
             member = next(one for one in provisioned if one.identity.node == joined[0].node)
             scene = Scene(
                 world=world,
-                platform=platform,
                 children=children,
                 agent=config.tools.agent,
                 directory=config.directory / "attackers",
@@ -97,36 +99,28 @@ def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, D
         return report
 
 
-def _build(
-    config: DemoConfig, display: LiveDisplay, stack: ExitStack, children: Children
-) -> tuple[World, DemoPlatform, list[MachineSpec]]:
+def _build(config: DemoConfig, display: LiveDisplay, stack: ExitStack) -> tuple[World, list[MachineSpec]]:
     """Start clusters and machines side by side; the last two machines are the victim's and the attacker's."""
     kind = PLATFORMS[config.provider]
     display.start_step(f"starting two control planes and {config.nodes + 2} machines")
 
-    def make_machines() -> tuple[DemoPlatform, list[MachineSpec]]:
+    def make_machines() -> list[MachineSpec]:
         platform = kind(config.directory, stack)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return platform, list(pool.map(platform.create_machine, range(1, config.nodes + 3)))
+            return list(pool.map(platform.create_machine, range(1, config.nodes + 3)))
 
     with ThreadPoolExecutor(1) as aside:
         making = aside.submit(make_machines)
         planes = start_control_planes(config.directory, assets=config.tools.assets, stack=stack)
-        platform, machines = making.result()
-    if config.discovery == "none":
-        join_info = join_info_with_ca(planes.workload)
-    else:
-        join_info = publish_cluster_info(planes.workload, children, config.tools.command)
-    world = create_world(planes, provider=config.provider, join_info=join_info, policy=platform.policy)
+        machines = making.result()
+    world = create_world(planes, provider=config.provider)
     display.done(
         f"management cluster {world.management.server}, workload cluster {world.workload.server}, {world.version}"
     )
-    if join_info.pin:
-        display.done(f"cluster-info published; a machine knows an address, its token and {join_info.pin}")
     display.done(f"{len(machines)} machines with {kind.things}")
     if is_open(world.workload.client()):
         display.done("automatic approval is open, as kubeadm leaves it: a stolen token gets any node's certificate")
-    return world, platform, machines
+    return world, machines
 
 
 def _join_all(
@@ -157,8 +151,8 @@ def _join(config: DemoConfig, world: World, children: Children, machine: DemoMac
     """Join as a machine does at its first boot, then do what kubelet does; raises ``DemoFailure``."""
     identity, attestor = machine.identity, machine.attestor
     root = config.directory / "nodes" / identity.node
-    typed = replace(identity, provider_id="") if attestor.discovers_provider_id else identity
-    ended = run_join(world, children, config.tools.agent, root, identity=typed, attestor=attestor, token=machine.token)
+    agent, token = config.tools.agent, machine.token
+    ended = run_join(world, children, agent, root, identity=identity, attestor=attestor, token=token)
     if ended.code:
         raise DemoFailure(f"{identity.node} could not join: {ended.last_line}")
     credential = call_plugin(children, node_kubeconfig(root))
@@ -176,7 +170,7 @@ def _try_all(config: DemoConfig, display: LiveDisplay, scene: Scene) -> tuple[li
     """Let the attackers try, one after the other so that each answer can be told apart."""
     refused: list[AttackResult] = []
     problems: list[str] = []
-    for attack in attacks_for(config.provider, config.discovery):
+    for attack in attacks_for(config.provider):
         display.start_step(f"attack: {attack.name}")
         try:
             got = attack.run(scene)

@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_demo.machines import AttestorSettings, Children, ClaimedIdentity, DemoFailure
-from nodeattest_demo.platforms import DemoPlatform
 from nodeattest_demo.world import DemoMachine, World, run_join
 from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject
@@ -129,8 +128,6 @@ class Scene:
     """The clusters, the machines and the stolen tokens."""
 
     world: World
-    platform: DemoPlatform
-    """Where an attacker can get further machines."""
     children: Children
     agent: Path
     directory: Path

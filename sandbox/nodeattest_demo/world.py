@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,7 +22,6 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 import yaml
-from cryptography import x509
 
 from nodeattest_cli.errors import UserError
 from nodeattest_controller import configfile, manifests
@@ -34,6 +33,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     Permission,
 )
 from nodeattest_demo.machines import (
+    PLATFORMS,
     AttestorSettings,
     Children,
     ClaimedIdentity,
@@ -42,8 +42,6 @@ from nodeattest_demo.machines import (
     MachineSpec,
     join_command,
 )
-from nodeattest_demo.platforms import PLATFORMS, DemoPlatform
-from nodeattest_discovery import tls as pins
 from nodeattest_discovery.secret import DEFAULT_GROUP
 from nodeattest_discovery.token import generate
 from nodeattest_kube import client as paths
@@ -61,8 +59,6 @@ NAMESPACE: Final = "fleet"
 """Where the Cluster, its Machines and its policy stand."""
 USER: Final = "node-attestation-controller"
 """The controller's user in both clusters; the name of a service account would not fit into a certificate."""
-DISCOVERIES: Final = ("none", "token")
-"""Discovery methods; ``none``: machines get the CA file."""
 _CONTROLLER_NAMESPACE: Final = "nodeattest-system"
 _RBAC: Final = "rbac.authorization.k8s.io"
 _BINDING: Final = f"/apis/{_RBAC}/v1/clusterrolebindings/nodeattest:node-bootstrapper"
@@ -128,15 +124,6 @@ class ControlPlanes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinInfo:
-    """How a machine finds its cluster: arguments for ``kubelet-authenticator join``."""
-
-    arguments: tuple[str, ...]
-    pin: str = ""
-    """Of the cluster's CA, with discovery by token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """The two clusters, filled."""
 
@@ -146,7 +133,6 @@ class World:
     """The Cluster object."""
     version: str
     """Of the workload cluster's API server."""
-    join_info: JoinInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,29 +161,6 @@ def start_control_planes(directory: Path, *, assets: Path | None, stack: ExitSta
         return ControlPlanes(start("management"), later.result())
 
 
-def join_info_with_ca(workload: ControlPlane) -> JoinInfo:
-    """Use the server's address and the CA file."""
-    return JoinInfo(arguments=(f"--server={workload.server}", f"--ca-file={workload.ca_certificate}"))
-
-
-def join_info_with_pin(server: str, pin: str) -> JoinInfo:
-    """Use the server's address and the hash of the CA's key."""
-    endpoint = server.removeprefix("https://")
-    arguments = (f"--discovery-server={endpoint}", f"--discovery-token-ca-cert-hash={pin}")
-    return JoinInfo(arguments=arguments, pin=pin)
-
-
-def publish_cluster_info(workload: ControlPlane, children: Children, command: Path) -> JoinInfo:
-    """Publish cluster-info, which the controller signs; raises ``DemoFailure``."""
-    create_all(workload.client(), manifests.objects("workload-discovery"), user=USER)
-    arguments = ["cluster-info", "publish", f"--kubeconfig={workload.admin_kubeconfig}"]
-    ended = children.run([command, *arguments], limit=_LIMIT)
-    if ended.code:
-        raise DemoFailure(f"cluster-info could not be published: {ended.last_line}")
-    ca = x509.load_pem_x509_certificate(workload.ca_certificate.read_bytes())
-    return join_info_with_pin(workload.server, str(pins.pin_of(ca)))
-
-
 def create_all(client: Client, objects: Iterable[JsonObject], *, user: str) -> None:
     """Create each shipped object unless it is there; bindings are made for the user, who has a certificate."""
     for shipped in objects:
@@ -217,9 +180,7 @@ def _create_once(client: Client, path: str, body: JsonObject) -> None:
             raise
 
 
-def create_world(
-    planes: ControlPlanes, *, provider: str, join_info: JoinInfo, policy: JsonObject | None = None
-) -> World:
+def create_world(planes: ControlPlanes, *, provider: str) -> World:
     """Install definitions and rights, and create the Cluster with its Secrets and policy; kubeadm's part, too."""
     management, workload = planes.management, planes.workload
     here, there = management.client(), workload.client()
@@ -243,7 +204,7 @@ def create_world(
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "NodeAttestationPolicy",
         "metadata": {"name": CLUSTER},
-        "spec": {"authorizedAttestors": [provider], "clusterSelector": {}, **(policy or {})},
+        "spec": {"authorizedAttestors": [provider], "clusterSelector": {}},
     }
     here.create(f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies", body)
     return World(
@@ -251,7 +212,6 @@ def create_world(
         workload=workload,
         cluster=cluster,
         version=text(there.get("/version"), "gitVersion"),
-        join_info=join_info,
     )
 
 
@@ -328,7 +288,7 @@ def provision(world: World, number: int, spec: MachineSpec) -> DemoMachine:
         machine.machine,
         cluster=world.cluster,
         provider_id=machine.identity.provider_id,
-        addresses=spec.addresses,
+        addresses=[("Hostname", spec.identity.node)],
         infrastructure_annotations=spec.annotations,
         bootstrap_token=machine.token,
     )
@@ -352,26 +312,22 @@ def run_join(
     identity: ClaimedIdentity,
     attestor: AttestorSettings,
     token: str,
-    join_info: JoinInfo | None = None,
-    more: Sequence[str] = (),
 ) -> Finished:
-    """Run ``kubelet-authenticator join`` in a root of its own.
-
-    ``join_info``: another one than the world's; ``more``: further words.
-    """
+    """Run ``kubelet-authenticator join`` in a root of its own."""
     command = join_command(agent, root, identity=identity, attestor=attestor, token=token)
-    return children.run([*command, *(join_info or world.join_info).arguments, *more], limit=_JOIN_LIMIT)
+    cluster = (f"--server={world.workload.server}", f"--ca-file={world.workload.ca_certificate}")
+    return children.run([*command, *cluster], limit=_JOIN_LIMIT)
 
 
-def start_controller(world: World, directory: Path, tools: Tools, stack: ExitStack, platform: DemoPlatform) -> Process:
+def start_controller(world: World, directory: Path, tools: Tools, stack: ExitStack) -> Process:
     """Start ``node-attestation-controller run`` and wait until it serves the workload cluster."""
     directory.mkdir()
     config = directory / "config.yaml"
-    config.write_text(yaml.safe_dump(controller_config(world, platform)), encoding="utf-8")
+    config.write_text(yaml.safe_dump(controller_config(world)), encoding="utf-8")
     pid_file = directory / "controller.pid"
     wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
     command = [*wrapper, str(tools.controller), "run", "--config", str(config)]
-    process = Process("controller", command, directory, pid_file, environment=platform.environment)
+    process = Process("controller", command, directory, pid_file)
     stack.callback(process.stop)
     wait(process, lambda: _is_ready(process))
     admin = world.workload.client()
@@ -379,7 +335,7 @@ def start_controller(world: World, directory: Path, tools: Tools, stack: ExitSta
     return process
 
 
-def controller_config(world: World, platform: DemoPlatform | None = None) -> dict[str, object]:
+def controller_config(world: World) -> dict[str, object]:
     """Return the controller's configuration file."""
     return {
         "apiVersion": configfile.API_VERSION,
@@ -390,8 +346,6 @@ def controller_config(world: World, platform: DemoPlatform | None = None) -> dic
         "metricsBindAddress": "127.0.0.1:0",
         "waitLimit": _WAIT_LIMIT,
         "allowedAddresses": ["127.0.0.0/8"],  # where the demo's API servers are
-        "controllers": ["*", "bootstrap-signer", "token-cleaner"] if world.join_info.pin else ["*"],
-        "platforms": platform.platforms if platform else {},
     }
 
 

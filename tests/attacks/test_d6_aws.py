@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
+from clouds import cms
 from nodeattest_providers.aws.protocol import AwsEvidence
 from nodeattest_providers.verifier_interface import AttestedNode
-from nodeattest_sandbox.clouds import cms
 
 Case = Callable[[Stage], AttestedNode]
 SHA1 = bytes.fromhex("06052b0e03021a")

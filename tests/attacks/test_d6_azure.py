@@ -21,14 +21,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 from worlds import PIN
 
+from clouds import cms
+from clouds.azure.authority import Issuer, signer_of
+from clouds.azure.cloud import SandboxAzure
+from clouds.azure.metadata import Signing, content_of
+from clouds.azure.state import SandboxMachine
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
-from nodeattest_sandbox.clouds import cms
-from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
-from nodeattest_sandbox.clouds.azure.metadata import Signing, content_of
-from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 
 SHA1 = bytes.fromhex("06052b0e03021a")
 DOMAIN = "metadata.azure.com"

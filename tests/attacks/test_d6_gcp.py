@@ -27,6 +27,7 @@ from gcp_world import (
 )
 from tpm_world import SoftTpm
 
+from clouds.gcp.cloud import CloudSwitches, GoogleCloud
 from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ProviderID,
@@ -40,7 +41,6 @@ from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.protocol import VERSION
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode
-from nodeattest_sandbox.clouds.gcp.cloud import CloudSwitches, GoogleCloud
 
 NODES = f"nodes@{PROJECT}.iam.gserviceaccount.com"
 LISTED: dict[str, JsonValue] = {"projects": [PROJECT]}

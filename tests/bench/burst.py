@@ -1,28 +1,114 @@
-"""Many nodes that join at once, in a few processes, and what each side used meanwhile."""
+"""Clusters and a controller, many nodes that join at once in a few processes, and what each side used meanwhile."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.installed_tpm import software_tpm
 from bench.joiner import Kind, Node, Orders, Outcome, Server
-from bench.persistent_client import PersistentClient
-from bench.processes import cpu_seconds
-from nodeattest_demo.world import World, new_token
-from nodeattest_parsing.values import JsonObject
+from bench.software_tpm import SoftwareAttestor
+from nodeattest_demo.machines import Children
+from nodeattest_demo.world import (
+    Tools,
+    World,
+    create_world,
+    new_token,
+    start_control_planes,
+    start_controller,
+)
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
-from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
 
-ROOT = Path(__file__).parents[1]
+TICKS = os.sysconf("SC_CLK_TCK")
+KIB_A_MIB = 1024
+
+
+def cpu_seconds(*pids: int) -> float:
+    """Return the user and system time of the processes, together."""
+    return sum(_cpu_seconds(pid) for pid in pids)
+
+
+def _cpu_seconds(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / TICKS
+
+
+def resident(pid: int, field: str = "VmRSS") -> float:
+    """Return the resident memory of a process in MiB; ``VmHWM`` is the most that it had.
+
+    Raises ``ValueError`` for a process that is over, and only not waited for: it has no such line.
+    """
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"process {pid} has no {field}")
+    return int(found[1]) / KIB_A_MIB
+
+
+def first_line(path: Path, start: str) -> str:
+    """Return what stands after the colon of the first line that begins so."""
+    lines: Iterable[str] = path.read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(start)), "")
+
+
+@dataclass(frozen=True)
+class BenchEnvironment:
+    world: World
+    tools: Tools
+    children: Children
+    directory: Path
+    stack: ExitStack
+    controller_pid: int
+
+    @property
+    def server_pids(self) -> list[int]:
+        """API servers and etcds of both clusters."""
+        return [pid for plane in (self.world.management, self.world.workload) for pid in plane.pids.values()]
+
+    @property
+    def management_pids(self) -> list[int]:
+        """Those of the management cluster alone."""
+        return list(self.world.management.pids.values())
+
+    def controller_cpu(self) -> float:
+        """Seconds of user and system time that the controller has used."""
+        return cpu_seconds(self.controller_pid)
+
+    def recorder(self) -> Callable[[], list[AuditEntry]]:
+        """Start recording; the returned function gives the requests to both API servers that have finished since."""
+        planes = (self.world.management, self.world.workload)
+        before = [len(plane.requests()) for plane in planes]
+        return lambda: [
+            entry for plane, count in zip(planes, before, strict=True) for entry in plane.requests()[count:]
+        ]
+
+
+@contextmanager
+def start_environment(tools: Tools, *, controller: bool = True, provider: str = "tpm") -> Generator[BenchEnvironment]:
+    """Start clusters, and one controller unless the measurement brings its own."""
+    with tempfile.TemporaryDirectory(prefix="nodeattest-bench-") as name, ExitStack() as stack:
+        directory = Path(name)
+        children = Children(os.environ)
+        stack.callback(children.close)
+        planes = start_control_planes(directory, assets=tools.assets, stack=stack)
+        world = create_world(planes, provider=provider)
+        env = BenchEnvironment(world, tools, children, directory, stack, 0)
+        if controller:
+            started = start_controller(world, directory / "controller", tools, stack)
+            env = replace(env, controller_pid=started.pid())
+        yield env
+
+
 PROVISIONERS = 4
 """Threads that create the fleet's objects."""
 READS = {"get", "list", "watch"}
@@ -50,22 +136,18 @@ class Burst:
         return self.joins / self.seconds if self.seconds else 0.0
 
 
-def provision(
-    here: Client, there: Client, cluster: JsonObject, kind: Kind, numbers: Sequence[int], *, server: int = 0
-) -> list[Node]:
-    """Do what Cluster API and an infrastructure provider do for new machines: each has a bootstrap token of its own.
-
-    ``here`` is the management cluster, ``there`` the workload cluster, which is number ``server`` of the run.
-    """
+def provision_in(world: World, kind: Kind, numbers: Sequence[int]) -> list[Node]:
+    """Do what Cluster API and an infrastructure provider do for new machines: each has a bootstrap token of its own."""
+    management, workload = world.management.client(), world.workload.client()
 
     def one(number: int) -> Node:
-        node = Node(number, f"worker-{number}", f"demo://rack-2/{number}", new_token(), server)
-        create_bootstrap_token(there, node.token)
-        proof = {ANNOTATION_TPM_ENDORSEMENT_KEY: software_tpm(number).fingerprint} if kind is Kind.TPM else {}
+        node = Node(number, f"worker-{number}", f"demo://rack-2/{number}", new_token())
+        create_bootstrap_token(workload, node.token)
+        proof = {ANNOTATION_TPM_ENDORSEMENT_KEY: SoftwareAttestor(number).fingerprint} if kind is Kind.TPM else {}
         create_machine(
-            here,
+            management,
             f"md-{number}",
-            cluster=cluster,
+            cluster=world.cluster,
             provider_id=node.provider_id,
             addresses=[("Hostname", node.name)],
             infrastructure_annotations=proof,
@@ -74,15 +156,7 @@ def provision(
         return node
 
     with ThreadPoolExecutor(PROVISIONERS) as pool:
-        return list(pool.map(one, numbers))
-
-
-def provision_in(world: World, kind: Kind, numbers: Sequence[int]) -> list[Node]:
-    """Do it in the demo's workload cluster, and wait until its API server knows the tokens."""
-    here, there = (
-        PersistentClient.from_kubeconfig(plane.admin_kubeconfig) for plane in (world.management, world.workload)
-    )
-    made = provision(here, there, world.cluster, kind, numbers)
+        made = list(pool.map(one, numbers))
     world.workload.await_token(made[-1].token)
     return made
 
@@ -95,13 +169,13 @@ class Joiners:
     """Processes of nodes that are ready to join."""
 
     def __init__(
-        self, kind: Kind, servers: list[Server], nodes: Sequence[Node], *, processes: int, at_once: int, seconds: float
+        self, kind: Kind, server: Server, nodes: Sequence[Node], *, processes: int, at_once: int, seconds: float
     ) -> None:
         share = [list(nodes[first::processes]) for first in range(processes)]
         self._running = [
             subprocess.Popen(
                 [sys.executable, "-m", "bench.joiner"],
-                cwd=ROOT,
+                cwd=Path(__file__).parents[1],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -111,7 +185,7 @@ class Joiners:
         try:
             for process, part in zip(self._running, share, strict=True):
                 assert process.stdin is not None
-                orders = Orders(kind, servers, part, max(1, at_once // processes), seconds)
+                orders = Orders(kind, server, part, max(1, at_once // processes), seconds)
                 process.stdin.write(orders.dump() + "\n")
                 process.stdin.flush()
             for process in self._running:
@@ -148,7 +222,7 @@ class Joiners:
 
 def run(
     kind: Kind,
-    servers: list[Server],
+    server: Server,
     nodes: Sequence[Node],
     *,
     controller_pids: Sequence[int],
@@ -159,7 +233,7 @@ def run(
     seconds: float = 120.0,
 ) -> Burst:
     """Let all nodes join; ``management_pids`` are among ``server_pids``."""
-    joiners = Joiners(kind, servers, nodes, processes=processes, at_once=at_once, seconds=seconds)
+    joiners = Joiners(kind, server, nodes, processes=processes, at_once=at_once, seconds=seconds)
     try:
         groups = (controller_pids, server_pids, management_pids)
         before = [cpu_seconds(*pids) for pids in groups]
@@ -188,11 +262,6 @@ def run(
 def rate_of_last(ends: Sequence[float], count: int) -> float:
     """Return the rate of the last joins of a burst, which has more of them."""
     return count / (ends[-1] - ends[-1 - count])
-
-
-def settle(seconds: float) -> None:
-    """Let API servers end what follows from their start and from the making of the fleet."""
-    time.sleep(seconds)
 
 
 def say(what: str) -> None:

@@ -1,8 +1,7 @@
 """Nodes that join at once: the agent's own flow in threads, as a process of its own; TPMs are software.
 
 ``python -m bench.joiner``: reads one line of JSON (``Orders``), prints ``ready``, waits for a line, lets every node
-join, and prints one line of JSON (``Outcome``). Runs on the packages that its interpreter has installed, so it drives
-the agent of another commit, too.
+join, and prints one line of JSON (``Outcome``).
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from bench.installed_tpm import software_tpm
-from bench.processes import own_cpu
+from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
@@ -59,14 +57,12 @@ class Node:
     name: str
     provider_id: str
     token: str
-    server: int = 0
-    """Which of the servers."""
 
 
 @dataclass(frozen=True)
 class Orders:
     kind: Kind
-    servers: list[Server]
+    server: Server
     nodes: list[Node]
     at_once: int = 20
     seconds: float = 120.0
@@ -77,7 +73,7 @@ class Orders:
         told = json.loads(line)
         return cls(
             Kind(told["kind"]),
-            [Server(**one) for one in told["servers"]],
+            Server(**told["server"]),
             [Node(**one) for one in told["nodes"]],
             told["at_once"],
             told["seconds"],
@@ -110,7 +106,7 @@ class NoDrafts:
 
 def join(orders: Orders, node: Node, attestor: Attestor | None) -> None:
     """Get one certificate."""
-    server = orders.servers[node.server]
+    server = orders.server
     ca_pem = Path(server.ca_file).read_bytes()
     deadline = Deadline.after(Clock(), orders.seconds)
     login = Credentials(username=f"system:bootstrap:{node.token[:6]}", token=node.token)
@@ -161,16 +157,16 @@ class Crowd:
         self._attestors = {node.number: self._attestor(node) for node in orders.nodes}
 
     def run(self) -> Outcome:
-        before = own_cpu()
+        before = time.process_time()
         with ThreadPoolExecutor(min(self._orders.at_once, len(self._orders.nodes))) as pool:
             list(pool.map(self._join, self._orders.nodes))
-        self.outcome.cpu = own_cpu() - before
+        self.outcome.cpu = time.process_time() - before
         return self.outcome
 
     def _attestor(self, node: Node) -> Attestor | None:
         match self._orders.kind:
             case Kind.TPM:
-                return software_tpm(node.number)
+                return SoftwareAttestor(node.number)
             case Kind.ONE_STEP:
                 return registry.make_attestor(ProviderName("insecure"), {})
             case Kind.IN_TREE:

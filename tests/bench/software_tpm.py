@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 
-from bench.fixed_keys import fixed_key
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
@@ -81,3 +80,11 @@ def _sized_parts(data: bytes) -> list[bytes]:
         parts.append(data[2 : 2 + size])
         data = data[2 + size :]
     return parts
+
+
+def fixed_key(what: str, number: int | None) -> ec.EllipticCurvePrivateKey:
+    """Make the key of a number; None: a new one."""
+    if number is None:
+        return ec.generate_private_key(ec.SECP256R1())
+    drawn = hashlib.sha256(f"{what} {number}".encode()).digest()[:31]  # 31 bytes: below the order of the curve
+    return ec.derive_private_key(int.from_bytes(drawn, "big") + 1, ec.SECP256R1())

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from clouds.cms import tlv
 from nodeattest_controller.model.certificate_authority import (
     CertificateAuthority,
     SubjectAltNames,
@@ -22,7 +23,6 @@ from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, Purpose
-from nodeattest_sandbox.clouds.cms import tlv
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NODE = NodeName("node-0")

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final, cast
 
 import yaml
+from addon_chain import aggregate, is_available
 from aggregation_kit import apply_rights, token_kubeconfig
 from front_kit import LOOPBACK, Authority
 from gateway_kit import NAME, NAMESPACE, FixedEndpoints, LoopThread, certify, front_proxy_flags
 from polling import eventually
 
-from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.service import GatewaySettings

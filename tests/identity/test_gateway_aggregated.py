@@ -13,6 +13,7 @@ from typing import Final, cast
 
 import jwt as pyjwt
 import pytest
+from addon_chain import aggregate, is_available
 from aggregation_kit import PLACES, RBAC, apply_rights, token_kubeconfig
 from front_kit import LOOPBACK, Authority
 from gateway_kit import (
@@ -30,7 +31,6 @@ from gateway_kit import (
 from polling import eventually
 from websockets.sync.client import connect
 
-from bench.addon_chain import aggregate, is_available
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
 from nodeattest_identity.addon.gateway.service import GatewaySettings, UserLimits

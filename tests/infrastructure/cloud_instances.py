@@ -15,10 +15,10 @@ from azure_fleet import AzureFleet
 from gcp_fleet import PROJECT, GcpFleet
 from world import World
 
+from clouds.aws.cloud import SandboxAws
+from clouds.azure.cloud import SandboxAzure
+from clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
-from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 
 
 @dataclass(frozen=True, slots=True)

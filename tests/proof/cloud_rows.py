@@ -21,6 +21,12 @@ from removal import Row
 from tpm_world import SoftTpm
 from worlds import PIN
 
+from clouds import cms
+from clouds.azure.authority import Issuer, signer_of
+from clouds.azure.cloud import SandboxAzure
+from clouds.azure.metadata import Signing
+from clouds.azure.state import SandboxMachine
+from clouds.gcp.cloud import GoogleCloud
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.azure.attested_document import nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
@@ -32,12 +38,6 @@ from nodeattest_providers.oci.verifier import OciSigner
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.protocol import Challenge
 from nodeattest_providers.verifier_interface import AttestedNode, LedgerFacts, NodeRequest
-from nodeattest_sandbox.clouds import cms
-from nodeattest_sandbox.clouds.azure.authority import Issuer, signer_of
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
-from nodeattest_sandbox.clouds.azure.metadata import Signing
-from nodeattest_sandbox.clouds.azure.state import SandboxMachine
-from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 
 OTHERS_ACCOUNT: Final = "999999999999"
 

@@ -21,6 +21,7 @@ from oci_world import OracleCloud
 from parts_rows import Secret, sound_parts
 from removal import Outcome, Row, outcome_of, plain, removed
 
+from clouds.azure.cloud import SandboxAzure
 from nodeattest_controller.controllers.csr import checks as csr_checks
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
@@ -29,7 +30,6 @@ from nodeattest_providers.errors import Check
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import BUILT_IN
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.pki import ClusterPki
 from tools.prove import LEDGER_RUNS
 

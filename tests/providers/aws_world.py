@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from worlds import BOOTSTRAP_GROUPS, FACTS, KEY, PIN, T1
 
+from clouds.cms import Document, aws_form
 from nodeattest_providers import envelope
 from nodeattest_providers.aws.protocol import AwsEvidence, SignedHeaders, sts_request
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
-from nodeattest_sandbox.clouds.cms import Document, aws_form
 
 PROVIDER = ProviderName("aws")
 ZONE = f"{REGION}a"

@@ -9,6 +9,9 @@ from typing import cast
 
 from worlds import FACTS, KEY, PIN, filed
 
+from clouds.azure.cloud import SandboxAzure
+from clouds.azure.metadata import Signing, attested, content_of
+from clouds.azure.state import SandboxMachine
 from nodeattest_providers.azure.attested_document import AzureEvidence, nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Unavailable
@@ -17,9 +20,6 @@ from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.platform import CallOutcome, Platform
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
-from nodeattest_sandbox.clouds.azure.metadata import Signing, attested, content_of
-from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 
 AZURE = ProviderName("azure")
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from nodeattest_sandbox.clouds import cms as write
+from clouds import cms as write
 
 NOW: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
 CONTENT: Final = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'

@@ -25,6 +25,8 @@ from tpm_world import (
     request_of,
 )
 
+from clouds.gcp.cloud import GoogleCloud
+from clouds.gcp.instances import CloudInstance
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.gcp.provider_id import PROVIDER
@@ -34,8 +36,6 @@ from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonV
 from nodeattest_providers.platform import CallOutcome, Platform
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, MachineFacts, NodeRequest
-from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
-from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 
 PROJECT = "fleet-project"
 ZONE = "europe-west4-a"

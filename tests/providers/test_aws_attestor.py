@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clouds.aws.cloud import Instance, SandboxAws
 from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.aws.node.definite_length import to_definite_length
 from nodeattest_providers.aws.node.imds import (
@@ -32,7 +33,6 @@ from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_r
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
-from nodeattest_sandbox.clouds.aws.cloud import Instance, SandboxAws
 
 BINDING = Binding(
     EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)

@@ -14,6 +14,8 @@ import pytest
 import pytest_asyncio
 from azure_world import Calls, document_for, facts_for, request_of, signer_for_cloud, verdict, with_document
 
+from clouds.azure.cloud import SandboxAzure
+from clouds.azure.state import SandboxMachine, Switches
 from nodeattest_providers.azure.api.machines import Machine, Machines
 from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.api.tokens import Tokens
@@ -23,8 +25,6 @@ from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
-from nodeattest_sandbox.clouds.azure.state import SandboxMachine, Switches
 
 
 class Clock:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from test_metadata import answering, serving
 from worlds import PIN
 
+from clouds.azure.authority import Issuer, pem
+from clouds.azure.cloud import SandboxAzure
 from nodeattest_providers.azure.attested_document import nonce_for, parse_attested_document
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.config import WorkloadIdentity, parse_platform, parse_policy
@@ -24,8 +26,6 @@ from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_sandbox.clouds.azure.authority import Issuer, pem
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 
 SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 VM = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/Fleet/providers/Microsoft.Compute/virtualMachines/Worker_1"

@@ -22,6 +22,11 @@ from azure_world import (
 from cryptography import x509
 from worlds import OLD_PIN, PIN
 
+from clouds import cms
+from clouds.azure.authority import Issuer
+from clouds.azure.cloud import SandboxAzure
+from clouds.azure.metadata import Signing, content_of
+from clouds.azure.state import SandboxMachine, Switches
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -29,11 +34,6 @@ from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform, make_signer
 from nodeattest_providers.verifier_interface import LedgerFacts, NodeRequest
-from nodeattest_sandbox.clouds import cms
-from nodeattest_sandbox.clouds.azure.authority import Issuer
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
-from nodeattest_sandbox.clouds.azure.metadata import Signing, content_of
-from nodeattest_sandbox.clouds.azure.state import SandboxMachine, Switches
 
 
 @pytest.fixture(scope="module")

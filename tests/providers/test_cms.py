@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clouds import cms as write
+from clouds.cms import Document, algorithm, attribute, tlv
 from nodeattest_providers import cms
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_sandbox.clouds import cms as write
-from nodeattest_sandbox.clouds.cms import Document, algorithm, attribute, tlv
 
 FORMS = {"azure": made.azure, "aws": made.aws}
 SHA384 = bytes.fromhex("0609608648016503040202")

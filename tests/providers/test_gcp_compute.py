@@ -10,6 +10,7 @@ import pytest
 from gcp_world import ACCOUNT, NAME, PROJECT, ZONE, Calls, cloud_in, instance_of, rsa_tpm
 from tpm_world import SoftTpm
 
+from clouds.gcp.cloud import CloudSwitches, GoogleCloud
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.client import Api
 from nodeattest_providers.gcp.api.compute import Compute
@@ -17,7 +18,6 @@ from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.platform import CallOutcome
-from nodeattest_sandbox.clouds.gcp.cloud import CloudSwitches, GoogleCloud
 
 OTHER = "other-project"
 PLACE = InstanceRef(PROJECT, ZONE, NAME)

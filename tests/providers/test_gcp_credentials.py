@@ -17,14 +17,14 @@ import pytest
 from gcp_world import ACCOUNT, PROJECT, Calls, cloud_in, instance_of
 from tpm_world import SoftTpm
 
+from clouds.gcp.cloud import GoogleCloud
+from clouds.gcp.oauth import TokenServer
+from clouds.serving import Reply, Request, Serving, as_json
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.gcp.api.client import Api
 from nodeattest_providers.gcp.api.tokens import Tokens
 from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.platform import CallOutcome
-from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
-from nodeattest_sandbox.clouds.gcp.oauth import TokenServer
-from nodeattest_sandbox.clouds.serving import Reply, Request, Serving, as_json
 from nodeattest_sandbox.pki import server_tls
 
 

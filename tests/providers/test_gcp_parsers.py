@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tpm_authority import Authority
 from tpm_world import SoftTpm
 
+from clouds.gcp.instances import masked
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.api.instance import (
     FIELDS,
@@ -26,7 +27,6 @@ from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, creden
 from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
-from nodeattest_sandbox.clouds.gcp.instances import masked
 
 # Provider IDs
 

@@ -29,6 +29,8 @@ from gcp_world import (
 )
 from tpm_world import PIN, SoftTpm, parsed, published
 
+from clouds.gcp.cloud import GoogleCloud
+from clouds.gcp.instances import CloudInstance
 from nodeattest_authenticator.enrollment.provider_id import KnowsProviderId
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -38,8 +40,6 @@ from nodeattest_providers.identifiers import EvidenceBlock
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
 from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
-from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
-from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 

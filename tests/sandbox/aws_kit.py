@@ -15,7 +15,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as Keys
 
-from nodeattest_sandbox.clouds.aws.cloud import REGION, Credentials, SandboxAws
+from clouds.aws.cloud import REGION, Credentials, SandboxAws
 
 IDENTITY = b"Action=GetCallerIdentity&Version=2011-06-15"
 

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
-from nodeattest_sandbox.clouds.gcp.instances import CloudInstance, filtered, masked
+from clouds.gcp.cloud import GoogleCloud
+from clouds.gcp.instances import CloudInstance, filtered, masked
 
 READER = "reader@fleet-project.iam.gserviceaccount.com"
 AUDIENCE = "https://oauth2.googleapis.com/token"

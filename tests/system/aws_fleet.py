@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 from world import Agent, Controller, World
 
+from clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
 from nodeattest_controller import configfile
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.clouds.aws.cloud import ACCOUNT, REGION, Instance, SandboxAws
 
 ROLE = "system-nodes"
 TAGS = {"kubernetes.io/cluster/c1": "owned"}

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from world import Agent, World
 
+from clouds.azure.cloud import SandboxAzure
+from clouds.azure.state import SandboxMachine
 from nodeattest_controller import configfile
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
-from nodeattest_sandbox.clouds.azure.state import SandboxMachine
 
 GROUP = "System-RG"
 TAGS = {"cluster": "c1"}

@@ -10,11 +10,11 @@ from itertools import count
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from world import Agent, World
 
+from clouds.gcp.cloud import GoogleCloud
+from clouds.gcp.instances import CloudInstance
 from nodeattest_controller import configfile
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
-from nodeattest_sandbox.clouds.gcp.instances import CloudInstance
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 PROJECT = "system-project"

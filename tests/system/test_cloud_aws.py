@@ -9,8 +9,8 @@ from aws_fleet import AwsFleet, authorized_fleet, platform_calls
 from cryptography import x509
 from world import Controller, World
 
+from clouds.aws.cloud import SandboxAws
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
-from nodeattest_sandbox.clouds.aws.cloud import SandboxAws
 
 
 @pytest.fixture(scope="module")

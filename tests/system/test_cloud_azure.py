@@ -9,8 +9,8 @@ from azure_fleet import AzureFleet
 from cryptography import x509
 from world import Controller, World
 
+from clouds.azure.cloud import SandboxAzure
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
-from nodeattest_sandbox.clouds.azure.cloud import SandboxAzure
 
 
 @pytest.fixture(scope="module")

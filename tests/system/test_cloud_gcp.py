@@ -10,8 +10,8 @@ from cryptography import x509
 from gcp_fleet import PROJECT, GcpFleet
 from world import Controller, World
 
+from clouds.gcp.cloud import GoogleCloud
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
-from nodeattest_sandbox.clouds.gcp.cloud import GoogleCloud
 
 pytestmark = pytest.mark.swtpm
 

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from bench.chaos.certificates import written_certificates
 from bench.chaos.fleet import UNREACHABLE
-from bench.chaos.history import History, LedgerSeen, Write
-from bench.chaos.replicas import Replica
+from bench.chaos.history import History, LedgerSeen, Write, written_certificates
+from bench.chaos.servers import Replica
 from nodeattest_demo.world import NAMESPACE, USER, World
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
@@ -18,11 +17,8 @@ from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane
 
 LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
 WINDOW = 2
 """Seconds of one watch."""
-WRITES = frozenset({"create", "update", "patch"})
-SUCCESS = range(200, 300)
 
 
 class Collector:
@@ -41,14 +37,19 @@ class Collector:
         for thread in self._threads:
             thread.start()
 
-    def end(self) -> None:
-        """Read everything once more, and what only the end shows."""
+    def end(self, replicas: list[Replica]) -> None:
+        """Read everything once more, and what only the end shows: the last ledgers, and writes in the audit log."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
         self.sweep()
-        for obj in self._world.management.client().list(LEDGERS):
-            self._history.final_ledgers.append(_ledger(obj))
+        self._history.final_ledgers += [_ledger(obj) for obj in self._world.management.client().list(LEDGERS)]
+        names = {replica.address: replica.name for replica in replicas}
+        for entry in self._world.management.requests():
+            what = write_of(entry)
+            if what and entry.user == USER and entry.source in names:
+                moments = (datetime.fromisoformat(each).timestamp() for each in (entry.received, entry.completed))
+                self._history.writes.append(Write(names[entry.source], what, *moments))
 
     def sweep(self) -> None:
         """Read everything that is there now."""
@@ -57,24 +58,13 @@ class Collector:
         for obj in self._world.management.client().list(LEDGERS):
             self._add_ledger(obj)
 
-    def read_audit_logs(self, replicas: list[Replica]) -> None:
-        """Take the replicas' writes from both audit logs."""
-        names = {replica.address: replica.name for replica in replicas}
-        for plane in (self._world.management, self._world.workload):
-            for entry in plane.requests():
-                what = write_of(entry)
-                if what and entry.user == USER and entry.source in names:
-                    moments = (datetime.fromisoformat(each).timestamp() for each in (entry.received, entry.completed))
-                    self._history.writes.append(Write(names[entry.source], what, *moments))
-
     def _follow(self, plane: ControlPlane, path: str, add: Callable[[JsonObject], None]) -> None:
         version = ""
         while not self._stop.is_set():
             try:
                 client = plane.client(timeout=WINDOW + 10.0)
                 if not version:
-                    listed = client.get(path)
-                    version = text(listed, "metadata", "resourceVersion")
+                    version = text(client.get(path), "metadata", "resourceVersion")
                     for obj in client.list(path):
                         add(obj)
                 for event in client.watch(path, WINDOW, resourceVersion=version):
@@ -107,12 +97,6 @@ def _ledger(obj: JsonObject) -> LedgerSeen:
 
 def write_of(entry: AuditEntry) -> str:
     """Name a successful write that only the leader makes, or that makes a leader; others are empty."""
-    if entry.verb not in WRITES or entry.code not in SUCCESS:
+    if entry.verb not in {"create", "update", "patch"} or entry.code not in range(200, 300):
         return ""
-    if entry.resource == "leases":
-        return "lease"
-    if entry.resource == "machineattestations":
-        return "ledger"
-    if entry.resource == "certificatesigningrequests":
-        return {"approval": "approval", "status": "certificate"}.get(entry.subresource, "")
-    return ""
+    return {"leases": "lease", "machineattestations": "ledger"}.get(entry.resource, "")

@@ -6,8 +6,7 @@ Every call is repeated until it succeeds or the run ends, as Cluster API's contr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import TypeVar
@@ -15,7 +14,6 @@ from typing import TypeVar
 from bench.chaos.history import Truth
 from nodeattest_demo.world import CLUSTER, NAMESPACE, World, new_token
 from nodeattest_parsing.objects import text
-from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_machine
@@ -25,7 +23,6 @@ T = TypeVar("T")
 RETRY = 1.0
 """Seconds between two tries of a write."""
 CONFLICT = 409
-NODES = "/api/v1/nodes"
 UNREACHABLE = (OSError, HTTPException, ApiRefusal, ValueError)
 """What a client raises while a server is down, starts, or ends in the middle of an answer."""
 
@@ -128,37 +125,3 @@ def _unless_there(act: Callable[[], object]) -> None:
     except ApiRefusal as refusal:
         if refusal.code != CONFLICT:
             raise
-
-
-class ClusterApi:
-    """What Cluster API and kubelets do besides: a Node for each machine that joined, and its name in the Machine."""
-
-    def __init__(self, fleet: Fleet, joined: Callable[[], Iterable[str]]) -> None:
-        """``joined``: the nodes whose kubelets run."""
-        self._fleet, self._joined = fleet, joined
-
-    def reconcile(self) -> None:
-        """Create Nodes that are missing, and write each Machine's nodeRef; what fails is done the next time."""
-        with suppress(*UNREACHABLE):
-            self._create_nodes()
-            self._write_references()
-
-    def _create_nodes(self) -> None:
-        client = self._fleet.world.workload.client(timeout=5.0)
-        there = {text(node, "metadata", "name") for node in client.list(NODES)}
-        for name in set(self._joined()) - there:
-            spec: JsonObject = {"providerID": self._fleet.machines[name].truth.provider_id}
-            client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
-
-    def _write_references(self) -> None:
-        world = self._fleet.world
-        nodes = {text(node, "spec", "providerID"): node for node in world.workload.client(timeout=5.0).list(NODES)}
-        client = world.management.client(timeout=5.0)
-        path = f"/apis/{text(world.cluster, 'apiVersion')}/namespaces/{NAMESPACE}/machines"
-        for machine in client.list(path):
-            node = nodes.get(text(machine, "spec", "providerID"))
-            uid = text(node, "metadata", "uid") if node is not None else ""
-            if node is not None and text(machine, "status", "nodeRef", "uid") != uid:
-                name = text(node, "metadata", "name")
-                reference: JsonObject = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
-                client.patch(f"{path}/{text(machine, 'metadata', 'name')}/status", {"status": {"nodeRef": reference}})

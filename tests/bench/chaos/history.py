@@ -1,4 +1,4 @@
-"""What a run has seen: requests, certificates, ledgers, the controller's writes, nodes and conditions. Values only."""
+"""What a run has seen: requests, certificates, ledgers, the controller's writes, and nodes. Values only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from bench.chaos.certificates import Signed, signed_certificate
+from nodeattest_controller.model import attestation
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
@@ -67,6 +68,16 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Signed:
+    """One certificate as somebody holds it."""
+
+    where: str
+    node: str
+    spki: str
+    serial: str
+
+
+@dataclass(frozen=True)
 class LedgerSeen:
     """One version of one MachineAttestation."""
 
@@ -82,7 +93,7 @@ class Write:
 
     replica: str
     what: str
-    """``lease``, ``ledger``, ``approval``, ``certificate``."""
+    """``lease`` or ``ledger``."""
     received: float
     """Unix time at which the API server got the request."""
     completed: float
@@ -99,17 +110,6 @@ class Loss:
     restored: float
 
 
-@dataclass(frozen=True)
-class ConditionSeen:
-    """A condition at the end, what it says and what is so."""
-
-    subject: str
-    kind: str
-    status: str
-    expected: frozenset[str]
-    """Statuses that are true here."""
-
-
 @dataclass
 class History:
     """Everything that a run has seen."""
@@ -124,15 +124,12 @@ class History:
     """By the request's UID, then by the SHA-256 of the bytes: two entries are two certificates of one request."""
     seen_at: dict[str, tuple[float, str]] = field(default_factory=dict[str, tuple[float, str]])
     """When a serial number was seen first (Unix time), and whose it is."""
-    valid_until: dict[str, float] = field(default_factory=dict[str, float])
-    """By node: the end of its last certificate (Unix time)."""
     ledgers: set[LedgerSeen] = field(default_factory=set[LedgerSeen])
     final_ledgers: list[LedgerSeen] = field(default_factory=list[LedgerSeen])
     writes: list[Write] = field(default_factory=list[Write])
     losses: list[Loss] = field(default_factory=list[Loss])
     ends: dict[str, str] = field(default_factory=dict[str, str])
     """By node: what is wrong with its credential at the end, or an empty string."""
-    conditions: list[ConditionSeen] = field(default_factory=list[ConditionSeen])
 
     def add_request(self, csr: JsonObject, at: float) -> None:
         """Note a request, and its certificate if it has one."""
@@ -145,8 +142,6 @@ class History:
             found = signed_certificate(text(csr, "metadata", "name"), pem)
             self.certificates.setdefault(uid, {})[hashlib.sha256(pem).hexdigest()] = found
             self.seen_at.setdefault(found.serial, (at, node_of(found)))
-            end = x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
-            self.valid_until[node_of(found)] = max(end, self.valid_until.get(node_of(found), 0.0))
 
 
 def node_of(signed: Signed) -> str:
@@ -204,3 +199,20 @@ def all_certificates(history: History) -> Iterable[Signed]:
         yield from found.values()
     for ledger in history.ledgers:
         yield from ledger.certificates
+
+
+def written_certificates(obj: JsonObject) -> list[Signed]:
+    """Return the certificates of a MachineAttestation, and the keys that it remembers."""
+    read = attestation.parse_attestation(obj)
+    found = [signed_certificate(read.name, entry.certificate.encode()) for entry in read.issued]
+    for entry, one in zip(read.issued, found, strict=True):
+        assert (entry.spki, int(entry.serial, 16)) == (one.spki, int(one.serial, 16)), "the ledger's own words differ"
+    return found + [Signed(read.name, "", key.spki, key.serial) for key in read.retired]
+
+
+def signed_certificate(where: str, pem: bytes) -> Signed:
+    """Read a certificate in PEM."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    node = str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+    return Signed(where, node, "sha256:" + hashlib.sha256(spki).hexdigest(), f"{certificate.serial_number:x}")

@@ -1,260 +1,232 @@
-"""One run: clusters, replicas, nodes, attackers and faults; then a quiet time, and the laws."""
+"""``python -m bench chaos``: a seeded schedule of faults beside joins and attacks, then a quiet time, and the laws."""
 
 from __future__ import annotations
 
+import argparse
+import os
 import shutil
+import signal
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
-from bench.chaos.attackers import Attackers
+from bench.burst import BenchEnvironment, say, start_environment
 from bench.chaos.checker import Verdict, check
 from bench.chaos.collector import Collector
-from bench.chaos.faults import Injected, Injector, every, say
-from bench.chaos.fleet import ClusterApi, Fleet
-from bench.chaos.history import ConditionSeen, History
-from bench.chaos.nodes import Nodes, Probes
-from bench.chaos.replicas import Replicas, through
-from bench.chaos.schedule import Kind, plan
-from bench.environment import BenchEnvironment, start_environment
-from bench.figures import Figure
-from nodeattest_demo.world import CLUSTER, NAMESPACE, USER, Tools
-from nodeattest_parsing.objects import condition, items, text
-from nodeattest_parsing.values import JsonObject
+from bench.chaos.fleet import UNREACHABLE, Fleet
+from bench.chaos.history import History, Loss
+from bench.chaos.nodes import Crowd
+from bench.chaos.servers import Link, Mode, Replica, revive, start_replicas
+from nodeattest_demo.world import Tools
+from nodeattest_parsing.objects import text
+from nodeattest_sandbox.control_plane import ControlPlane
 
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
 QUIET = 420.0
 """Seconds after the last fault for all to be right again: longer than the agent's longest back-off, 5 minutes."""
-STALE = 90.0
-"""Seconds that a condition may be late: it is derived once a minute and after changes."""
-POLICIES = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/nodeattestationpolicies"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the command line says."""
+class Kind(StrEnum):
+    """What goes wrong; a value that begins with a Mode is one of a link."""
 
-    seconds: float
-    seed: int
-    nodes: int
+    KILL_REPLICA = "replica killed (SIGKILL)"
+    STOP_REPLICA = "replica stopped longer than its Lease (SIGSTOP)"
+    DROP_MANAGEMENT = f"{Mode.DROP}: replica and management cluster"
+    HANG_MANAGEMENT = f"{Mode.HANG}: replica and management cluster"
+    RESET_MANAGEMENT = f"{Mode.RESET}: replica and management cluster"
+    ANSWERS_MANAGEMENT = f"{Mode.ANSWERS}: replica and management cluster"
+    DROP_WORKLOAD = f"{Mode.DROP}: workload cluster"
+    HANG_WORKLOAD = f"{Mode.HANG}: workload cluster"
+    RESET_WORKLOAD = f"{Mode.RESET}: workload cluster"
+    ANSWERS_WORKLOAD = f"{Mode.ANSWERS}: workload cluster"
+    KILL_MANAGEMENT = "management API server killed (SIGKILL)"
+    KILL_WORKLOAD = "workload API server killed (SIGKILL)"
+    ETCD_MANAGEMENT = "management etcd killed (SIGKILL)"
+    ETCD_WORKLOAD = "workload etcd killed (SIGKILL)"
+    RESTORE_MANAGEMENT = "management etcd set back to a snapshot"
+    RESTORE_WORKLOAD = "workload etcd set back to a snapshot"
+
+
+RESTORES = (Kind.RESTORE_MANAGEMENT, Kind.RESTORE_WORKLOAD)
+
+
+def plan(seed: int, faults: int, kinds: tuple[Kind, ...] = tuple(Kind)) -> list[Kind]:
+    """Order faults: every kind once, in a drawn order, before any comes again; restores, which need snapshots, last."""
+    random, found = Random(seed), list[Kind]()
+    while len(found) < faults:
+        order = [kind for kind in kinds if kind not in RESTORES]
+        random.shuffle(order)
+        found += [*order, *(kind for kind in RESTORES if kind in kinds)]
+    return found[:faults]
+
+
+@dataclass
+class Injector:
+    """Holds everything that can be broken."""
+
+    env: BenchEnvironment
+    replicas: list[Replica]
+    workload: Link
+    fleet: Fleet
+    collector: Collector
+    history: History
     lease: int
-    kinds: tuple[Kind, ...]
-    lifetime: str = "6m"
-    logs: Path | None = None
+    age: float
+    """Seconds that a snapshot is old when it is restored."""
+    faults: list[tuple[Kind, float, float]] = field(default_factory=list[tuple[Kind, float, float]])
+    """Each with its beginning and end, Unix time."""
+    _snapshots: dict[str, list[tuple[float, Path]]] = field(
+        default_factory=lambda: defaultdict[str, list[tuple[float, Path]]](list)
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def slot(self) -> float:
-        """Seconds from one fault to the next."""
-        return self.lease * 3.5 + 5
+    def inject(self, kind: Kind, *, on_leader: bool) -> None:
+        world, leader = self.env.world, self._leader()
+        replica = leader if on_leader else next(one for one in self.replicas if one is not leader)
+        plane = world.management if "MANAGEMENT" in kind.name else world.workload
+        began = time.time()
+        say(f"{kind}: {replica.name}")
+        match kind.name.partition("_")[0]:
+            case "RESTORE":
+                self._restore(plane)
+            case "ETCD":
+                self._kill(plane, "etcd")
+            case "KILL" if kind is not Kind.KILL_REPLICA:
+                self._kill(plane, "kube-apiserver")
+            case "KILL":
+                replica.send(signal.SIGKILL)
+            case "STOP":
+                replica.send(signal.SIGSTOP)
+                time.sleep(self.lease * 1.7)
+                replica.send(signal.SIGCONT)
+            case _:
+                link = replica.management if plane is world.management else self.workload
+                link.set(Mode(kind.partition(":")[0]))
+                time.sleep(self.lease * 1.7)
+                link.set(Mode.OPEN)
+        self.faults.append((kind, began, time.time()))
 
-    @property
-    def age(self) -> float:
-        """Seconds that are lost when a control plane is set back: 5 minutes of 30."""
-        return min(300.0, self.seconds / 6)
+    def _leader(self) -> Replica:
+        holder = ""
+        with suppress(*UNREACHABLE):
+            holder = text(self.env.world.management.client(timeout=5.0).get(LEASE), "spec", "holderIdentity")
+        return next((one for one in self.replicas if one.leads(holder)), self.replicas[0])
+
+    def _kill(self, plane: ControlPlane, part: str) -> None:
+        with self._lock:  # no snapshot while there is a process less
+            os.kill(plane.pids[part], signal.SIGKILL)
+            time.sleep(self.lease / 3)
+            revive(plane, (part,))
+
+    def snapshot(self) -> None:
+        """Take a snapshot of each control plane, as a storage system does: etcd's folder at one moment."""
+        for plane in (self.env.world.management, self.env.world.workload):
+            with self._lock, suppress(OSError):
+                target = self.env.directory / "snapshots" / f"{plane.name}-{time.time():.0f}"
+                os.kill(plane.pids["etcd"], signal.SIGSTOP)
+                try:
+                    shutil.copytree(plane.etcd_directory, target)
+                finally:
+                    os.kill(plane.pids["etcd"], signal.SIGCONT)
+                self._snapshots[plane.name].append((time.time(), target))
+
+    def _restore(self, plane: ControlPlane) -> None:
+        with self._lock:
+            old = [one for one in self._snapshots[plane.name] if one[0] <= time.time() - self.age]
+            if not old:
+                say("left out: no snapshot is old enough")
+                return
+            taken, folder = old[-1]
+            self.collector.sweep()
+            for part in ("kube-apiserver", "etcd"):
+                os.kill(plane.pids[part], signal.SIGKILL)
+                while Path(f"/proc/{plane.pids[part]}").exists():
+                    time.sleep(0.05)
+            shutil.rmtree(plane.etcd_directory)
+            shutil.copytree(folder, plane.etcd_directory)
+            self._snapshots[plane.name] = [one for one in self._snapshots[plane.name] if one[0] <= taken]
+            say(f"{time.time() - taken:.0f} s are lost")
+            revive(plane)
+            self.history.losses.append(Loss(plane.name, taken, time.time()))
+        self.fleet.register_again()
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a run found."""
-
-    verdicts: list[Verdict]
-    faults: list[Injected]
-    figures: list[Figure]
-
-
-def chaos(tools: Tools, options: Plan) -> Result:
-    """Run it."""
-    history = History()
-    stop = threading.Event()
+def main(arguments: list[str], tools: Tools) -> int:
+    """Run it; the exit status is 1 if a law was broken."""
+    parser = argparse.ArgumentParser(prog="python -m bench chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0, help="of faults (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="draws order and targets of the faults (%(default)s)")
+    parser.add_argument("--lease", type=int, default=6, help="leaseDuration in seconds (%(default)s)")
+    parser.add_argument("--only", action="append", choices=[kind.name for kind in Kind], help="these faults only")
+    options = parser.parse_args(arguments)
+    if tools.assets is None:
+        parser.error("set KUBEBUILDER_ASSETS: API servers and etcd that can be killed are real ones")
+    slot, seconds = options.lease * 3.5 + 5, options.minutes * 60
+    kinds = tuple(Kind[name] for name in options.only) if options.only else tuple(Kind)
+    history, stop = History(), threading.Event()
     with start_environment(tools, controller=False) as env, ExitStack() as stack:
-        world = env.world
-        if "etcd" not in world.management.pids:
-            raise SystemExit(
-                f"chaos: {world.version} as built here dies of custom resources; a management cluster needs them"
-            )
-        if options.logs is not None:
-            stack.callback(_keep_logs, env.directory, options.logs)
-        world.management.client().patch(f"{POLICIES}/{CLUSTER}", {"spec": {"certificateLifetime": options.lifetime}})
-        replicas = Replicas(world, env.directory, tools, lease=options.lease)
-        stack.callback(replicas.close)
-        _lead_through(env, replicas)
-        fleet = Fleet(world, stop)
-        nodes = Nodes(env, fleet, history, beat=5.0)
-        stack.callback(nodes.unmount)
+        replicas, workload = start_replicas(env.world, env.directory, tools, options.lease)
+        for replica in replicas:
+            stack.callback(replica.close)
+        fleet, collector = Fleet(env.world, stop), Collector(env.world, history)
+        crowd = Crowd(fleet, history)
         stack.callback(stop.set)
-        collector = Collector(world, history)
-        probes = Probes(env, fleet, history, gap=2.0)
-        attackers = Attackers(env, fleet, history, gap=4.0)
-        injector = Injector(env, replicas, nodes, fleet, collector, history, options.lease, options.age)
-        _publish_cluster_info(env)
+        age = min(300.0, seconds / 6)
+        injector = Injector(env, replicas, workload, fleet, collector, history, options.lease, age)
         collector.begin()
-        replicas.begin()
-        every(2.0, ClusterApi(fleet, lambda: list(nodes.kubelets)).reconcile, stop)
-        attackers.begin()
-        probes.begin()
-        say("replicas, attackers and first nodes begin")
-        nodes.add(1, options.nodes // 2)
-        _await(lambda: len(nodes.kubelets) == options.nodes // 2, "the first nodes")
-        began = time.monotonic()
-        snapshots = every(options.age / 3, injector.snapshot, probes.last)
-        later = threading.Thread(target=_add_later, args=(nodes, options, probes.last), daemon=True)
-        later.start()
-        injector.run(plan(options.seed, seconds=options.seconds, slot=options.slot, kinds=options.kinds), began)
-        time.sleep(max(0.0, began + options.seconds - time.monotonic()))
+        crowd.begin()
+        snapshots = threading.Thread(target=_repeat, args=(injector.snapshot, age / 3, crowd.last), daemon=True)
+        snapshots.start()
+        random, began = Random(options.seed), time.monotonic()
+        for number, kind in enumerate(plan(options.seed, int(seconds / slot), kinds)):
+            time.sleep(max(0.0, began + slot * (number + 0.5) - time.monotonic()))
+            injector.inject(kind, on_leader=random.random() < 0.75)
         say("faults are over")
-        probes.last.set()
-        later.join()
+        crowd.last.set()
         snapshots.join()
-        ended = time.time()
-        _settle(env, nodes, history, ended)
+        _settle(history)
         stop.set()
-        for part in (attackers, probes, nodes, collector):
-            part.end()
-        collector.read_audit_logs(replicas.replicas)
-        figures = _figures(options, history, injector.done, (nodes, probes, attackers, replicas))
-        return Result(check(history), injector.done, figures)
+        crowd.end()
+        collector.end(replicas)
+        print(show(history, injector.faults, crowd, check(history)))
+        return 1 if any(verdict.violations for verdict in check(history)) else 0
 
 
-def _publish_cluster_info(env: BenchEnvironment) -> None:
-    """Create what kubeadm creates last, so that automatic approval is known to be closed."""
-    meta: JsonObject = {"name": "cluster-info", "namespace": "kube-public"}
-    body: JsonObject = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"kubeconfig": "{}"}}
-    env.world.workload.client().create("/api/v1/namespaces/kube-public/configmaps", body)
+def _repeat(act: Callable[[], None], seconds: float, stop: threading.Event) -> None:
+    while not stop.wait(seconds):
+        act()
 
 
-def _lead_through(env: BenchEnvironment, replicas: Replicas) -> None:
-    """Let the workload cluster's kubeconfig lead through the link."""
-    workload = env.world.workload
-    document = workload.client_kubeconfig(USER).read_text(encoding="utf-8")
-    body: JsonObject = {"stringData": {"value": through(document, workload.server, replicas.workload)}}
-    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-kubeconfig"
-    env.world.management.client().patch(secret, body)
-
-
-def _add_later(nodes: Nodes, options: Plan, last: threading.Event) -> None:
-    """Let the other half of the machines join one by one, while faults happen."""
-    rest = options.nodes - options.nodes // 2
-    for number in range(rest):
-        if last.wait(options.seconds / (rest + 1)):
-            return
-        nodes.add(1 + options.nodes // 2 + number, 1)
-
-
-def _await(done: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, f"{what} were not there after {seconds:.0f} s"
-        time.sleep(0.2)
-
-
-def _settle(env: BenchEnvironment, nodes: Nodes, history: History, ended: float) -> None:
-    """Wait until all is well, and note what is not when the time is over."""
+def _settle(history: History) -> None:
+    """Wait until every node has joined, or long enough."""
     end = time.monotonic() + QUIET
-    while True:
-        for name in [
-            one for one, truth in list(history.machines.items()) if truth.joins and not one.startswith("probe-")
-        ]:
-            renewed = any(at > ended and node == name for at, node in list(history.seen_at.values()))
-            history.ends[name] = nodes.state(name, since=ended) or ("" if renewed else "it has not renewed since")
-        history.conditions = _conditions(env, history)
-        wrong = [name for name, said in history.ends.items() if said]
-        untrue = [one for one in history.conditions if one.status not in one.expected]
-        if not wrong and not untrue:
-            return
-        if time.monotonic() > end:
-            say(f"not well after {QUIET:.0f} s: {wrong[:5]} {untrue[:5]}")
-            return
-        time.sleep(2.0)
+    while any([*history.ends.values()]) and time.monotonic() < end:
+        time.sleep(1.0)
 
 
-def _conditions(env: BenchEnvironment, history: History) -> list[ConditionSeen]:
-    client = env.world.management.client()
-    base = f"/apis/{text(env.world.cluster, 'apiVersion')}/namespaces/{NAMESPACE}"
-    true, never = frozenset({"True"}), frozenset({"False", "Unknown", ""})
-    found = [
-        _seen(client.get(f"{base}/clusters/{CLUSTER}"), f"Cluster {CLUSTER}", "SideDoorsClosed", true),
-        _seen(client.get(f"{POLICIES}/{CLUSTER}"), f"policy {CLUSTER}", "Ready", true),
+def show(history: History, faults: list[tuple[Kind, float, float]], crowd: Crowd, verdicts: list[Verdict]) -> str:
+    """Write what happened, the longest pause of issuing by kind of fault, and verdicts."""
+    waits = sorted(crowd.joined)
+    lines = [
+        f"{len(waits)} joins: median {waits[len(waits) // 2]:.2f} s, longest {waits[-1]:.0f} s",
+        f"{len(crowd.failures)} joins failed and were repeated; {crowd.attacks} attacks",
+        f"{len(history.requests)} requests; {len(history.seen_at)} certificates",
     ]
-    nodes = {f"{CLUSTER}-{name}": truth for name, truth in history.machines.items()}
-    for machine in client.list(f"{base}/machines"):
-        truth = nodes.get(text(machine, "metadata", "name"))
-        if truth is None:
-            continue
-        left = history.valid_until.get(truth.node, 0.0) - time.time()
-        if abs(left) > STALE:  # one whose certificate ends about now may say either
-            found.append(_seen(machine, f"Machine of {truth.node}", "NodeAttested", true if left > 0 else never))
-    return found
-
-
-def _seen(obj: JsonObject, subject: str, kind: str, expected: frozenset[str]) -> ConditionSeen:
-    conditions = [*items(obj, "status", "conditions"), *items(obj, "status", "v1beta2", "conditions")]
-    found = condition(conditions, kind)
-    return ConditionSeen(subject, kind, str(found["status"]) if found else "", expected)
-
-
-def _keep_logs(directory: Path, target: Path) -> None:
-    patterns = ("replica-*/*.log", "nodes/*/var/lib/*/renewal.log", "management/*.log", "workload/*.log")
-    for log in (found for pattern in patterns for found in directory.glob(pattern)):
-        kept = target / "-".join(log.relative_to(directory).parts)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(log, kept)
-
-
-def _figures(
-    options: Plan,
-    history: History,
-    faults: list[Injected],
-    parts: tuple[Nodes, Probes, Attackers, Replicas],
-) -> list[Figure]:
-    nodes, probes, attackers, replicas = parts
-    issued = Counter(node for _, node in history.seen_at.values())
-    real = {name for name, truth in history.machines.items() if truth.joins and not name.startswith("probe-")}
-    renewals = sum(count - 1 for name, count in issued.items() if name in real)
-    waits = sorted(seconds for _, seconds in probes.joined)
-    tried = ", ".join(f"{count} {what}" for what, count in attackers.outcomes.most_common())
-    ends = sum(len(replica.ends) for replica in replicas.replicas)
-    lost = {name: kubelet.diary.lost for name, kubelet in nodes.kubelets.items() if kubelet.diary.lost}
-    told = "; ".join(f"{name} {said[0]}, {len(said)} times" for name, said in sorted(lost.items()))
-    return [
-        Figure(
-            "faults injected", len(faults), "", "", f"{len({one.kind for one in faults})} kinds, seed {options.seed}"
-        ),
-        Figure("nodes that joined and live on", len(nodes.kubelets), f"of {len(real)}", "", "agent, TPM and kubelet"),
-        Figure("nodes that were for a moment without a credential", len(lost), "", "", told),
-        Figure("renewals", renewals, "", "", f"certificates of {options.lifetime}"),
-        Figure("further joins", len(waits), "", "", f"median {_at(waits, 0.5):.2f} s, longest {_at(waits, 1):.0f} s"),
-        Figure("joins that failed and were repeated", len(probes.failures), "", "", ""),
-        Figure("certificates", len(history.seen_at), "", "", f"of {len(history.requests)} requests"),
-        Figure("attacks", sum(attackers.outcomes.values()), "", "", tried),
-        Figure("replicas that ended and were started again", ends, "", "", "killed, or without a Lease"),
-        *pauses(history, faults),
-    ]
-
-
-def _at(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
-def pauses(history: History, faults: list[Injected]) -> list[Figure]:
-    """For each kind of fault: the longest time without a new certificate, from its beginning to the next fault."""
     moments = sorted(at for at, _ in history.seen_at.values())
-    longest = defaultdict[Kind, float](float)
-    after = defaultdict[Kind, float](float)
-    counted = Counter(one.kind for one in faults)
-    for number, one in enumerate(faults):
-        until = faults[number + 1].began if number + 1 < len(faults) else one.ended + 30.0
-        inside = [one.began, *(at for at in moments if one.began < at < until), until]
-        longest[one.kind] = max(longest[one.kind], *(b - a for a, b in pairwise(inside)))
-        next_one = next((at for at in moments if at > one.ended), until)
-        after[one.kind] = max(after[one.kind], next_one - one.ended)
-    return [
-        Figure(
-            kind, longest[kind], "s", "", f"longest pause; {after[kind]:.1f} s after it ended; {counted[kind]} times"
-        )
-        for kind in Kind
-        if kind in counted
-    ]
+    for number, (kind, began, ended) in enumerate(faults):
+        until = faults[number + 1][1] if number + 1 < len(faults) else ended + 30.0
+        inside = [began, *(at for at in moments if began < at < until), until]
+        lines.append(f"{kind}: the longest pause was {max(b - a for a, b in pairwise(inside)):.1f} s")
+    for one in verdicts:
+        word = "BROKEN" if one.violations else "holds"
+        lines.append(f"{word}: {one.law} ({one.checked} checked, {len(one.unknown)} unknown)")
+        lines += [f"  {said}" for said in one.violations[:10]]
+        lines += [f"  unknown: {said}" for said in one.unknown[:3]]
+    return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""One node alone: a cold TPM join, and the credential that kubelet asks for, beside an idle interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.burst import BenchEnvironment, start_environment
+from bench.report import Case
+from nodeattest_demo.machines import TpmDemoPlatform, call_plugin, node_kubeconfig, write_private_file
+from nodeattest_demo.world import DemoMachine, Tools, provision
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.objects import items, mapping, strings, text
+
+IDLE = (sys.executable, "-I", "-c", "pass")
+"""An interpreter that does nothing: what any Python program takes here."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds of one process."""
+
+    wall: float
+    cpu: float
+    """User and system."""
+
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        return {"wall": 1000 * self.wall, "cpu": 1000 * self.cpu}
+
+
+def new_machine(env: BenchEnvironment, number: int) -> DemoMachine:
+    return provision(env.world, number, TpmDemoPlatform(env.directory, env.stack).create_machine(number))
+
+
+def new_machines(env: BenchEnvironment, count: int) -> list[DemoMachine]:
+    """Make several; most of the time goes into the making of their TPMs."""
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(partial(new_machine, env), range(count)))
+
+
+def root_of(env: BenchEnvironment, machine: DemoMachine) -> Path:
+    return env.directory / "nodes" / machine.identity.node
+
+
+def cold_join(env: BenchEnvironment, machine: DemoMachine) -> Taken:
+    root = root_of(env, machine)
+    token = root / "token"
+    (root / "var").mkdir(parents=True)
+    write_private_file(token, machine.token)
+    flags = {
+        "server": env.world.workload.server,
+        "ca-file": env.world.workload.ca_certificate,
+        "token-file": token,
+        "provider": "tpm",
+        "tcti": machine.attestor.settings["tcti"],
+        "node-name": machine.identity.node,
+        "provider-id": machine.identity.provider_id,
+        "config": root / "etc/kubelet-authenticator.json",
+        "cache-dir": root / "var/cache",
+        "kubeconfig": node_kubeconfig(root),
+    }
+    command = [str(env.tools.agent), "join", *(f"--{name}={value}" for name, value in flags.items())]
+    return taken_by(command, installed(root.parent))
+
+
+def installed(cache: Path) -> dict[str, str]:
+    """Let Python keep its byte code, as beside an installed wheel; the first, uncounted join writes it."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return environment | {"PYTHONPYCACHEPREFIX": str(cache / "pycache")}
+
+
+def warm_call(env: BenchEnvironment, machine: DemoMachine) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment with which kubelet asks a node that has joined."""
+    root = root_of(env, machine)
+    call_plugin(env.children, node_kubeconfig(root))  # fills the warm answer
+    document = parse_json(node_kubeconfig(root).read_bytes())
+    plugin = mapping(items(document, "users")[0], "user", "exec")
+    cluster = mapping(items(document, "clusters")[0], "cluster")
+    info = {
+        "kind": "ExecCredential",
+        "apiVersion": text(plugin, "apiVersion"),
+        "spec": {"cluster": cluster, "interactive": False},
+    }
+    command = [text(plugin, "command"), *strings(plugin, "args")]
+    return command, {**installed(root.parent), "KUBERNETES_EXEC_INFO": json.dumps(info)}
+
+
+def taken_by(command: Sequence[str], environment: Mapping[str, str]) -> Taken:
+    """Run a program to its end, which must be a good one."""
+    start = time.perf_counter()
+    pid = os.posix_spawn(command[0], list(command), environment, file_actions=[_silence(1)])
+    _, status, usage = os.wait4(pid, 0)
+    wall = time.perf_counter() - start
+    assert os.waitstatus_to_exitcode(status) == 0, f"{' '.join(command[:2])} failed"
+    return Taken(wall, usage.ru_utime + usage.ru_stime)
+
+
+def _silence(descriptor: int) -> tuple[int, int, str, int, int]:
+    return (os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_WRONLY, 0)
+
+
+def measure(tools: Tools, count: int, settle: int) -> list[Case]:
+    """Let one node after the other join, in turns with the warm credential and an interpreter that does nothing."""
+    cold, warm, idle = Case("cold"), Case("warm"), Case("idle")
+    with start_environment(tools) as env:
+        first, *machines = new_machines(env, 1 + count)
+        cold_join(env, first)  # writes byte code; the controller looks up the kinds of the infrastructure
+        call, environment = warm_call(env, first)
+        taken_by(call, environment)
+        time.sleep(settle)
+        for machine in machines:
+            cold.add(**cold_join(env, machine).milliseconds)
+            for _ in range(3):
+                warm.add(**taken_by(call, environment).milliseconds)
+                idle.add(**taken_by(IDLE, environment).milliseconds)
+    cold.notes["excludes"] = "the boot, kubelet; the TPM is swtpm on the same machine; the AK is made at each join"
+    warm.notes["excludes"] = "kubelet's own part of the call"
+    return [cold, warm, idle]

@@ -1,0 +1,289 @@
+"""What a run measured, how it is kept, and the generated parts of docs/performance.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from operator import ge, le
+from pathlib import Path
+from statistics import median
+
+from bench.burst import first_line
+from nodeattest_sandbox.control_plane import version
+from tools.markdown_tables import table
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "performance.md"
+
+DASH = "\u2013"
+"""An en dash: between two ends, and where nothing was measured."""
+NOTHING = DASH
+TIMES = "\u00d7"
+
+
+def number(value: float) -> str:
+    """Write three digits, or all before the point."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def spread(samples: Sequence[float] | None, unit: str = "") -> str:
+    """Write the median, and the least and the greatest of several samples."""
+    if not samples:
+        return NOTHING
+    ends = f" ({number(min(samples))}{DASH}{number(max(samples))})" if len(samples) > 1 else ""
+    return f"{number(median(samples))}{f' {unit}' if unit else ''}{ends}"
+
+
+def times(value: float | None) -> str:
+    """Write a ratio."""
+    return NOTHING if value is None else f"{number(value)} {TIMES}"
+
+
+def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """Divide pair by pair; a pair whose second figure is 0 has no ratio."""
+    return [above / below for above, below in zip(over, under, strict=True) if below]
+
+
+def replaced(page: str, name: str, generated: str) -> str:
+    """Put a generated part between its two marks."""
+    begin, end = marks(name)
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no part {name!r}: it needs the lines {begin!r} and {end!r}")
+    return f"{before}{begin}\n\n{generated.strip()}\n\n{end}{after}"
+
+
+def marks(name: str) -> tuple[str, str]:
+    return f"<!-- begin {name}: written by make bench -->", f"<!-- end {name} -->"
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Break a line of a page."""
+    return textwrap.wrap(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+@dataclass
+class Case:
+    """One case: samples by key, each in the unit that the page writes beside it."""
+
+    name: str
+    samples: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, **values: float) -> None:
+        for key, value in values.items():
+            self.samples.setdefault(key, []).append(value)
+
+    def median(self, key: str) -> float | None:
+        found = self.samples.get(key)
+        return median(found) if found else None
+
+
+@dataclass
+class Run:
+    """One run of all cases on one machine."""
+
+    date: str
+    commit: str
+    machine: dict[str, str]
+    cases: dict[str, Case]
+
+    def samples(self, case: str, key: str) -> list[float]:
+        """Return the samples; none where the case was not possible, or not asked for."""
+        found = self.cases.get(case)
+        return found.samples.get(key, []) if found else []
+
+    def median(self, case: str, key: str) -> float | None:
+        found = self.samples(case, key)
+        return median(found) if found else None
+
+    def ratio(self, over: tuple[str, str], under: tuple[str, str]) -> float | None:
+        found = self.ratios(over, under)
+        return median(found) if found else None
+
+    def ratios(self, over: tuple[str, str], under: tuple[str, str]) -> list[float]:
+        """Divide round by round; where the cases have not as many samples, one median by the other."""
+        above, below = self.samples(*over), self.samples(*under)
+        if len(above) == len(below):
+            return ratios(above, below)
+        return ratios([median(above)], [median(below)]) if above and below else []
+
+    def write(self, file: Path) -> None:
+        file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, file: Path) -> Run:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        cases = {name: Case(**case) for name, case in told["cases"].items()}
+        return cls(told["date"], told["commit"], told["machine"], cases)
+
+
+LIFTED, LIMITED, TPM, ONE_STEP = "in-tree lifted", "in-tree default", "tpm", "one-step"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """``value`` gives None where the run did not measure what it needs."""
+
+    name: str
+    unit: str
+    bound: float
+    value: Callable[[Run], float | None]
+    at_least: bool = False
+
+    @property
+    def aim(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {with_unit(self.bound, self.unit)}"
+
+    def is_met(self, value: float) -> bool:
+        counted = value if self.unit else round(value, 1)  # a count a join has a run's few periodic requests in it
+        return (ge if self.at_least else le)(counted, self.bound)
+
+    def row(self, run: Run) -> tuple[str, str, str, str]:
+        value = self.value(run)
+        if value is None:
+            return self.name, self.aim, NOTHING, "not measured"
+        return self.name, self.aim, with_unit(value, self.unit), "met" if self.is_met(value) else "**not met**"
+
+
+def with_unit(value: float, unit: str) -> str:
+    return f"{number(value)} {unit}".strip()
+
+
+def of(case: str, key: str) -> Callable[[Run], float | None]:
+    return lambda run: run.median(case, key)
+
+
+def ratio(over: tuple[str, str], under: tuple[str, str]) -> Callable[[Run], float | None]:
+    return lambda run: run.ratio(over, under)
+
+
+JOIN_GOALS: Sequence[Goal] = (
+    Goal(
+        "TPM joins a second / in-tree, limits lifted",
+        TIMES,
+        0.27,
+        ratio((TPM, "rate"), (LIFTED, "rate")),
+        at_least=True,
+    ),
+    Goal(
+        "TPM joins a second / in-tree, default limits", TIMES, 3, ratio((TPM, "rate"), (LIMITED, "rate")), at_least=True
+    ),
+    Goal("one-step / in-tree, limits lifted", TIMES, 0.5, ratio((ONE_STEP, "rate"), (LIFTED, "rate")), at_least=True),
+    Goal("controller CPU a TPM join / in-tree", TIMES, 4, ratio((TPM, "controller_cpu"), (LIFTED, "controller_cpu"))),
+    Goal("API servers' and etcds' CPU a TPM join", "ms", 35, of(TPM, "server_cpu")),
+    Goal("nodes' CPU a TPM join", "ms", 14, of(TPM, "node_cpu")),
+    Goal("requests of the controller a TPM join, reads of its Lease besides", "", 8, of(TPM, "controller_requests")),
+    Goal("of these, writes", "", 6, of(TPM, "controller_writes")),
+    Goal("requests of the node a TPM join", "", 4, of(TPM, "node_requests")),
+    Goal("cold join / `python3 -I -c pass`, wall", TIMES, 11, ratio(("cold", "wall"), ("idle", "wall"))),
+    Goal("cold join / `python3 -I -c pass`, CPU", TIMES, 11, ratio(("cold", "cpu"), ("idle", "cpu"))),
+    Goal("warm credential / `python3 -I -c pass`, wall", TIMES, 1.2, ratio(("warm", "wall"), ("idle", "wall"))),
+)
+
+
+def describe(assets: Path | None) -> dict[str, str]:
+    cores = os.sched_getaffinity(0)
+    memory = int(first_line(Path("/proc/meminfo"), "MemTotal").split()[0]) / (1 << 20)
+    told = {
+        "CPU": f"{first_line(Path('/proc/cpuinfo'), 'model name') or platform.machine()}, {len(cores)} cores",
+        "memory": f"{memory:.0f} GiB",
+        "kernel": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
+        "Python": platform.python_version(),
+    }
+    if assets is None:
+        return {**told, "API servers": "the sandbox's own"}
+    stated = subprocess.run([assets / "etcd", "--version"], capture_output=True, text=True, check=True).stdout
+    etcd = re.search(r"\d+\.\d+\.\d+", stated)
+    return {**told, "Kubernetes": version(assets / "kube-apiserver"), "etcd": etcd[0] if etcd else "unknown"}
+
+
+PEERS = {
+    LIMITED: "in-tree, default limits",
+    LIFTED: "in-tree, limits lifted",
+    ONE_STEP: "nodeattest, one step",
+    TPM: "nodeattest, TPM",
+}
+JOIN_ROWS = (
+    ("certificates a second", "rate", ""),
+    ("a join takes, median", "latency", "ms"),
+    ("CPU of the controller, a join", "controller_cpu", "ms"),
+    ("CPU of API servers and etcds, a join", "server_cpu", "ms"),
+    ("of this, the management cluster's", "management_cpu", "ms"),
+    ("CPU of the nodes, a join", "node_cpu", "ms"),
+    ("requests of the node, a join", "node_requests", ""),
+    ("requests of the controller, a join", "controller_requests", ""),
+    ("of these, writes", "controller_writes", ""),
+    ("reads of its Lease besides, a join", "lease_reads", ""),
+    ("memory of the controller (RSS)", "resident", "MiB"),
+    ("joins that failed", "failed", ""),
+)
+ALONE = (
+    ("idle", "`python3 -I -c pass`"),
+    ("warm", "warm `credential`"),
+    ("cold", "cold TPM join"),
+)
+
+
+def where(run: Run) -> str:
+    """Name the machine, the day and the commit."""
+    machine = "; ".join(f"{what} {said}" for what, said in run.machine.items())
+    return f"Measured on {run.date} at commit {run.commit}. {machine}."
+
+
+def peers(run: Run) -> str:
+    rows: list[list[str]] = []
+    for title, key, unit in JOIN_ROWS:
+        cells = [spread(run.samples(peer, key), unit) for peer in PEERS]
+        if any(cell != NOTHING for cell in cells):
+            rows.append([title, *cells])
+    shares = [spread(run.ratios((peer, "rate"), (LIFTED, "rate")), TIMES) for peer in PEERS]
+    rows.insert(1, ["… beside in-tree, limits lifted", *shares])
+    return table(["", *PEERS.values()], rows)
+
+
+def alone(run: Run) -> str:
+    rows: list[list[str]] = []
+    for case, title in ALONE:
+        cells = [spread(run.samples(case, key), "ms") for key in ("wall", "cpu")]
+        shares = [times(run.ratio((case, key), ("idle", key))) for key in ("wall", "cpu")]
+        rows.append([title, cells[0], shares[0], cells[1], shares[1]])
+    return table(["", "wall", f"{TIMES} the interpreter", "CPU", f"{TIMES} the interpreter"], rows)
+
+
+def goals(run: Run, which: Sequence[Goal] = JOIN_GOALS) -> str:
+    return table(["goal", "aim", "measured", ""], [goal.row(run) for goal in which])
+
+
+def excluded(run: Run) -> str:
+    titles = PEERS | dict(ALONE)
+    lines = [
+        f"* {titles.get(name, name)}: {case.notes['excludes']}."
+        for name, case in run.cases.items()
+        if "excludes" in case.notes
+    ]
+    asked = run.cases[TPM].notes.get("requests") if TPM in run.cases else None
+    if asked:
+        lines += ["", "The controller's requests a TPM join, each with its number:", "", asked]
+    return "\n".join(part for line in lines for part in (wrapped(line, "  ") if line else [""]))
+
+
+def write(page: str, run: Run) -> str:
+    """Write the parts that this run measured."""
+    parts = {
+        "machine": "\n".join(wrapped(where(run))),
+        "joins": peers(run),
+        "one node": alone(run),
+        "goals": goals(run),
+        "cases": excluded(run),
+    }
+    for name, generated in parts.items():
+        page = replaced(page, name, generated)
+    return page
