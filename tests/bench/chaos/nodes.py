@@ -21,7 +21,7 @@ from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.state.pending_request import PendingRequest
+from nodeattest_authenticator.state.records import PendingRequest
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
