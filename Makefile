@@ -16,7 +16,7 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test servers oracles check prove docs reference picture man stats conformance bench fuzz wheels packages images lock-images release lock clean
+.PHONY: help venv demo test servers oracles check prove docs reference picture man stats conformance bench fuzz wheels packages images lock-images release audit lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
@@ -37,6 +37,7 @@ help:
 	@echo "make images       build the controller's OCI images and their SBOMs, amd64 and arm64, into dist/"
 	@echo "make lock-images  renew the locks of the images' Debian packages"
 	@echo "make release      wheels, packages, image, chart, manifests, checksums and provenance into an empty dist/; KEY=... signs"
+	@echo "make audit        look for known vulnerabilities in requirements.lock and in the servers; before a release"
 	@echo "make lock         renew requirements.lock"
 	@echo "make clean        remove what the other targets made"
 	@echo "ARGS=... is passed on, such as: make demo ARGS='--nodes 5 --keep'"
@@ -130,6 +131,12 @@ images: venv
 
 release: venv
 	@$(BIN)/python -m tools.release $(if $(KEY),--key "$(KEY)") $(ARGS)
+
+# Both ask the advisory databases on the Internet.
+audit: venv
+	@$(BIN)/uv tool run pip-audit@2.10.1 --require-hashes --disable-pip -r requirements.lock
+	@servers=$$($(MAKE) -s servers) && for program in etcd kube-apiserver kubelet clusterctl; do \
+	  go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -mode=binary "$$servers/$$program" || exit 1; done
 
 lock-images: venv
 	@tools/system-packages images
