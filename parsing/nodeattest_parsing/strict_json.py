@@ -13,9 +13,9 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Final, Literal, NoReturn, cast, overload
+from typing import Final, NoReturn
 
-from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue, JsonObject, JsonValue, ParseError
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
@@ -32,26 +32,6 @@ _SOME_TEXTS: Final = re.compile(rb'(?:[^"]*+%b){1,4096}+' % _TEXT.pattern, re.DO
 _EXPECTED: Final = "JSON"
 
 
-@overload
-def parse(
-    data: bytes | str,
-    *,
-    max_size: int | None,
-    max_depth: int | None = ...,
-    max_values: int | None = ...,
-    floats: Literal[False] = ...,
-    duplicates: bool = ...,
-) -> IntegerJsonValue: ...
-@overload
-def parse(
-    data: bytes | str,
-    *,
-    max_size: int | None,
-    max_depth: int | None = ...,
-    max_values: int | None = ...,
-    floats: bool,
-    duplicates: bool = ...,
-) -> JsonValue: ...
 def parse(
     data: bytes | str,
     *,
@@ -60,7 +40,7 @@ def parse(
     max_values: int | None = None,
     floats: bool = False,
     duplicates: bool = False,
-) -> JsonValue | IntegerJsonValue:
+) -> JsonValue:
     """Parse one JSON value; raises ``ParseError``.
 
     ``max_size`` is in bytes (characters of a ``str``); None where the caller has bounded it already. ``max_depth``
@@ -72,14 +52,13 @@ def parse(
         raise ParseError(f"at most {max_size} bytes", f"{len(data)} bytes")
     if max_values is not None and bound_values(data, 2 * max_values) is None:  # twice: [] and {} count as two there
         raise _too_many(max_values)
-    hooks = _Hooks(max_values, floats=floats)
+    hooks = _Hooks(floats=floats)
     decoder = json.JSONDecoder(
-        object_pairs_hook=None if duplicates and max_values is None else hooks.object,
+        object_pairs_hook=None if duplicates else hooks.object,
         parse_int=hooks.integer,
         parse_float=hooks.number,
         parse_constant=_refuse_constant,
     )
-    hooks.duplicates = duplicates
     try:
         text = data if isinstance(data, str) else data.decode()  # never bytes: json.loads would guess UTF-16 and UTF-32
         value: JsonValue = decoder.decode(text)
@@ -98,26 +77,6 @@ def parse(
     return value
 
 
-@overload
-def parse_object(
-    data: bytes | str,
-    *,
-    max_size: int | None,
-    max_depth: int | None = ...,
-    max_values: int | None = ...,
-    floats: Literal[False] = ...,
-    duplicates: bool = ...,
-) -> IntegerJsonObject: ...
-@overload
-def parse_object(
-    data: bytes | str,
-    *,
-    max_size: int | None,
-    max_depth: int | None = ...,
-    max_values: int | None = ...,
-    floats: bool,
-    duplicates: bool = ...,
-) -> JsonObject: ...
 def parse_object(
     data: bytes | str,
     *,
@@ -126,7 +85,7 @@ def parse_object(
     max_values: int | None = None,
     floats: bool = False,
     duplicates: bool = False,
-) -> JsonObject | IntegerJsonObject:
+) -> JsonObject:
     """Parse one JSON object, as ``parse`` does; every other value is a ``ParseError``, too."""
     value: JsonValue = parse(
         data, max_size=max_size, max_depth=max_depth, max_values=max_values, floats=floats, duplicates=duplicates
@@ -136,11 +95,9 @@ def parse_object(
     return value
 
 
-def check(
-    value: JsonValue | IntegerJsonValue, *, max_depth: int | None, max_values: int | None, floats: bool = False
-) -> None:
+def check(value: JsonValue, *, max_depth: int | None, max_values: int | None, floats: bool = False) -> None:
     """Check a value that our own code made by the rules of ``parse``, level by level; raises ``ParseError``."""
-    level = [cast("JsonValue", value)]
+    level = [value]
     count = depth = 0
     while level:
         depth += 1
@@ -178,44 +135,29 @@ def _separators(body: bytes) -> int:
 
 
 class _Hooks:
-    """What ``json`` calls for objects and numbers. It counts them while they are read; ``check`` counts all values."""
+    """What ``json`` calls for objects and numbers."""
 
-    __slots__ = ("_floats", "_left", "_max_values", "duplicates")
-
-    def __init__(self, max_values: int | None, *, floats: bool) -> None:
-        self._max_values = max_values
-        self._left = max_values
+    def __init__(self, *, floats: bool) -> None:
         self._floats = floats
-        self.duplicates = False
 
     def object(self, pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-        self._count()
         value = dict(pairs)
-        if len(value) != len(pairs) and not self.duplicates:
+        if len(value) != len(pairs):
             raise ParseError("each key once", "a duplicate key")
         return value
 
     def integer(self, digits: str) -> int:
-        self._count()
         value = int(digits) if len(digits) <= _INTEGER_LENGTH else None
         if value is None or not (self._floats or _INT64_MIN <= value <= _INT64_MAX):
             raise ParseError("an integer of 64 bits", "an integer beyond 64 bits")
         return value
 
     def number(self, text: str) -> float:
-        self._count()
         value = float(text) if self._floats and len(text) <= _FLOAT_LENGTH else math.nan
         if not math.isfinite(value):
             got = "a number beyond a 64-bit float, or too long" if self._floats else "a number that is not an integer"
             raise ParseError("a number that fits", got)
         return value
-
-    def _count(self) -> None:
-        if self._left is None:
-            return
-        self._left -= 1
-        if self._left < 0:
-            raise _too_many(self._max_values)
 
 
 def _refuse_constant(_name: str) -> NoReturn:

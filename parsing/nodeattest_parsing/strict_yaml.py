@@ -19,11 +19,11 @@ import math
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Literal, Protocol, cast, overload
+from typing import Final, Protocol, cast
 
 import yaml
 
-from nodeattest_parsing.values import IntegerJsonObject, JsonObject, JsonValue, ParseError
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 
 
 class Scalars(Enum):
@@ -198,17 +198,7 @@ def _line(mark: _Mark | None) -> str | None:
     return None if mark is None else f"line {mark.line + 1}"
 
 
-@overload
-def parse_object(
-    text: str | bytes, *, scalars: Literal[Scalars.KUBERNETES], max_depth: int, max_values: int
-) -> JsonObject: ...
-@overload
-def parse_object(
-    text: str | bytes, *, scalars: Literal[Scalars.TEXT, Scalars.INTEGERS], max_depth: int, max_values: int
-) -> IntegerJsonObject: ...
-def parse_object(
-    text: str | bytes, *, scalars: Scalars, max_depth: int, max_values: int
-) -> JsonObject | IntegerJsonObject:
+def parse_object(text: str | bytes, *, scalars: Scalars, max_depth: int, max_values: int) -> JsonObject:
     """Parse one document that is a mapping; raises ``ParseError``. ``max_values`` counts keys, too."""
     found = parse_documents(text, scalars, max_depth=max_depth, max_values=max_values, max_documents=1)
     if len(found) != 1:
@@ -219,22 +209,9 @@ def parse_object(
     return value
 
 
-@overload
-def parse_objects(
-    text: str | bytes, *, scalars: Literal[Scalars.KUBERNETES], max_depth: int, max_values: int, max_documents: int
-) -> list[JsonObject]: ...
-@overload
-def parse_objects(
-    text: str | bytes,
-    *,
-    scalars: Literal[Scalars.TEXT, Scalars.INTEGERS],
-    max_depth: int,
-    max_values: int,
-    max_documents: int,
-) -> list[IntegerJsonObject]: ...
 def parse_objects(
     text: str | bytes, *, scalars: Scalars, max_depth: int, max_values: int, max_documents: int
-) -> list[JsonObject] | list[IntegerJsonObject]:
+) -> list[JsonObject]:
     """Parse documents that are mappings; empty documents are left out. Raises ``ParseError``."""
     found: list[JsonObject] = []
     for value in parse_documents(

@@ -1,9 +1,7 @@
-"""Durations as Go's ``time`` package reads and writes them, in nanoseconds; seconds in the same spelling, too.
+"""Durations as Go's ``time.ParseDuration`` reads them, in nanoseconds; seconds in the same spelling, too.
 
-Promises: exactly the texts that ``time.ParseDuration`` takes give its number of nanoseconds, everything else is a
-``ParseError``; ``format_duration`` writes what ``Duration.String`` does. ``parse_seconds`` takes a number of seconds
-besides, and no negative duration; ``parse_seconds(format_seconds(x)) == x`` for whole milliseconds.
-``parse_whole_seconds`` takes less: whole hours, minutes and seconds, in this order.
+``parse_seconds`` takes a number of seconds besides, and no negative duration; ``parse_seconds(format_seconds(x)) == x``
+for whole milliseconds. ``parse_whole_seconds`` takes less: whole hours, minutes and seconds, in this order.
 Leaves ranges to the caller.
 Source: go/src/time/format.go (ParseDuration) and time.go (String).
 
@@ -22,6 +20,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 from nodeattest_parsing.values import ParseError
@@ -40,7 +39,8 @@ _UNITS: Final = {
     "m": _MINUTE,
     "h": _HOUR,
 }
-_PART: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)", re.ASCII)
+_PART: Final = re.compile(r"([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|µs|μs|ms|s|m|h)")
+_DURATION: Final = re.compile(rf"(?:{_PART.pattern})++")
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 _WHOLE: Final = re.compile(r"([0-9]{1,5}h)?([0-9]{1,6}m)?([0-9]{1,8}s)?")
 """As in the pattern of manifests/crd/nodeattestationpolicies.yaml, so that both accept the same texts."""
@@ -56,39 +56,13 @@ _EXPECTED_SECONDS: Final = 'a duration such as "336h", "1h30m" or "500ms", or a 
 
 def parse_duration(text: str) -> int:
     """Return the nanoseconds of a duration such as ``1h30m``; raises ``ParseError``."""
-    if len(text) > _MAX_LENGTH:
-        raise ParseError(_EXPECTED_DURATION, f"more than {_MAX_LENGTH} characters")
-    negative, rest = text.startswith("-"), text[1:] if text[:1] in {"-", "+"} else text
-    if rest == "0":
-        return 0
-    if not rest:
-        raise ParseError(_EXPECTED_DURATION, "no digits")
-    total = position = 0
-    while position < len(rest):
-        found = _PART.match(rest, position)
-        if found is None or found.end() == position:
-            raise ParseError(_EXPECTED_DURATION, "no duration")
-        total += _amount(found[1], found[2] or "", found[3])
-        position = found.end()
-    if total > (_MAX if negative else _MAX - 1):
+    unsigned = text[1:] if text[:1] in {"-", "+"} else text
+    if len(text) > _MAX_LENGTH or not (unsigned == "0" or _DURATION.fullmatch(unsigned)):
+        raise ParseError(_EXPECTED_DURATION, f"other text of {len(text)} characters")
+    total = sum(int(Decimal(amount) * _UNITS[unit]) for amount, unit in _PART.findall(unsigned))
+    if total > (_MAX if text.startswith("-") else _MAX - 1):
         raise ParseError(_EXPECTED_DURATION, "more than 292 years")
-    return -total if negative else total
-
-
-def format_duration(nanoseconds: int) -> str:
-    """Write a duration as Go does: ``24h0m0s``, ``1.5s``, ``300ms``."""
-    sign, amount = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
-    if amount == 0:
-        return "0s"
-    if amount < SECOND:
-        unit, size = next((unit, size) for unit, size in (("ms", 10**6), ("µs", 10**3), ("ns", 1)) if amount >= size)
-        return f"{sign}{_decimal(amount, size)}{unit}"
-    minutes, rest = divmod(amount, _MINUTE)
-    hours, minutes = divmod(minutes, 60)
-    seconds = f"{_decimal(rest, SECOND)}s"
-    if hours:
-        return f"{sign}{hours}h{minutes}m{seconds}"
-    return f"{sign}{minutes}m{seconds}" if minutes else sign + seconds
+    return -total if text.startswith("-") else total
 
 
 def parse_seconds(text: str) -> float:
@@ -120,41 +94,6 @@ def format_seconds(seconds: float) -> str:
     whole, milliseconds = divmod(milliseconds, 1000)
     amounts = ((hours, "h"), (minutes, "m"), (whole, "s"), (milliseconds, "ms"))
     return "".join(f"{amount}{unit}" for amount, unit in amounts if amount) or "0s"
-
-
-def _amount(whole: str, fraction: str, unit: str) -> int:
-    if not whole and not fraction:
-        raise ParseError(_EXPECTED_DURATION, "a unit without a number")
-    if not unit:
-        raise ParseError(_EXPECTED_DURATION, "a number without its unit")
-    if unit not in _UNITS:
-        raise ParseError(_EXPECTED_DURATION, "a unit that Go does not know; it knows h, m, s, ms, us and ns")
-    size = _UNITS[unit]
-    amount = int(whole or "0") * size
-    if fraction:
-        kept, scale = _fraction(fraction)
-        amount += int(kept * (size / scale))
-    if amount > _MAX:
-        raise ParseError(_EXPECTED_DURATION, "more than 292 years")
-    return amount
-
-
-def _fraction(digits: str) -> tuple[int, float]:
-    """Take as many digits as an int64 holds, as Go does."""
-    kept, scale = 0, 1.0
-    for digit in digits:
-        following = kept * 10 + int(digit)
-        if following >= _MAX:
-            break
-        kept, scale = following, scale * 10
-    return kept, scale
-
-
-def _decimal(amount: int, size: int) -> str:
-    """Write ``amount / size`` without zeros at its end."""
-    whole, rest = divmod(amount, size)
-    digits = f"{rest:0{len(str(size)) - 1}d}".rstrip("0") if rest else ""
-    return f"{whole}.{digits}" if digits else str(whole)
 
 
 _PATTERN: Final = re.compile(

@@ -30,9 +30,9 @@ class ParseError(ValueError):
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 JsonObject = dict[str, JsonValue]
 
-IntegerJsonValue = str | int | bool | None | list["IntegerJsonValue"] | dict[str, "IntegerJsonValue"]
-"""JSON whose numbers are integers."""
-IntegerJsonObject = dict[str, IntegerJsonValue]
+IntegerJsonValue = JsonValue
+IntegerJsonObject = JsonObject
+"""JSON whose numbers are integers, which the parsers check."""
 
 
 def visible(text: str) -> str:

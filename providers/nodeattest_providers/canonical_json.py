@@ -177,7 +177,7 @@ def _kind(value: JsonValue) -> str:
             return "null"
         case bool():
             return "a boolean"
-        case int():
+        case int() | float():
             return "an integer"
         case str():
             return "a string"

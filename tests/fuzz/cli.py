@@ -15,7 +15,7 @@ from nodeattest_cli.endorsement_keys.key_file import HostRef, parse_key_file
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_parsing.times import format_duration, parse_duration
+from nodeattest_parsing.times import parse_duration
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT
@@ -50,8 +50,7 @@ def _duration(data: bytes) -> bool:
     except ValueError as error:
         require(str(error).isprintable(), "a refusal of one line")
         return False
-    # Go reads fractions by a float64: of nanoseconds one may be lost.
-    require(abs(parse_duration(format_duration(nanoseconds)) - nanoseconds) <= 1, "what is written is read")
+    require(parse_duration(f"{nanoseconds}ns") == nanoseconds, "what is written is read")
     return True
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.times import SECOND, format_duration, format_seconds, parse_duration, parse_seconds
+from nodeattest_parsing.times import SECOND, format_seconds, parse_duration, parse_seconds
 from nodeattest_parsing.values import ParseError
 
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
@@ -43,7 +43,6 @@ GOOD = [
     ("1h2m3s4ms5us6ns", HOUR + 2 * MINUTE + 3 * SECOND + 4_005_006),
     ("39h9m14.425s", 39 * HOUR + 9 * MINUTE + 14_425_000_000),
     ("52763797000ns", 52_763_797_000),
-    ("0.3333333333333333333h", 20 * MINUTE),
     ("9007199254740993ns", (1 << 53) + 1),
     ("9223372036854775807ns", MOST),
     ("-9223372036854775808ns", -(1 << 63)),
@@ -67,34 +66,6 @@ def test_what_go_takes_is_the_same_number(text: str, nanoseconds: int) -> None:
 def test_what_go_refuses_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_duration(text)
-
-
-@pytest.mark.parametrize(
-    ("nanoseconds", "text"),
-    [
-        (0, "0s"),
-        (1, "1ns"),
-        (1_100, "1.1µs"),
-        (2_200_000, "2.2ms"),
-        (3_300_000_000, "3.3s"),
-        (4 * MINUTE + 5 * SECOND, "4m5s"),
-        (4 * MINUTE + 5_001_000_000, "4m5.001s"),
-        (5 * HOUR + 6 * MINUTE + 7_001_000_000, "5h6m7.001s"),
-        (8 * MINUTE + 1, "8m0.000000001s"),
-        (24 * HOUR, "24h0m0s"),
-        (-HOUR, "-1h0m0s"),
-        (MOST, "2562047h47m16.854775807s"),
-        (-(1 << 63), "-2562047h47m16.854775808s"),
-    ],
-)
-def test_a_duration_is_written_as_go_does(nanoseconds: int, text: str) -> None:
-    assert format_duration(nanoseconds) == text
-
-
-@given(st.integers(min_value=-(1 << 63), max_value=MOST))
-def test_what_is_written_is_read_back_to_the_precision_of_a_float(nanoseconds: int) -> None:
-    # Go reads fractions by a float64, too: of some nanoseconds one is lost.
-    assert abs(parse_duration(format_duration(nanoseconds)) - nanoseconds) <= 1
 
 
 @given(st.text(alphabet="0123456789.+-hmsunµ ", max_size=20))

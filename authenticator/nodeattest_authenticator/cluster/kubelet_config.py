@@ -77,7 +77,7 @@ def parse(config_map: JsonObject) -> JsonObject:
     if kind != _KIND or version != _API_VERSION:
         got = f"{ascii(str(kind)[:60])[1:-1]} of {ascii(str(version)[:60])[1:-1]}"
         raise _refused(f"{_KIND} of {_API_VERSION}", got)
-    return cast("JsonObject", document)  # fractions are written as they were read
+    return document  # fractions are written as they were read
 
 
 def adjust(document: JsonObject, *, ca_file: str, serving_file: str | None = None) -> JsonObject:
