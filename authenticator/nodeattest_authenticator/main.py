@@ -24,10 +24,10 @@ def main(argv: list[str]) -> int:
         from nodeattest_authenticator.commands.cli import main as run_command
 
         return _leave(run_command(argv))
-    from nodeattest_authenticator.commands import credential
+    from nodeattest_authenticator.exec_plugin import handle
 
     try:
-        credential.run(*arguments)
+        handle.run(*arguments)
     except AgentError as failure:
         return console.report(failure)
     return _leave(0)

@@ -14,7 +14,7 @@ from nodeattest_authenticator.commands import cli, join, status
 """The modules of a join; what they need comes along."""
 CREDENTIAL = """
 import nodeattest_authenticator.enrollment.issue, nodeattest_authenticator.state.records
-from nodeattest_authenticator.commands import credential
+from nodeattest_authenticator.exec_plugin import handle
 from nodeattest_authenticator.exec_plugin import background_renewal
 """
 """The modules of a credential call that the fast path does not answer."""
@@ -63,9 +63,7 @@ def test_a_credential_call_imports_nothing_of_the_commands_that_people_type() ->
 
 def test_a_node_that_discovered_its_cluster_answers_without_what_discovers() -> None:
     parts = """
-from nodeattest_authenticator.cluster import refresh_subprocess
 from nodeattest_authenticator.config import discovery
-from nodeattest_authenticator.transport import probe
 """
     loaded = modules_of(CREDENTIAL + parts)
     assert "nodeattest_authenticator.config.discovery" in loaded

@@ -18,10 +18,9 @@ from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats import endpoint as pem
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.failure_backoff import FailureBackoffPolicy
-from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
-from nodeattest_authenticator.state.storage import Storage
+from nodeattest_authenticator.state.storage import Storage, exclusive, exclusive_if_free
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.identifiers import ProviderID
 

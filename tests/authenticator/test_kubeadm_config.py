@@ -13,7 +13,7 @@ from agent_cluster import TOKEN, FakeApi
 from agent_machine import NODE
 from discovered_cluster import Discoverer, pin, publish
 
-from nodeattest_authenticator.cluster.source import ByFile, ByToken
+from nodeattest_authenticator.cluster.discover import ByFile, ByToken
 from nodeattest_authenticator.commands.kubeadm_config import Joining, parse
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.transport.api_client import retry_until

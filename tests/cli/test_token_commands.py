@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nodeattest_authenticator.cluster.source import ByToken
+from nodeattest_authenticator.cluster.discover import ByToken
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_cli.main import main
 from nodeattest_discovery.token import generate

@@ -10,7 +10,7 @@ from cryptography import x509
 from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map
 
 from nodeattest_authenticator.formats.endpoint import Cluster
-from nodeattest_authenticator.transport.probe import probe
+from nodeattest_authenticator.transport.api_client import probe
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.clock import Clock, Deadline

@@ -13,7 +13,7 @@ from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.cluster import refresh as last_refresh
-from nodeattest_authenticator.cluster.source import ByToken
+from nodeattest_authenticator.cluster.discover import ByToken
 from nodeattest_authenticator.commands import kubeadm_config
 from nodeattest_authenticator.config.discovery import parse_discovery
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from nodeattest_authenticator.cluster.source import ByFile, ByToken
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
 from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
 from nodeattest_discovery import token as bootstrap
@@ -25,6 +24,45 @@ if TYPE_CHECKING:
     from nodeattest_discovery.node.by_file import FileFound
     from nodeattest_discovery.node.client import Found
     from nodeattest_discovery.node.discovery_file import Environment
+    from nodeattest_discovery.tls import CaPin
+
+
+DEFAULT_LIMIT: Final = 300
+"""Seconds for a discovery (kubeadm's DiscoveryTimeout)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticCluster:
+    """Server and CAs are given on the command line."""
+
+    server: str
+    ca_file: str
+    tls_server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByToken:
+    """A token's signature proves cluster-info, pins prove the CA."""
+
+    servers: tuple[str, ...]
+    """``host:port``."""
+    token: BootstrapToken
+    pins: frozenset[CaPin] | None
+    """None: the explicit wish to do without."""
+    front: str | None = None
+    limit: int = DEFAULT_LIMIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByFile:
+    """A kubeconfig from a trusted source."""
+
+    source: str
+    allow_credentials: bool = False
+    limit: int = DEFAULT_LIMIT
+
+
+ClusterSource = StaticCluster | ByToken | ByFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

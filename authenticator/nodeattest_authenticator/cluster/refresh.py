@@ -25,11 +25,10 @@ from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.state import credential_cache, kubelet_files
 from nodeattest_authenticator.state.credential_format import fingerprint_of_config
-from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.records import read_record, write_record
-from nodeattest_authenticator.state.storage import Storage
-from nodeattest_authenticator.transport.probe import probe
+from nodeattest_authenticator.state.storage import Storage, exclusive
+from nodeattest_authenticator.transport.api_client import probe
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.node_interface import JsonObject

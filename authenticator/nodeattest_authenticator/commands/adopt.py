@@ -36,8 +36,7 @@ from nodeattest_authenticator.formats import kubeconfig
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import CacheEntry
-from nodeattest_authenticator.state.lock import exclusive
-from nodeattest_authenticator.state.storage import Storage
+from nodeattest_authenticator.state.storage import Storage, exclusive
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.node_interface import JsonObject
 

@@ -155,9 +155,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _credential(options: argparse.Namespace) -> int:
-    from nodeattest_authenticator.commands import credential
+    from nodeattest_authenticator.exec_plugin import handle
 
-    credential.run(options.cache_dir, options.config)
+    handle.run(options.cache_dir, options.config)
     return 0
 
 

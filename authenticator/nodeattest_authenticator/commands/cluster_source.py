@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from nodeattest_authenticator.cluster.source import DEFAULT_LIMIT, ByFile, ByToken, ClusterSource, StaticCluster
+from nodeattest_authenticator.cluster.discover import DEFAULT_LIMIT, ByFile, ByToken, ClusterSource, StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import FailureKind, refusal

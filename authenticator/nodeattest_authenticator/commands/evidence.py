@@ -11,9 +11,9 @@ from typing import Protocol, runtime_checkable
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.enrollment import provider_id
-from nodeattest_authenticator.enrollment.attestor_parts import parts_of
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, new_pending_request
 from nodeattest_authenticator.enrollment.issue import attestor_of
+from nodeattest_authenticator.enrollment.provider_id import parts_of
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from nodeattest_authenticator.cluster.source import StaticCluster
+from nodeattest_authenticator.cluster.discover import StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
 from nodeattest_authenticator.commands.cluster_source import ClusterOptions
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
@@ -23,8 +23,7 @@ from nodeattest_authenticator.formats import kubeconfig
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import CacheEntry
-from nodeattest_authenticator.state.lock import exclusive
-from nodeattest_authenticator.state.storage import Storage
+from nodeattest_authenticator.state.storage import Storage, exclusive
 from nodeattest_authenticator.transport.api_client import ApiServerClient
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.token import BootstrapToken
@@ -227,7 +226,7 @@ def _kubelet_files(
     if kubelet.config is None or kubelet.ca_file is None:
         return files
     from nodeattest_authenticator.cluster import kubelet_config
-    from nodeattest_authenticator.transport.probe import select_server
+    from nodeattest_authenticator.transport.api_client import select_server
 
     asked = select_server(settings, deadline, log)
     login = by_certificate(asked, found.credential)

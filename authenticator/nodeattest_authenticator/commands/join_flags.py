@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator import console, watchdog
-from nodeattest_authenticator.cluster.source import ClusterSource, StaticCluster
+from nodeattest_authenticator.cluster.discover import ClusterSource, StaticCluster
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_authenticator.commands.cli_args import (
     absolute,

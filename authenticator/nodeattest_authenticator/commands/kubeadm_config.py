@@ -18,7 +18,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_authenticator.cluster.source import ByFile, ByToken, ClusterSource
+from nodeattest_authenticator.cluster.discover import ByFile, ByToken, ClusterSource
 from nodeattest_authenticator.commands.cluster_source import ClusterOptions, address, pins_of
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind

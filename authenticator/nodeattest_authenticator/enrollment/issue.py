@@ -25,15 +25,14 @@ from nodeattest_authenticator.enrollment.evidence_version import attestor_for_ve
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state import credential_cache, failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
-from nodeattest_authenticator.state.lock import exclusive
 from nodeattest_authenticator.state.records import (
     PROVIDER_ID_FILE,
     PendingRequestFile,
     load_provider_id,
     save_provider_id,
 )
-from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
-from nodeattest_authenticator.transport.probe import select_server
+from nodeattest_authenticator.state.storage import exclusive
+from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError, select_server
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding

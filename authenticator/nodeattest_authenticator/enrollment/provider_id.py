@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator.config.settings import ProviderIdSource
-from nodeattest_authenticator.enrollment.attestor_parts import parts_of
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID, printable
@@ -145,3 +144,15 @@ def _unknown(message: str, kind: FailureKind = FailureKind.TEMPORARY, *, remedy:
     return AgentError(
         AgentReason.PROVIDER_ID_UNKNOWN, f"the provider ID is not known: {message}", remedy=remedy, kind=kind
     )
+
+
+@runtime_checkable
+class HasParts(Protocol):
+    """An attestor that lets others attest."""
+
+    parts: tuple[Attestor, ...]
+
+
+def parts_of(attestor: Attestor) -> tuple[Attestor, ...]:
+    """Return an attestor, and its parts where it has any."""
+    return (attestor, *attestor.parts) if isinstance(attestor, HasParts) else (attestor,)

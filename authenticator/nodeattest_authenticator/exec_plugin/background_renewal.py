@@ -3,7 +3,9 @@
 client-go holds a lock that stalls every request of kubelet while the plugin runs, so the plugin does not wait. The
 detached process holds none of the caller's pipes (client-go reads until they are closed), works under the lock, and
 gives up at the deadline. When it is due: ``enroll.renewal_moment``; the pauses after failures:
-``state.failure_backoff``. Source: client-go plugin/pkg/client/auth/exec/exec.go.
+``state.failure_backoff``. Where the cluster was discovered, a refresh comes first, in a process of its own, so that
+none of its failures can affect the renewal; a fork must not find a second thread, hence no watchdog runs then.
+Source: client-go plugin/pkg/client/auth/exec/exec.go.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from nodeattest_authenticator.enrollment.issue import issue_and_store
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential
-from nodeattest_authenticator.state.lock import exclusive_if_free
+from nodeattest_authenticator.state.storage import exclusive_if_free
 from nodeattest_discovery.node.clock import Deadline
 
 LOG_FILE: Final = "renewal.log"
@@ -29,6 +31,8 @@ _SOON: Final = 10.0
 _PROBE_FILE: Final = "probe"
 _PROBE_SIZE: Final = 32 << 10
 """Bytes: more than a credential file has."""
+_REFRESH_LIMIT: Final = 10
+"""Seconds; a certificate is renewed days before its end, but a person may watch."""
 _DESCRIPTORS: Final = 1024
 """Descriptors that are closed; neither kubelet nor kubectl leaves one open on purpose."""
 
@@ -72,12 +76,37 @@ def run(context: AgentContext, *, guard: Callable[[int], None] = _unguarded) -> 
 
 
 def _refreshed(context: AgentContext) -> AgentContext:
-    """Follow the cluster first, where it was discovered: a renewal needs its present CAs and place."""
+    """Follow the cluster first, where it was discovered; returns the agent under what is configured then. Hold the lock."""
     if context.settings.discovery is None:
         return context
-    from nodeattest_authenticator.cluster.refresh_subprocess import refresh_in_subprocess
+    try:
+        child = os.fork()
+    except OSError as error:  # EAGAIN, ENOMEM: the renewal continues with what is known
+        context.log(f"the cluster was not asked what changed: no process can be started: {error.strerror}")
+        return context
+    if not child:
+        _refresh(context)
+    os.waitpid(child, 0)
+    try:
+        return context.reload_config()
+    except (AgentError, OSError):
+        return context
 
-    return refresh_in_subprocess(context)
+
+def _refresh(context: AgentContext) -> None:
+    try:
+        watchdog.start(_REFRESH_LIMIT)
+        from nodeattest_authenticator.cluster.refresh import run_locked
+
+        said = run_locked(context, limit=_REFRESH_LIMIT)
+        if said != "nothing changed":
+            context.log(said)
+    except AgentError as failure:
+        context.log(f"the cluster was not asked what changed: {failure}")
+    except BaseException as error:  # noqa: BLE001 - a defect here must not look like one of the renewal
+        context.log(f"the refresh before the renewal failed: {type(error).__name__}")
+    finally:
+        os._exit(0)
 
 
 def _has_room(context: AgentContext) -> bool:

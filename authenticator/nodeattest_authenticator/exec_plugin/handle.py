@@ -5,13 +5,27 @@ With a certificate that is still valid nothing is waited for; without one, one p
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 
+from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.context import AgentContext, ignore_message
 from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.formats import exec_credential
-from nodeattest_authenticator.state.lock import exclusive, exclusive_if_free
-from nodeattest_discovery.node.clock import Deadline
+from nodeattest_authenticator.state.storage import exclusive, exclusive_if_free
+from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
+
+
+def run(cache_dir: str, config: str) -> None:
+    """Write the ExecCredential to standard output; raises ``AgentError``."""
+    hostname = os.uname().nodename
+    context = AgentContext.open(
+        config, cache_dir, hostname=hostname, clock=Clock(), random=random_unit, log=console.log
+    )
+    with context.storage, watchdog.running(context.settings.timeout_seconds):
+        answer = credential(context, os.environb.get(b"KUBERNETES_EXEC_INFO"))
+    sys.stdout.buffer.write(answer)
 
 
 def credential(context: AgentContext, info: bytes | None) -> bytes:

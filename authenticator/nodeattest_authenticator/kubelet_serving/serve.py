@@ -28,7 +28,7 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.kubelet_serving.serving_file import FILE_NAME, ServingFile
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
-from nodeattest_authenticator.state.lock import exclusive
+from nodeattest_authenticator.state.storage import exclusive
 from nodeattest_discovery.node.clock import Deadline
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
-"""Trying again at a machine's first boot, when network, load balancer or the Machine's status may be minutes away.
+"""Requests of a node to its API server: CertificateSigningRequests created, read and watched, other objects read.
 
-Requests of a node to its API server: CertificateSigningRequests created, read and watched, other objects read.
+``retry_until`` tries again at a machine's first boot, when network, load balancer or the Machine's status may be
+minutes away. ``select_server`` chooses of several known servers the first that answers, and whose certificate passes.
 
 Promises: the server is verified against the configured CA bundle only; no wait beyond the deadline; every answer
 becomes a value, a ``AgentError`` (no retry helps) or an ``UnreachableError`` (one may). One connection is kept alive
@@ -15,14 +16,16 @@ import contextlib
 import http
 import json
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import mktime_tz, parsedate_tz
 from typing import Final, TypeVar
 from urllib.parse import urlencode
 
+from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.formats.csr_object import parse as parse_csr
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_discovery.node import https
 from nodeattest_discovery.node.clock import Deadline
@@ -237,3 +240,44 @@ def _object(answer: Response) -> JsonObject:
 
 def _seconds(text: str | None) -> float | None:
     return float(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+_SECONDS: Final = 3.0
+"""Seconds for one server; all together get half of the time that is left."""
+
+
+def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], None]) -> Settings:
+    """Return the settings with the server to be asked; unchanged if none answers, because that may pass."""
+    discovery = settings.discovery
+    if discovery is None or set(discovery.servers) <= {settings.endpoint}:
+        return settings
+    endpoints = tuple(dict.fromkeys((settings.endpoint, *discovery.servers)))
+    cluster = settings.cluster
+    end = Deadline.after(deadline.clock, deadline.left / 2)
+    for endpoint in endpoints:
+        limit = Deadline.after(deadline.clock, min(_SECONDS, end.left))
+        fault = "there is no time left" if end.passed else probe(replace(cluster, endpoint=endpoint), limit)
+        if fault is None:
+            return replace(settings, endpoint=endpoint)
+        log(f"{endpoint.url} is not asked: {fault}")
+    return settings
+
+
+def probe(cluster: Cluster, deadline: Deadline) -> str | None:
+    """Say what is wrong with a server; None if it answers and can be trusted. Nobody's credential is shown to it."""
+    api = ApiServerClient(
+        cluster.endpoint,
+        Credentials(username=""),
+        ca_pem=cluster.ca_pem,
+        deadline=deadline,
+        tls_server_name=cluster.tls_server_name,
+    )
+    try:
+        api.server_certificate()
+    except UnreachableError as error:
+        return str(error)
+    except AgentError as failure:
+        return failure.message
+    finally:
+        api.close()
+    return None
