@@ -76,7 +76,7 @@ def run(context: AgentContext, *, guard: Callable[[int], None] = _unguarded) -> 
 
 
 def _refreshed(context: AgentContext) -> AgentContext:
-    """Follow the cluster first, where it was discovered; returns the agent under what is configured then. Hold the lock."""
+    """Follow a discovered cluster first; returns the agent under what is configured then. Hold the lock."""
     if context.settings.discovery is None:
         return context
     try:
