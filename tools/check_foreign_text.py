@@ -83,7 +83,7 @@ WRITES_OBJECTS: Final = ("controller", "discovery", "identity", "kube", "serving
 EXPLAINED: Final = {
     "authenticator/nodeattest_authenticator/exec_plugin/fast_path.py:_write": "JSON for kubelet; a refusal cut before",
     "authenticator/nodeattest_authenticator/state/storage.py:write_atomically": "a file",
-    "authenticator/nodeattest_authenticator/commands/credential.py:run": "kubelet reads it: JSON, to the byte",
+    "authenticator/nodeattest_authenticator/exec_plugin/handle.py:run": "kubelet reads it: JSON, to the byte",
     "cli/nodeattest_cli/output.py:print_document": "is one of DOCUMENTS",
     "cli/nodeattest_cli/output.py:print_exactly": "a file for a program, to the byte; never on a terminal",
     "cli/nodeattest_cli/machines/reset.py:ask_confirmation": "its callers ask with literals",
