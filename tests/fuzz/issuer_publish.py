@@ -10,9 +10,8 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_identity.issuer.documents import Documents, default_jwks_uri, documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, verifying_key
-from nodeattest_identity.publish import state as states
-from nodeattest_identity.publish.plan import Current, plan
-from nodeattest_identity.publish.state import RETIRE_AFTER, Desired
+from nodeattest_identity.publish import plan as states
+from nodeattest_identity.publish.plan import RETIRE_AFTER, Current, Desired, plan
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 
 _ISSUER: Final = "https://issuer.example/c1"
@@ -32,11 +31,11 @@ PUBLISHED: Final[Documents] = documents(_ISSUER, _URI, (_SIGNER, _OLD))
 
 def _state(data: bytes) -> bool:
     try:
-        state = states.parse(data)
+        state = states.parse_state(data)
     except states.IssuerStateError:
         return False
-    require(states.parse(states.encode(state)) == state, "a state is read as it was written")
-    require(b'"d"' not in states.encode(state), "no private member")
+    require(states.parse_state(states.encode_state(state)) == state, "a state is read as it was written")
+    require(b'"d"' not in states.encode_state(state), "no private member")
     try:
         planned = plan(Current(state=StoredObject(body=data, e_tag="1")), replace(_WANTED, owner=state.owner), _MOMENT)
     except (PublishError, KeysError):  # another issuer's, or a clock's far ahead; another key under our name
@@ -58,7 +57,7 @@ def _documents(data: bytes) -> bool:
         configuration=StoredObject(body=first, e_tag="1") if first else None,
         jwks=StoredObject(body=rest, e_tag="1") if rest else None,
     )
-    ours = replace(found, state=StoredObject(body=states.encode(STANDING), e_tag="1"))
+    ours = replace(found, state=StoredObject(body=states.encode_state(STANDING), e_tag="1"))
     try:
         planned = plan(ours, _WANTED, _MOMENT)
     except ForeignIssuerError:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_identity.issuer.documents import default_jwks_uri
 from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
-from nodeattest_identity.publish.state import Desired, IssuerState, parse
+from nodeattest_identity.publish.plan import Desired, IssuerState, parse_state
 from nodeattest_identity.publish.store import DirectoryStore, ObjectStore, StoredObject
 
 ISSUER = "https://issuer.example/c1"
@@ -78,7 +78,7 @@ def stood(root: Path) -> list[str]:
 
 
 def state_of(root: Path) -> IssuerState:
-    return parse((root / ".nodeattest/issuer-state.json").read_bytes())
+    return parse_state((root / ".nodeattest/issuer-state.json").read_bytes())
 
 
 def files(root: Path) -> dict[Path, bytes]:

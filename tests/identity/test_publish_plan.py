@@ -10,9 +10,8 @@ from publish_kit import HOUR, ISSUER, START, YEAR, key, kids, wanted
 
 from nodeattest_identity.issuer.documents import UrlError, documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.publish import state as states
-from nodeattest_identity.publish.plan import STATE, Current, Plan, jwks_path, plan
-from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish import plan as states
+from nodeattest_identity.publish.plan import STATE, Current, Desired, Plan, jwks_path, plan
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 
 JWKS, CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"
@@ -44,7 +43,7 @@ def settled(want: Desired, found: Current | None = None, *, now: int = START) ->
 
 def state(found: Current) -> states.IssuerState:
     assert found.state is not None
-    return states.parse(found.state.body)
+    return states.parse_state(found.state.body)
 
 
 def names(found: Current) -> list[str]:
@@ -182,7 +181,7 @@ def test_a_key_sets_url_leads_nowhere_else(tail: str) -> None:
     ],
 )
 def test_a_state_that_is_spoilt_in_one_thing_is_refused(member: str, value: object) -> None:
-    members = json.loads(states.encode(state(settled(wanted("a")))))
+    members = json.loads(states.encode_state(state(settled(wanted("a")))))
     members[member] = value
     with pytest.raises(states.IssuerStateError):
-        states.parse(json.dumps(members).encode())
+        states.parse_state(json.dumps(members).encode())

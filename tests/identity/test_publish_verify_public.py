@@ -12,14 +12,13 @@ from public_kit import Public, public
 from publish_kit import HOUR, START, Clock, directory, key, wanted
 
 from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.publish.plan import Desired, Plan
 from nodeattest_identity.publish.publisher import (
     PublicCheck,
     PublicStatus,
-    PublishResult,
     check_public,
     publish,
 )
-from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 
 
@@ -33,11 +32,11 @@ def of(served: Public, *names: str) -> Desired:
     return replace(wanted(*names), issuer=served.issuer, jwks_uri=served.jwks_uri)
 
 
-async def put(served: Public, *names: str, now: int = START) -> PublishResult:
+async def put(served: Public, *names: str, now: int = START) -> Plan:
     return await publish(directory(served.root), of(served, *names), clock=Clock(now))
 
 
-async def seen(served: Public, published: PublishResult, *, now: int = START + 1) -> PublicCheck:
+async def seen(served: Public, published: Plan, *, now: int = START + 1) -> PublicCheck:
     https = HttpsFetcher(ca_file=served.ca_file, time_limit=30)
     return await check_public(https, published, max_age=HOUR, now=now)
 

@@ -97,7 +97,7 @@ sys.path[:0] = sys.argv[3:]
 from pathlib import Path
 from publish_kit import Faulty, directory
 from nodeattest_identity.publish.publisher import publish
-from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish.plan import Desired
 from nodeattest_identity.issuer.keys import read_pem
 from nodeattest_identity.issuer.documents import default_jwks_uri
 def die(number, path):

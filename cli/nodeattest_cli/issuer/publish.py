@@ -22,11 +22,10 @@ from nodeattest_cli.options import Duration, output_option
 from nodeattest_cli.output import format_table, print_document, print_lines, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
-from nodeattest_identity.publish.plan import Plan
-from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, PublishResult, check_public, open_store
+from nodeattest_identity.publish.plan import Desired, Plan
+from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, check_public
 from nodeattest_identity.publish.publisher import dry_run as plan
 from nodeattest_identity.publish.publisher import publish as publish_to
-from nodeattest_identity.publish.state import Desired
 from nodeattest_identity.publish.store import (
     FORMS,
     ObjectStore,
@@ -34,6 +33,7 @@ from nodeattest_identity.publish.store import (
     StoreAccess,
     StoreUnavailableError,
     WriteConflictError,
+    open_store,
     parse_location,
 )
 from nodeattest_identity.tokens.jwt import printable
@@ -164,7 +164,7 @@ def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:
     return tuple(keys)
 
 
-def _code_of_unknown(outcome: Plan | PublishResult) -> ExitCode:
+def _code_of_unknown(outcome: Plan) -> ExitCode:
     """Report keys to drop that are not published: a mistyped name leaves a leaked key public."""
     published = ", ".join(printable(record.key.kid) for record in outcome.state.keys)
     for kid in sorted(outcome.unknown):
@@ -176,7 +176,7 @@ def _code_of_unknown(outcome: Plan | PublishResult) -> ExitCode:
     return ExitCode.REFUSED if outcome.unknown else ExitCode.DONE
 
 
-async def _read_back(published: PublishResult, desired: Desired, ca_file: Path | None, wait: timedelta) -> PublicCheck:
+async def _read_back(published: Plan, desired: Desired, ca_file: Path | None, wait: timedelta) -> PublicCheck:
     """Read the public URL until it is as published, or the time is over."""
     https = HttpsFetcher(ca_file=ca_file)
     until = time.monotonic() + wait.total_seconds()
@@ -190,7 +190,7 @@ async def _read_back(published: PublishResult, desired: Desired, ca_file: Path |
 def _show(
     store: ObjectStore,
     desired: Desired,
-    outcome: Plan | PublishResult,
+    outcome: Plan,
     check: PublicCheck | None,
     output: str,
     *,

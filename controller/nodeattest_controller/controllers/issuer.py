@@ -25,8 +25,8 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import UrlError, default_jwks_uri
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
-from nodeattest_identity.publish.publisher import PublicStatus, PublishResult, check_public, open_store, publish
-from nodeattest_identity.publish.state import Desired
+from nodeattest_identity.publish.plan import Desired, Plan
+from nodeattest_identity.publish.publisher import PublicStatus, check_public, publish
 from nodeattest_identity.publish.store import (
     ForeignIssuerError,
     PublishError,
@@ -34,6 +34,7 @@ from nodeattest_identity.publish.store import (
     StoreLocation,
     StoreUnavailableError,
     WriteConflictError,
+    open_store,
     parse_location,
 )
 from nodeattest_identity.serve.sources import SourceError, read_api_server
@@ -55,7 +56,7 @@ class IssuerEvents:
     def __init__(self, events: ClusterEvents, metrics: Metrics) -> None:
         self._events, self._metrics = events, metrics
 
-    def published(self, target: PublishTarget, published: PublishResult) -> None:
+    def published(self, target: PublishTarget, published: Plan) -> None:
         """Report what is published now, where that changed."""
         self._metrics.issuer_publication("written" if published.writes else "equal")
         notes = "; ".join(published.notes)
@@ -169,12 +170,12 @@ class _Publisher:
         self._https, self._now = https, now
         self._gate = asyncio.Semaphore(_CONCURRENT)
 
-    async def publish(self, target: PublishTarget, wanted: Desired) -> PublishResult:
+    async def publish(self, target: PublishTarget, wanted: Desired) -> Plan:
         """Make the target hold the documents; raises ``PublishError``, ``KeysError`` and ``UrlError``."""
         async with self._gate:
             return await publish(open_store(target.location, StoreAccess()), wanted, clock=self._now)
 
-    async def read_back(self, published: PublishResult, max_age: int) -> tuple[PublicStatus, str]:
+    async def read_back(self, published: Plan, max_age: int) -> tuple[PublicStatus, str]:
         """Read the public URL without credentials."""
         found = await check_public(self._https, published, max_age=max_age, now=int(self._now()))
         return found.status, "; ".join(found.findings)
@@ -240,7 +241,7 @@ class _Task:
                 return None
             raise self._reported(error.outcome, str(error)) from None
 
-    async def _publish(self, keys: tuple[VerifyingKey, ...]) -> PublishResult:
+    async def _publish(self, keys: tuple[VerifyingKey, ...]) -> Plan:
         target = self._target
         wanted = Desired(
             issuer=target.issuer, jwks_uri=target.jwks_uri, keys=keys, owner=target.owner, max_age=self._max_age

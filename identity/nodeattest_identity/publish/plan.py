@@ -1,19 +1,21 @@
-"""Plans the next writes from the stored objects and the desired documents. Pure.
+"""The state of an issuer's documents, and the next writes from the stored objects and the desired documents. Pure.
 
-The state object decides which keys are published; both documents follow from it.
-Promises, for the writes of one plan in their order (state, key set, configuration) and interrupted anywhere:
+The state object is beside the documents and marks them as ours: it has each published key, and since when it is absent.
+It decides which keys are published; both documents follow from it, so that a lost key set can be restored. No private
+key can be part of it.
+For the writes of one plan in their order (state, key set, configuration) and interrupted anywhere:
 1. A key that was in the state and in the key set, and that was desired less than ``retire_after`` ago, stays in the key
    set, so its tokens verify at every instant. A revoked key goes at once.
 2. Two publishers that start from the same read conflict at the first object that both write. The next run completes
    what a killed run began.
 3. A key in the key set that the state does not know is removed: somebody else wrote it.
 4. Documents of others are not touched (``ForeignIssuerError``). Nothing is planned if everything is as desired.
-Out of scope: reading and writing, and the public URL (``publisher``).
 Source: companion proposal 002; Kubernetes pkg/serviceaccount/jwt.go (legacy tokens live for up to a year and an hour).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,18 +27,134 @@ from nodeattest_identity.issuer.documents import (
     CONFIGURATION_TYPE,
     JWKS_PATH,
     JWKS_TYPE,
+    MAX_AGE,
     DocumentError,
     Documents,
     UrlError,
+    default_jwks_uri,
     documents,
     issuer_url,
     jwks_url,
     parse_configuration,
 )
-from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.publish.state import LATEST, Desired, IssuerState, IssuerStateError, KeyRecord, encode, parse
-from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
+from nodeattest_identity.publish.store import MAX_OBJECT, ForeignIssuerError, PublishError, StoredObject
 from nodeattest_identity.tokens.jwt import printable
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing.values import JsonValue
+
+RETIRE_AFTER: Final = 8761 * 3600
+"""Seconds that an absent key stays published: the longest lifetime of a service account token, a year and an hour."""
+FORMAT: Final = "nodeattest/issuer-state/v1"
+LATEST: Final = 253_402_300_799
+"""Seconds: the last of the year 9999."""
+_MEMBERS: Final = frozenset({"format", "issuer", "owner", "updated", "absent_since", "jwks"})
+_MAX_TEXT: Final = 2048
+
+
+class IssuerStateError(ValueError):
+    """Not a valid state object; says what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """The documents as they should be published."""
+
+    issuer: str
+    jwks_uri: str
+    keys: tuple[VerifyingKey, ...]
+    owner: str = "nodeattest"
+    """Owner of the documents: two clusters that share a location by mistake must not accept each other's tokens."""
+    max_age: int = MAX_AGE
+    """Seconds that caches may hold the documents."""
+    retire_after: int = RETIRE_AFTER
+    adopt: bool = False
+    """Take over documents of this issuer that have no state object; all their keys stay."""
+    revoked: frozenset[str] = frozenset()
+    """Ids of keys that are removed at once, even if tokens by them are still valid: they leaked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRecord:
+    """A published key."""
+
+    key: VerifyingKey
+    absent_since: int | None = None
+    """Since when it is not among the desired keys, seconds since the epoch; None: it is desired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuerState:
+    """What this issuer publishes."""
+
+    issuer: str
+    owner: str
+    updated: int
+    """When this state or a document was last written, seconds since the epoch: caches may hold what was before."""
+    keys: tuple[KeyRecord, ...]
+
+
+def encode_state(state: IssuerState) -> bytes:
+    """Encode the state; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
+    keys = [record.key for record in state.keys]
+    members: dict[str, JsonValue] = {
+        "format": FORMAT,
+        "issuer": state.issuer,
+        "owner": state.owner,
+        "updated": state.updated,
+        "absent_since": {
+            record.key.kid: record.absent_since for record in state.keys if record.absent_since is not None
+        },
+        "jwks": parse_json(documents(state.issuer, default_jwks_uri(state.issuer), keys).jwks),
+    }
+    return json.dumps(members, indent=1).encode() + b"\n"
+
+
+def parse_state(body: bytes) -> IssuerState:
+    """Parse the state; raises ``IssuerStateError``."""
+    if len(body) > MAX_OBJECT:
+        raise IssuerStateError(f"expected at most {MAX_OBJECT} bytes of an issuer's state, got {len(body)}")
+    try:
+        members = parse_json(body, max_values=100_000)
+    except ValueError as error:
+        raise IssuerStateError(f"expected an issuer's state in JSON, got {error}") from None
+    if members.get("format") != FORMAT or members.keys() != _MEMBERS:
+        raise IssuerStateError(f"expected {FORMAT} with its members and no others, got something else")
+    updated = _read_time(members["updated"], LATEST)
+    try:
+        keys = read_jwks(json.dumps(members["jwks"]).encode())
+        state = IssuerState(
+            issuer=_read_text(members["issuer"]),
+            owner=_read_text(members["owner"]),
+            updated=updated,
+            keys=_records(keys, members["absent_since"], updated),
+        )
+        encode_state(state)
+    except (KeysError, UrlError) as error:
+        raise IssuerStateError(str(error)) from None
+    return state
+
+
+def _records(keys: tuple[VerifyingKey, ...], absent_since: JsonValue, updated: int) -> tuple[KeyRecord, ...]:
+    if not isinstance(absent_since, dict) or not absent_since.keys() <= {key.kid for key in keys}:
+        raise IssuerStateError("expected absent_since with names of keys of jwks, got something else")
+    times = {kid: _read_time(value, updated) for kid, value in absent_since.items()}
+    return tuple(KeyRecord(key=key, absent_since=times.get(key.kid)) for key in keys)
+
+
+def _read_time(value: JsonValue, latest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= latest:
+        raise IssuerStateError(
+            "expected whole seconds before the year 10000, and absent_since no later than updated, got something else"
+        )
+    return value
+
+
+def _read_text(value: JsonValue) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise IssuerStateError(f"expected a text of at most {_MAX_TEXT} characters, got something else")
+    return value
+
 
 CONFIGURATION: Final = CONFIGURATION_PATH.removeprefix("/")
 STATE: Final = ".nodeattest/issuer-state.json"
@@ -132,7 +250,7 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
         keys=records,
     )
     return Plan(
-        writes=(*_differing(current.state, STATE, encode(state), _STATE_TYPE, _UNCACHED), *writes),
+        writes=(*_differing(current.state, STATE, encode_state(state), _STATE_TYPE, _UNCACHED), *writes),
         documents=made,
         state=state,
         notes=(*notes, *foreign_notes),
@@ -184,7 +302,7 @@ def _parsed_state(current: Current, desired: Desired) -> IssuerState | None:
     if current.state is None:
         return None
     try:
-        return parse(current.state.body)
+        return parse_state(current.state.body)
     except IssuerStateError as error:
         if desired.adopt:
             return None

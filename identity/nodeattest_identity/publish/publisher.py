@@ -1,10 +1,8 @@
 """Publishes: reads the store, plans, writes, until nothing is left to write; then compares what the public URL serves.
 
-Promises: objects that are as desired are not written. At whatever instant it is killed, tokens verify and the next run
-completes. After a write conflict it reads and plans again. It ends, even if a store never keeps what is written.
-Whatever the public server answers, the result is a ``PublicCheck``. Outdated content is distinct from wrong content:
+At whatever instant it is killed, tokens verify and the next run completes. After a write conflict it reads and plans
+again. It ends, even if a store never keeps what is written. Outdated public content is distinct from wrong content:
 caches may hold the older documents for their max-age.
-Out of scope: what to write (``plan``), the requests (``tokens.relying_party``: https, no redirect, bounded).
 Source: OpenID Connect Discovery 1.0 §4 (issuer equals URL), RFC 9111 §5.2.2 (Cache-Control).
 """
 
@@ -14,27 +12,22 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
 from nodeattest_identity.issuer.documents import (
     CONFIGURATION_TYPE,
     JWKS_TYPE,
     DocumentError,
-    Documents,
     configuration_url,
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.publish.plan import CONFIGURATION, STATE, Current, Plan, Write, jwks_path, plan
-from nodeattest_identity.publish.state import Desired, IssuerState
+from nodeattest_identity.publish.plan import CONFIGURATION, STATE, Current, Desired, Plan, Write, jwks_path, plan
 from nodeattest_identity.publish.store import (
     MAX_OBJECT,
     ObjectStore,
-    StoreAccess,
-    StoreLocation,
     StoreRefusedError,
     WriteConflictError,
 )
@@ -46,19 +39,6 @@ _ATTEMPTS: Final = 16
 """Two without conflicts: write, see that nothing is left. A conflict takes one."""
 _MAX_PAUSE: Final = 2.0
 """Seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishResult:
-    """The result of a run."""
-
-    documents: Documents
-    state: IssuerState
-    writes: tuple[Write, ...]
-    """Writes of this run; empty if everything was as desired."""
-    notes: tuple[str, ...]
-    unknown: frozenset[str]
-    """Ids of keys to revoke that this run never saw."""
 
 
 async def dry_run(store: ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
@@ -85,9 +65,10 @@ async def publish(
     *,
     clock: Callable[[], float],
     pause: Callable[[int], Awaitable[None]] = _random_pause,
-) -> PublishResult:
+) -> Plan:
     """Publish the desired documents; ``clock`` returns seconds since the epoch, ``pause`` waits after a conflict.
 
+    Returns the plan with the writes of this run; ``unknown`` are keys to revoke that it never saw.
     Raises ``PublishError``, ``KeysError`` and ``UrlError``.
     """
     written: list[Write] = []
@@ -100,13 +81,7 @@ async def publish(
         notes |= dict.fromkeys(next_plan.notes)
         unknown &= next_plan.unknown
         if not next_plan.writes:
-            return PublishResult(
-                documents=next_plan.documents,
-                state=next_plan.state,
-                writes=tuple(written),
-                notes=tuple(notes),
-                unknown=unknown,
-            )
+            return replace(next_plan, writes=tuple(written), notes=tuple(notes), unknown=unknown)
         try:
             for write in next_plan.writes:
                 await store.write(
@@ -133,7 +108,6 @@ def _not_kept(store: ObjectStore, next_plan: Plan) -> StoreRefusedError:
 
 
 _MAX_AGE: Final = re.compile(r"(?:^|,)\s*(?:s-)?max-?age\s*=\s*\"?([0-9]{1,10})", re.IGNORECASE | re.ASCII)
-_NOT_CACHED: Final = re.compile(r"(?:^|,)\s*(?:no-store|no-cache)\s*(?:,|$)", re.IGNORECASE | re.ASCII)
 
 
 class PublicStatus(StrEnum):
@@ -157,7 +131,7 @@ class PublicCheck:
     """For ``OLDER``: until when it is no failure, seconds since the epoch."""
 
 
-async def check_public(https: HttpsFetcher, published: PublishResult, *, max_age: int, now: int) -> PublicCheck:
+async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, now: int) -> PublicCheck:
     """Read both documents and compare them with the published ones.
 
     1. Both exist. 2. They are byte for byte the published ones, or older ones of this issuer. 3. The headers let caches
@@ -184,7 +158,7 @@ async def check_public(https: HttpsFetcher, published: PublishResult, *, max_age
     return PublicCheck(status=PublicStatus.EQUAL)
 
 
-def _compare(published: PublishResult, url: str, configuration: bytes, jwks: bytes) -> tuple[list[str], list[str]]:
+def _compare(published: Plan, url: str, configuration: bytes, jwks: bytes) -> tuple[list[str], list[str]]:
     """Return what is wrong and what is only older."""
     made = published.documents
     wrong: list[str] = []
@@ -213,31 +187,12 @@ def _headers(url: str, answer: FetchedDocument, content_type: str, max_age: int)
     wrong: list[str] = []
     if answer.content_type != content_type:
         wrong.append(f"{url}: expected content type {content_type}, got {answer.content_type[:80]!a}")
-    longest = max(map(int, _MAX_AGE.findall(answer.cache_control)), default=None)
-    if longest is None and not _NOT_CACHED.search(answer.cache_control):
+    longest = max(map(int, _MAX_AGE.findall(answer.cache_control)), default=answer.max_age)
+    if longest is None:
         wrong.append(f"{url}: expected Cache-Control with max-age={max_age}, got {answer.cache_control[:80]!a}")
-    elif longest is not None and longest > max_age:
+    elif longest > max_age:
         wrong.append(
-            f"{url}: expected caches to hold it for {max_age} s at most, got {longest} s: a new key would sign too "
+            f"{url}: expected caches to hold it for {max_age} s at most, got {longest:.0f} s: a new key would sign too "
             "soon; give --max-age, or change what the server sends"
         )
     return wrong
-
-
-def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
-    """Open the store without connecting to it; raises ``StoreRefusedError``.
-
-    A store's library is imported only when that store is used.
-    """
-    if location.kind == "dir":
-        from nodeattest_identity.publish.store import DirectoryStore
-
-        return DirectoryStore(Path(location.root), location.prefix)
-    try:
-        from nodeattest_identity.publish.cloud import CloudStore
-    except ImportError:
-        raise StoreRefusedError(
-            "--to: expected the library obstore, got none; install requirements-cli.txt of the release "
-            "(docs/install.md)"
-        ) from None
-    return CloudStore(location, access)

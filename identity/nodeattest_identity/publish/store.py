@@ -1,17 +1,13 @@
-"""What a store of issuers' documents must do, how it is named and opened, and the errors of publication.
+"""Stores of issuers' documents: how they are named, what each must do, and a directory as one of them.
 
-Promises: a write replaces one object as a whole or not at all, and only if the object still is the version that was
-read: of two writers that read the same version, one gets ``WriteConflictError``. An error says what was expected, what
-was found and what to do, without any key or credential. ``StoreUnavailableError`` and ``WriteConflictError`` are
-temporary; the others need an operator.
+A write replaces one object as a whole or not at all, and only if the object still is the version that was read: of two
+writers that read the same version, one gets ``WriteConflictError``. ``StoreUnavailableError`` and
+``WriteConflictError`` are temporary; the others need an operator.
 
-A directory that some web server serves: each object a file.
-
-Promises: a file is replaced by one rename after its bytes are on the disk; readable for everybody (0644, directories
-0755), because another user's web server reads it. Writers exclude each other by a file lock, so of two that read the
-same version one gets ``WriteConflictError``. Symbolic links below the directory are not followed, even if a path
-becomes one meanwhile: a writer there cannot direct a publisher elsewhere.
-Out of scope: content types and Cache-Control, which the web server sets.
+In a directory that some web server serves each object is a file. It is replaced by one rename after its bytes are on
+the disk, and is readable for everybody (0644, directories 0755). Writers exclude each other by a file lock. Symbolic
+links below the directory are not followed, even if a path becomes one meanwhile: a writer there cannot direct a
+publisher elsewhere. The web server sets content types and Cache-Control.
 """
 
 from __future__ import annotations
@@ -21,8 +17,6 @@ import fcntl
 import hashlib
 import os
 import re
-import secrets
-import stat
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -145,8 +139,9 @@ _LOCK: Final = ".nodeattest/lock"
 _LOCK_SECONDS: Final = 30.0
 _LOCK_INTERVAL: Final = 0.05
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_UNFINISHED: Final = ".nodeattest-"
-"""How the names of files begin that are being written."""
+_UNFINISHED: Final = ".nodeattest-unfinished"
+"""The file that is being written; one that a killed run left is overwritten."""
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DirectoryStore:
@@ -201,9 +196,6 @@ class DirectoryStore:
                 found = self._read(path)
                 if (found and found.e_tag) != (replaces and replaces.e_tag):
                     raise WriteConflictError(f"{self.name}: {path} was written by another program meanwhile")
-                for left in os.listdir(folder):  # noqa: PTH208 - a path could lead elsewhere by now
-                    if left.startswith(_UNFINISHED):  # of a killed run: the lock is ours
-                        os.unlink(left, dir_fd=folder)
                 _replace(folder, name, body)
         except OSError as error:
             raise self._refused(path, error) from None
@@ -229,14 +221,7 @@ class DirectoryStore:
             with suppress(FileExistsError):
                 os.mkdir(segment, mode=_DIRECTORY_MODE, dir_fd=folder)
                 made = True
-        try:
-            inner = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-        except OSError:
-            if stat.S_ISLNK(os.stat(segment, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise StoreRefusedError(
-                    f"{self.name}: expected no symbolic link at {segment}, got one; remove it"
-                ) from None
-            raise
+        inner = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         if made:
             os.fchmod(inner, _DIRECTORY_MODE)
         return inner
@@ -255,39 +240,48 @@ class DirectoryStore:
     def _wait_for(self, lock: int) -> None:
         until = time.monotonic() + self._lock_seconds
         while True:
-            try:
+            with suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise StoreUnavailableError(
-                        f"{self.name}: expected the lock {_LOCK} within {self._lock_seconds:.0f} s, got none; end the "
-                        "publisher that holds it"
-                    ) from None
-                time.sleep(_LOCK_INTERVAL)
-            else:
                 return
+            if time.monotonic() > until:
+                raise StoreUnavailableError(
+                    f"{self.name}: expected the lock {_LOCK} within {self._lock_seconds:.0f} s, got none; end the "
+                    "publisher that holds it"
+                )
+            time.sleep(_LOCK_INTERVAL)
 
     def _refused(self, path: str, error: OSError) -> StoreRefusedError:
         got = os.strerror(error.errno) if error.errno else "an error without a number"
         return StoreRefusedError(
-            f"{self.name}: {path}: expected to read and write there, got {got!r}; check owner, mode, kind and free "
-            "space, and that it is mounted writable"
+            f"{self.name}: {path}: expected to read and write there, got {got!r}; check owner, mode, kind (no "
+            "symbolic link) and free space, and that it is mounted writable"
         )
 
 
 def _replace(folder: int, name: str, body: bytes) -> None:
-    """Write another file, then rename it: a reader sees the old bytes or the new ones."""
-    unfinished = f"{_UNFINISHED}{secrets.token_hex(8)}"
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fchmod(file.fileno(), _FILE_MODE)
-            os.fsync(file.fileno())
-        os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:  # also on a signal, no unfinished file stays
-        with suppress(FileNotFoundError):
-            os.unlink(unfinished, dir_fd=folder)
-        raise
+    """Write another file, then rename it: a reader sees the old bytes or the new ones. The lock must be ours."""
+    descriptor = os.open(_UNFINISHED, _NEW_FILE, 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(body)
+        file.flush()
+        os.fchmod(file.fileno(), _FILE_MODE)
+        os.fsync(file.fileno())
+    os.rename(_UNFINISHED, name, src_dir_fd=folder, dst_dir_fd=folder)
     os.fsync(folder)
+
+
+def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
+    """Open the store without connecting to it; raises ``StoreRefusedError``.
+
+    A store's library is imported only when that store is used.
+    """
+    if location.kind == "dir":
+        return DirectoryStore(Path(location.root), location.prefix)
+    try:
+        from nodeattest_identity.publish.cloud import CloudStore
+    except ImportError:
+        raise StoreRefusedError(
+            "--to: expected the library obstore, got none; install requirements-cli.txt of the release "
+            "(docs/install.md)"
+        ) from None
+    return CloudStore(location, access)
