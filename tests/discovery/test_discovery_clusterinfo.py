@@ -10,7 +10,6 @@ import yaml
 from core_kit import (
     CA,
     KEY_PEM,
-    OTHER_CA,
     SERVER,
     Spoil,
     certificate,
@@ -135,11 +134,6 @@ def test_the_text_that_kubeadm_wrote_is_written_byte_for_byte() -> None:
     assert clusterinfo.build("https://127.0.0.1:26443", ca_pem) == text
     info = clusterinfo.parse(text)
     assert (info.server, info.ca_pem, info.tls_server_name) == ("https://127.0.0.1:26443", ca_pem, None)
-
-
-def test_the_sound_document_is_read() -> None:
-    info = clusterinfo.parse(written(kubeconfig()))
-    assert (info.server, info.ca_certificates) == (SERVER, (CA,))
 
 
 HARMLESS: dict[str, Spoil] = {
@@ -337,24 +331,6 @@ def test_a_bundle_of_anything_but_cas_is_denied(bundle: bytes, expected: str) ->
             refuses()
         assert raised.value.reason is Reason.CLUSTER_INFO_MALFORMED
         assert expected in raised.value.expected or not bundle
-
-
-@pytest.mark.parametrize(
-    "bundle",
-    [
-        pem(CA),
-        pem(CA, OTHER_CA),
-        pem(CA) * 64,
-        b"# the cluster's CA\n" + pem(CA) + b"\n\n# the next one\n" + pem(OTHER_CA) + b"\n",
-        pem(CA).replace(b"\n", b"\r\n"),
-        pem(CA).rstrip(b"\n"),
-    ],
-    ids=["one", "two", "sixty-four", "comments", "CR LF", "no line end"],
-)
-def test_a_bundle_of_cas_is_read_however_it_is_laid_out(bundle: bytes) -> None:
-    text = clusterinfo.build(SERVER, bundle)
-    assert clusterinfo.parse(text).ca_certificates == clusterinfo.parse_ca_bundle(bundle)
-    assert base64.b64decode(yaml.safe_load(text)["clusters"][0]["cluster"]["certificate-authority-data"]) == bundle
 
 
 servers = st.from_regex(

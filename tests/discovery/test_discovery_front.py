@@ -100,16 +100,6 @@ def undated(answer: Answer) -> tuple[int, list[tuple[str, str]], bytes]:
     return answer.status, [pair for pair in answer.headers if pair[0] != "Date"], answer.body
 
 
-async def test_a_token_that_is_being_deleted_proves_nothing(
-    known: KnownCluster, authority: Authority, tmp_path: Path
-) -> None:
-    metadata = known.secrets[TOKEN.id]["metadata"]
-    assert isinstance(metadata, dict)
-    metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    async with front(known, tmp_path, authority) as port:
-        assert (await ask(port, get(bearer()), authority)).status == 401
-
-
 @pytest.mark.parametrize(
     ("token", "secret"),
     [

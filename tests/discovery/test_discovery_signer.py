@@ -57,17 +57,6 @@ async def test_what_is_as_it_must_be_is_never_written(cluster: TokenCluster) -> 
     assert len(await applied_writes(cluster, 1)) == 1
 
 
-async def test_a_changed_kubeconfig_is_signed_anew_as_the_exact_string(cluster: TokenCluster) -> None:
-    cluster.publish()
-    token = cluster.add("sgn006")
-    other = "no: kubeconfig\r\n\t at all\n\n"
-    async with working(cluster.kubeconfig(), enabled=SIGNER):
-        await until(lambda: "sgn006" in cluster.signed_ids())
-        cluster.edit(kubeconfig=other)
-        await until(lambda: cluster.info()["jws-kubeconfig-sgn006"] == signature(token, other))
-    assert cluster.info()["kubeconfig"] == other
-
-
 async def test_signatures_of_nobody_go_and_everything_else_stays(cluster: TokenCluster) -> None:
     strange = {"jws-kubeconfig-": "x", "jws-kubeconfig-not-a-token": "x", "jws-kubeconfig-zzzzzz": "x"}
     kept = {"jws-other": "y", "jws-kubeconfig": "y", "note": "y"}

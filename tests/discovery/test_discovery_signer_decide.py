@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 from datetime import UTC, datetime
-from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from token_world import SECRET, VirtualTime, signature
+from token_world import SECRET, signature
 
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
 from nodeattest_discovery.controllers.bootstrap_signer import (
-    RevertBackoff,
     current_signatures,
     desired_cluster_info,
 )
@@ -49,25 +47,3 @@ def test_signing_is_done_once_and_touches_signatures_only(data: dict[str, str], 
     wanted = {} if signed is None else {SIGNATURE_PREFIX + token.id: signature(token, signed) for token in tokens}
     assert dig(after, "data") == {**kept, **wanted}
     assert current_signatures(after) == wanted
-
-
-def fight(time: VirtualTime, undone: RevertBackoff, seconds: float) -> list[float]:
-    """Write whenever allowed, while somebody undoes each write at once; return when."""
-    end, written = time.seconds + seconds, list[float]()
-    while time.seconds < end:
-        wait = undone.wait({"sig": "x"})
-        if wait > 0:
-            time.advance(wait)
-            continue
-        undone.wrote({"sig": "x"})
-        written.append(time.seconds)
-        time.advance(0.01)
-    return written
-
-
-def test_who_undoes_our_writes_again_and_again_is_answered_ever_slower() -> None:
-    time = VirtualTime()
-    written = fight(time, RevertBackoff(time.deps), 3600)
-    assert written[3] - written[0] < 0.1, "people edit cluster-info, too"
-    assert len(written) < 80
-    assert max(second - first for first, second in pairwise(written)) <= 61

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -71,45 +70,6 @@ async def test_a_client_far_over_its_rate_gets_no_handshake_and_others_do(
         assert (await ask(listener.port, good(), authority)).status == 200
     finally:
         await listener.stop()
-
-
-async def test_whoever_holds_most_gets_no_place_of_others(
-    known: KnownCluster, authority: Authority, tmp_path: Path
-) -> None:
-    limits = FrontLimits(connections=2, connections_of_client=2)
-    async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
-        reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, ssl=trusting(authority))
-        other = await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(ELSEWHERE, 0))
-        with pytest.raises(OSError):
-            await asyncio.open_connection(LOOPBACK, listener.port, local_addr=(ELSEWHERE, 0), ssl=trusting(authority))
-        writer.write(good())
-        assert (await reader.read()).startswith(b"HTTP/1.1 200")
-        for each in (writer, other[1]):
-            each.close()
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: %b\r\n" % (b"a" * 8000) * 5, id="headers"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000, id="one header"),
-        pytest.param(b"GET /" + b"a" * 40_000, id="a path"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n" + b"a" * 40_000, id="a body"),
-        pytest.param(b"\0" * 40_000, id="no HTTP"),
-    ],
-)
-async def test_a_connection_ends_when_more_comes_than_a_request_has(
-    head: bytes, known: KnownCluster, authority: Authority, tmp_path: Path
-) -> None:
-    limits = FrontLimits(connection_seconds=1000)
-    async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
-        reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, ssl=trusting(authority))
-        writer.write(head)
-        async with asyncio.timeout(60):
-            with suppress(ConnectionError):
-                assert b" 200 " not in await reader.read()
-        writer.close()
-        assert (await ask(listener.port, good(), authority)).status == 200
 
 
 async def test_a_client_whose_ca_was_replaced_resumes_no_session(

@@ -38,15 +38,6 @@ def of(server: LyingServer) -> Endpoint:
     return parse_server(server.url)
 
 
-def test_a_question_has_four_headers_and_names_the_port() -> None:
-    with LyingServer(CA.server(), HELLO) as server:
-        answer = ask(of(server), https.Verified(ca_pem=CA.pem))
-        assert (answer.status, answer.body) == (200, b"hello")
-        assert server.seen[0].names == QUIET
-        assert dict(server.seen[0].headers)["host"] == server.endpoint
-        assert server.seen[0].path == "/path"
-
-
 @pytest.mark.parametrize("context", [client_context(CA.pem), unverified_context()], ids=["verified", "unverified"])
 def test_no_server_can_have_a_node_compute_in_a_group_of_its_choice(context: ssl.SSLContext) -> None:
     offered = {cipher["name"] for cipher in context.get_ciphers()}

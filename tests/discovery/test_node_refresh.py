@@ -51,14 +51,6 @@ def published(content: str) -> Reply:
     return config_map({"kubeconfig": content})
 
 
-def test_nothing_new_is_none_after_one_quiet_question(servers: Servers) -> None:
-    server = servers.stand(OLD)
-    server.says = published(text(server, OLD))
-    assert servers.ask(server, known=text(server, OLD)) is None
-    assert len(server.seen) == 1
-    assert server.headers <= QUIET
-
-
 def test_a_rotation_is_followed_from_old_to_both_to_new(servers: Servers) -> None:
     before, after = servers.stand(OLD), servers.stand(NEW)
     before.says = published(text(before, OLD, NEW))

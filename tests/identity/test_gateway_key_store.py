@@ -130,15 +130,3 @@ async def test_a_secret_that_cannot_be_read_is_reported_and_never_replaced(
         assert SECRET_NAME in caplog.text
         assert await world.stored() == b'{"keys":[]}'
         assert key_store.signer(world.now) is not None
-
-
-async def test_keys_that_were_not_compared_for_long_sign_nothing(control_plane: ControlPlane) -> None:
-    async with replicas(control_plane, "gateway-stale") as world:
-        key_store = world.add()
-        assert key_store.unready_reason() == "the signing keys were not read yet"
-        await key_store.refresh()
-        world.clock += 601
-        assert key_store.signer(world.now) is None
-        assert "600 s" in (key_store.unready_reason() or "")
-        await key_store.refresh()
-        assert key_store.signer(world.now) is not None

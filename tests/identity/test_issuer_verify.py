@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -53,17 +51,6 @@ def test_a_good_token_is_shown_with_what_it_proves(
     assert rows["key"] == f"{ES.verifying.kid} (ES256)"
     assert rows["kubernetes.io"].startswith('{"namespace": "shop"')
     assert rows["expires"].endswith(" s)")
-
-
-def test_a_token_on_standard_input_is_seen_by_nobody_and_one_in_an_argument_is_warned_of(
-    issuer: IssuerServer, held: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    program = [sys.executable, "-m", "nodeattest_cli.main", *command(issuer, "-")]
-    done = subprocess.run(program, input=held.read_bytes(), capture_output=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert SUBJECT.encode() in done.stdout
-    assert main(command(issuer, held.read_text(encoding="utf-8").strip())) == 0
-    assert "list of processes" in capsys.readouterr().err
 
 
 def test_a_refusal_says_expected_got_and_what_to_do_and_ends_with_1(

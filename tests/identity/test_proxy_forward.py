@@ -59,21 +59,6 @@ async def test_a_stream_arrives_piece_by_piece_and_is_cut_off_at_the_deadline() 
         writer.close()
 
 
-async def test_http_1_0_where_the_end_of_a_connection_is_the_end_of_an_answer_is_cut_off_by_a_reset() -> None:
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
-        await reader.read()
-
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=3)) as port:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-        writer.write(request().replace(b"HTTP/1.1", b"HTTP/1.0", 1))
-        await reader.readuntil(b"half")
-        with pytest.raises(ConnectionResetError):
-            await reader.read()
-        writer.close()
-
-
 async def test_a_connection_is_kept_for_further_requests() -> None:
     async with upstream() as seen, proxy(seen) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)

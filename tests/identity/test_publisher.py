@@ -23,15 +23,6 @@ from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, W
 _OBJECTS = {".well-known/openid-configuration", "openid/v1/jwks", ".nodeattest/issuer-state.json"}
 
 
-async def test_equal_objects_are_not_written_again(tmp_path: Path) -> None:
-    store = directory(tmp_path)
-    assert {write.path for write in (await publish(store, wanted("a"), clock=Clock())).writes} == _OBJECTS
-    times = {path: (tmp_path / path).stat().st_mtime_ns for path in _OBJECTS}
-    again = await publish(store, wanted("a"), clock=Clock(START + 500))
-    assert again.writes == ()
-    assert {path: (tmp_path / path).stat().st_mtime_ns for path in _OBJECTS} == times
-
-
 async def test_files_can_be_read_by_a_web_server_and_written_by_nobody_else(tmp_path: Path) -> None:
     previous = os.umask(0o077)
     try:

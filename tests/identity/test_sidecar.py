@@ -13,14 +13,14 @@ from typing import Final
 import pytest
 from polling import until
 from proxy_kit import LOOPBACK, exchange, request, upstream
-from sidecar_kit import AUDIENCE, ISSUER, Time, authorization, jwt_verifier, sidecar, users_token
+from sidecar_kit import AUDIENCE, ISSUER, authorization, sidecar, users_token
 from token_kit import NOW, bad_tokens, elliptic
 
 from nodeattest_identity.addon.sidecar.caller import Caller
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.proxy.headers import parse_rule
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.bounded_server import BindAddress
 
 USUAL: Final = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
@@ -139,41 +139,6 @@ async def test_a_token_is_verified_once_and_refusals_each_time() -> None:
         assert verifier.calls == 3
 
 
-async def test_what_was_verified_is_forgotten_after_its_time_and_with_its_audience() -> None:
-    ours, clock, time = {AUDIENCE}, [0.0], Time()
-    verifier = jwt_verifier(time, lambda: frozenset(ours))
-    given = authorization(users_token(lasts=60))
-    async with (
-        upstream() as seen,
-        sidecar(seen, verifier=verifier, time=time, keep=10, clock=lambda: clock[0]) as running,
-    ):
-        assert (await exchange(running.port, request("/", given))).status == 200
-        ours.clear()
-        assert (await exchange(running.port, request("/", given))).status == 503, "no Service is ours"
-        ours.add("kube-system/other")
-        assert (await exchange(running.port, request("/", given))).status == 401
-        ours.add(AUDIENCE)
-        assert (await exchange(running.port, request("/", given))).status == 200
-        time.now += 60
-        assert (await exchange(running.port, request("/", given))).status == 401, "at exp, whatever the leeway"
-        assert len(running.verified) == 0
-
-
-async def test_while_nobody_can_be_verified_it_is_503() -> None:
-    class Away:
-        def audiences(self) -> frozenset[str]:
-            return frozenset({AUDIENCE})
-
-        async def verify(self, token: bytes, peer: str, /) -> Caller:
-            del token, peer
-            raise Unavailable(Reason.API_UNAVAILABLE, "away", remedy="wait")
-
-    async with upstream() as seen, sidecar(seen, verifier=Away()) as running:
-        answer = await exchange(running.port, request("/", authorization(users_token())))
-        assert (answer.status, answer.all("Retry-After")) == (503, ["5"])
-        assert seen.connections == []
-
-
 async def test_one_users_requests_leave_room_for_others() -> None:
     go = asyncio.Event()
 
@@ -234,18 +199,6 @@ async def test_unauthenticated_clients_do_not_fill_the_log(caplog: pytest.LogCap
         assert caplog.text.count("CredentialsMissing") == 20
         assert caplog.text.count("user 'alice'") == 50
         assert running.count('nodeattest_sidecar_refused_total{reason="CredentialsMissing"}') == 50
-
-
-async def test_no_idle_connection_is_shared_between_a_users_broken_body_and_the_next_request() -> None:
-    async with upstream() as seen, sidecar(seen) as running:
-        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-        writer.write(request("/", authorization(users_token()), "Content-Length: 100", method="POST") + b"half")
-        await until(lambda: b"half" in seen.bytes)
-        writer.transport.abort()
-        await until(lambda: seen.closed == 1)
-        await exchange(running.port, request("/next", authorization(users_token("bob"))))
-        assert len(seen.connections) == 2
-        del reader
 
 
 async def test_the_body_cap_is_413_also_where_the_length_was_not_told() -> None:

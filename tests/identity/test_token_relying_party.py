@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -146,16 +145,6 @@ async def test_a_server_of_another_ca_is_not_believed(issuer: IssuerServer, tmp_
     assert "no certificate in it" in str(
         await refusal(party(issuer, ca=other), good_tokens([ES], NOW, issuer.url)["ES256"])
     )
-
-
-async def test_an_issuer_that_never_ends_its_answer_is_given_up(issuer: IssuerServer) -> None:
-    never = threading.Event()
-    issuer.answers[JWKS] = replace(issuer.answers[JWKS], after=never)
-    try:
-        error = await refusal(party(issuer, time_limit=0.3), good_tokens([ES], NOW, issuer.url)["ES256"])
-    finally:
-        never.set()
-    assert "no whole answer within" in str(error)
 
 
 async def test_a_proxy_of_the_environment_is_not_used(issuer: IssuerServer, monkeypatch: pytest.MonkeyPatch) -> None:

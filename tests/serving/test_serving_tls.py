@@ -1,4 +1,4 @@
-"""The reloading of a serving certificate. How it is served: tests/discovery/test_discovery_front_tls.py."""
+"""The reloading of a serving certificate. """
 
 from __future__ import annotations
 
