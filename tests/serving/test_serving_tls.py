@@ -1,4 +1,4 @@
-"""The reloading of a serving certificate. """
+"""The reloading of a serving certificate."""
 
 from __future__ import annotations
 
