@@ -1,23 +1,10 @@
-"""The last refused request that claims a machine which has not joined, as the machine's condition shows it. Pure.
+"""What the condition ``NodeAttested`` says of a Machine or a MachinePool, from the ledger and the time alone. Pure.
 
-Promises: what is written in a condition is read back as it was, so a restart loses nothing.
-
-What a refused renewal says of the machine: a weight for every ``Reason``. Pure.
-
-Promises: a reason that is not named here weighs nothing, and a test holds the table complete. Only what was found in
-evidence that the machine itself brought weighs as its failure; what a clock, a lost message, a policy that names
-something else or a service that was away can cause does not. Absent evidence does not, either: who brings none gets no
-certificate, and that is enough.
-Source: docs/denials.md; docs/decisions.md.
-
-What the condition ``NodeAttested`` says of a Machine or a MachinePool, from the ledger and the time alone. Pure.
-
-Promises: the same ledger gives the same status and reason, in every replica and after every restart. ``False`` only by
-what the node's own certificate authenticated, which is in the ledger, or by expiry: a MachineHealthCheck deletes
-what is ``False``. A refused request by a bootstrap token is shown in the message and changes nothing else.
-Leaves to others: writing it.
+The same ledger gives the same status and reason, in every replica and after every restart. ``False`` only by what the
+node's own certificate authenticated, which is in the ledger, or by expiry: a MachineHealthCheck deletes what is
+``False``. A refused request by a bootstrap token is shown in the message and changes nothing else.
 Source: cluster-api docs/proposals/20240916-improve-status-in-CAPI-resources.md (positive polarity, ``Unknown`` before
-anything is known, a reason always).
+anything is known, a reason always); docs/denials.md.
 """
 
 from __future__ import annotations
@@ -117,98 +104,16 @@ _RENEWAL: Final = (
     Reason.PLATFORM_PROOF_REFUSED,
     Reason.PLATFORM_INSTANCE_NOT_RUNNING,
 )
-_NOTHING: Final = (
-    # Malformed: a program's mistake, or somebody's who holds the node's credential and wants to be noticed.
-    Reason.ENVELOPE_MALFORMED,
-    Reason.ENVELOPE_TOO_LARGE,
-    Reason.EVIDENCE_MALFORMED,
-    Reason.PROVIDER_MISMATCH,
-    Reason.ADMISSION_REVIEW_MALFORMED,
-    Reason.CSR_MALFORMED,
-    Reason.CSR_SIGNATURE_INVALID,
-    Reason.SUBJECT_NOT_ALLOWED,
-    Reason.NODE_NAME_INVALID,
-    Reason.EXTENSION_NOT_ALLOWED,
-    Reason.PROVIDER_ID_INVALID,
-    Reason.PROVIDER_ID_MISMATCH,
-    Reason.PROVIDER_ID_REQUIRED,
-    Reason.KEY_NOT_ALLOWED,
-    Reason.USAGES_NOT_ALLOWED,
-    Reason.SIGNER_UNKNOWN,
-    Reason.ENDORSEMENT_KEY_MALFORMED,
-    Reason.QUOTE_MALFORMED,
-    Reason.PLATFORM_DOCUMENT_MALFORMED,
-    Reason.PLATFORM_DOCUMENT_MISMATCH,
-    Reason.PLATFORM_PROOF_MALFORMED,
-    # About the requester, not about a node that renews.
-    Reason.REQUESTER_NOT_ALLOWED,
-    Reason.TOKEN_NOT_THIS_MACHINES,
-    Reason.TOKEN_NOT_NAMED,
-    Reason.BOOTSTRAP_CONFIG_UNREADABLE,
-    Reason.BOOTSTRAP_CONFIG_REFUSED,
-    Reason.REQUESTER_OVER_BUDGET,
-    Reason.APPROVED_ELSEWHERE,
-    # One request out of turn, or out of time.
-    Reason.KEY_REUSED,
-    Reason.SERVING_NOT_ALLOWED,
-    Reason.ADDRESS_NOT_ALLOWED,
-    Reason.CHALLENGE_EXPIRED,
-    Reason.CHALLENGE_UNKNOWN,
-    Reason.FIRST_REQUEST_MISSING,
-    Reason.FIRST_REQUEST_MISMATCH,
-    Reason.SUPERSEDED,
-    Reason.REPLAYED,
-    Reason.QUOTE_NOT_BOUND,
-    Reason.PCR_DIGEST_MISMATCH,
-    Reason.PLATFORM_PROOF_NOT_BOUND,
-    Reason.PLATFORM_PROOF_EXPIRED,
-    # Waits that came to their end, and secrets of the first join.
-    Reason.POLICY_MISSING,
-    Reason.MACHINE_NOT_FOUND,
-    Reason.MACHINE_NOT_READY,
-    Reason.MACHINE_DELETING,
-    Reason.RECORD_INVALID,
-    Reason.MACHINE_TOO_LARGE,
-    Reason.SECRET_MISSING,
-    Reason.SECRET_UNTRUSTED,
-    Reason.SECRET_USED,
-    Reason.AUTHORITY_UNAVAILABLE,
-    Reason.API_UNAVAILABLE,
-    Reason.PLATFORM_UNAVAILABLE,
-    Reason.INTERNAL_ERROR,
-    # Discovery: a node that finds its cluster files no request.
-    Reason.TOKEN_MALFORMED,
-    Reason.CA_PIN_MALFORMED,
-    Reason.DISCOVERY_ENDPOINT_MALFORMED,
-    Reason.CLUSTER_INFO_MALFORMED,
-    Reason.CLUSTER_INFO_UNSIGNED,
-    Reason.CLUSTER_INFO_SIGNATURE_INVALID,
-    Reason.CLUSTER_INFO_CHANGED,
-    Reason.CA_NOT_PINNED,
-    Reason.SERVER_NOT_TRUSTED,
-    Reason.DISCOVERY_FILE_NOT_ALLOWED,
-    Reason.DISCOVERY_REQUEST_REFUSED,
-    # Tokens of issuers: who shows one creates no request.
-    Reason.JWT_MALFORMED,
-    Reason.JWT_ALGORITHM_NOT_ALLOWED,
-    Reason.JWT_KEY_UNKNOWN,
-    Reason.JWT_SIGNATURE_INVALID,
-    Reason.JWT_ISSUER_MISMATCH,
-    Reason.JWT_AUDIENCE_MISMATCH,
-    Reason.JWT_EXPIRED,
-    Reason.JWT_NOT_YET_VALID,
-    Reason.JWT_LIFETIME_TOO_LONG,
-    Reason.TOKEN_REVIEW_REFUSED,
-    Reason.ISSUER_DOCUMENT_REFUSED,
-    Reason.ISSUER_UNAVAILABLE,
-)
 DENIAL_SEVERITIES: Final = MappingProxyType(
-    {
-        **dict.fromkeys(_NOTHING, DenialSeverity.NOTHING),
-        **dict.fromkeys(_RENEWAL, DenialSeverity.RENEWAL),
-        **dict.fromkeys(_MACHINE, DenialSeverity.MACHINE),
-    }
+    {**dict.fromkeys(_RENEWAL, DenialSeverity.RENEWAL), **dict.fromkeys(_MACHINE, DenialSeverity.MACHINE)}
 )
+"""Any other reason says nothing of the machine: a malformed request, a clock, a lost message, a service that was away,
+a requester that is no node. Who brings no evidence gets no certificate, and that is enough."""
+
+
+def is_machine_failure(reason: str) -> bool:
+    """Return whether a refusal says that the machine is not what policy and ledger say."""
+    return reason in set(Reason) and DENIAL_SEVERITIES.get(Reason(reason)) is DenialSeverity.MACHINE
 
 
 def severity_of(verdict: CSRDenied) -> DenialSeverity:
@@ -284,7 +189,8 @@ def condition_of_machine(
         since = f" since {rfc3339(attestation.verdict.time)}" if attestation.verdict.time else ""
         done = f"; {_DONE[attestation.treatment.action]}" if attestation.treatment else ""
         message = f"renewal is refused{since}: see docs/denials.md; the certificate is good until {until}{done}"
-        return _false(attestation.verdict.reason or DENIED, message, _severity(attestation.verdict.reason))
+        severity = Severity.ERROR if is_machine_failure(attestation.verdict.reason) else Severity.WARNING
+        return _false(attestation.verdict.reason or DENIED, message, severity)
     message = f"by {attestation.provider}, until {until}"  # 4
     if not member.is_confirmed:
         message += f"; its provider ID comes from {member.provider_id_source} until Cluster API sets it"
@@ -334,11 +240,6 @@ def newest_certificate(attestation: Attestation | None) -> IssuedCertificate | N
     """Return the client certificate that ends last."""
     entries = attestation.of_purpose(Purpose.CLIENT) if attestation is not None else ()
     return max(entries, key=lambda entry: entry.not_after, default=None)
-
-
-def _severity(reason: str) -> Severity:
-    failed = reason in set(Reason) and DENIAL_SEVERITIES.get(Reason(reason)) is DenialSeverity.MACHINE
-    return Severity.ERROR if failed else Severity.WARNING
 
 
 def _unknown(reason: str, message: str) -> Condition:

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from nodeattest_controller.controllers.node_attested.conditions import DENIAL_SEVERITIES, DenialSeverity, is_refused
+from nodeattest_controller.controllers.node_attested.conditions import is_machine_failure, is_refused
 from nodeattest_controller.model.attestation import APPROVED, Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_parsing.objects import flag, items, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers.errors import Reason
 
 TAINT_KEY: Final = "attestation.cluster.x-k8s.io/failed"
 EFFECT: Final = "NoSchedule"
@@ -71,9 +70,8 @@ class NoAction(Enum):
 
 def is_failing(attestation: Attestation) -> bool:
     """Return whether the last word on a machine is a refusal that says something of the machine."""
-    if attestation.verdict is None or not is_refused(attestation) or attestation.verdict.reason not in set(Reason):
-        return False
-    return DENIAL_SEVERITIES.get(Reason(attestation.verdict.reason)) is DenialSeverity.MACHINE
+    verdict = attestation.verdict
+    return verdict is not None and is_refused(attestation) and is_machine_failure(verdict.reason)
 
 
 def decide(

@@ -1,16 +1,11 @@
-"""Machines that are no members of a cluster yet, or no more: they are counted where Nodes are deleted.
+"""CSR outcomes of a cluster's machines that are not recorded yet, and awaited machines. Pure but for the clock.
 
-Promises: between the end of a machine whose Node was deleted and the join of the one that takes its place there is no
-moment at which nothing is counted for it. What ended is kept in memory only: a replica that takes the cluster over in
-the moment before Cluster API makes the new Machine counts one less. Leaves to others: the members themselves.
-Source: cluster-api internal/controllers/machinehealthcheck (a Machine whose Node is gone is remediated: deleted) and
-internal/controllers/machineset (makes the new one when the old one is gone); exp/internal/controllers/machinepool
-(``spec.replicas`` and ``spec.providerIDList``).
-
-Outcomes on a cluster's machines that are not recorded yet, and refused claims on machines that have not joined.
-
-Promises: bounded by the cluster's machines; losing them costs nothing that lasts, for a node asks again. Pure but for
-the clock. Leaves to others: writing.
+Bounded by the cluster's machines; losing outcomes costs nothing that lasts, for a node asks again. Machines that are no
+members yet, or no more, are counted where Nodes are deleted: between the end of a machine whose Node was deleted and
+the join of the one that takes its place there is no moment at which nothing is counted for it. What ended is kept in
+memory only: a replica that takes over in the moment before Cluster API makes the new Machine counts one less. Source:
+cluster-api internal/controllers/machinehealthcheck (a Machine whose Node is gone is deleted),
+internal/controllers/machineset (makes the new one when the old one is gone).
 """
 
 from __future__ import annotations
@@ -19,14 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nodeattest_controller.controllers.node_attested.conditions import (
-    DENIAL_SEVERITIES,
     DenialSeverity,
     RefusedClaim,
+    is_machine_failure,
     is_refused,
     severity_of,
 )
 from nodeattest_controller.controllers.node_attested.decide import is_failing
-from nodeattest_controller.controllers.node_attested.refusal_recorder import SILENT, UnwrittenRefusals
+from nodeattest_controller.controllers.node_attested.refusal_recorder import SILENT, RefusalRecorder
 from nodeattest_controller.model.attestation import APPROVED, DENIED, Attestation, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
@@ -95,12 +90,10 @@ class PendingOutcomes:
         self._grants: dict[str, CSRIssued] = {}
         self._claims: dict[str, RefusedClaim] = {}
         """What is shown of each machine that has not joined."""
-        self._held: dict[str, tuple[str, RefusedClaim]] = {}
-        """A newer claim, and who made it, until the rates allow showing it."""
         self._verdicts = RateLimiter(burst=VERDICT_BURST, per_second=VERDICT_RATE, clock=clock)
         self._claim = RateLimiter(burst=CLAIM_BURST, per_second=CLAIM_RATE, clock=clock)
         self._all_claims = RateLimiter(burst=CLAIMS_BURST, per_second=CLAIMS_RATE, clock=clock)
-        self.unwritten = UnwrittenRefusals(clock)
+        self.records = RefusalRecorder(clock)
         """Of machines that have a MachineAttestation."""
 
     def granted(self, verdict: CSRIssued) -> None:
@@ -121,7 +114,7 @@ class PendingOutcomes:
         if len(members) != 1:  # 1
             return False
         own = self._inventory.own_attestation(self._key, provider_id)
-        recorded = own is not None and self.unwritten.note(verdict, own)  # 4
+        recorded = own is not None and self.records.note(verdict, own)  # 4
         return self._refused(verdict, members[0]) or recorded
 
     def _refused(self, verdict: CSRDenied, member: MachineView) -> bool:
@@ -137,28 +130,15 @@ class PendingOutcomes:
             return True
         if verdict.by_node or verdict.reason in SILENT or member.is_pool_instance or member.node_ref_name:
             return False
-        requester = verdict.username[:MAX_NAME]  # 3
-        held = self._held.get(provider_id)
-        if held is None or held[0] == requester or self._claim.has_token((provider_id, requester)):
-            self._held[provider_id] = requester, RefusedClaim(verdict.at, verdict.reason)
-        return self._release(provider_id)
-
-    def _release(self, provider_id: str) -> bool:
-        """Show the claim that is held of a machine if the rates allow it; returns whether they do."""
-        requester, claim = self._held[provider_id]
-        if not (self._all_claims.has_token("") and self._claim.take((provider_id, requester))):
+        requester = provider_id, verdict.username[:MAX_NAME]  # 3
+        if not (self._all_claims.has_token("") and self._claim.take(requester) and self._all_claims.take("")):
             return False
-        self._all_claims.take("")
-        self._claims[provider_id] = claim
-        del self._held[provider_id]
+        self._claims[provider_id] = RefusedClaim(verdict.at, verdict.reason)
         return True
 
     def review_claims(self) -> None:
-        """Forget claims on machines that joined or went, and show those that the rates allow by now."""
+        """Forget claims on machines that joined or went."""
         self._claims = {one: claim for one, claim in self._claims.items() if self._is_awaited(one)}
-        self._held = {one: held for one, held in self._held.items() if self._is_awaited(one)}
-        for provider_id in tuple(self._held):
-            self._release(provider_id)
 
     def verdict(self, provider_id: str, attestation: Attestation) -> LastDecision | None:
         """Return what has to be written down of a machine; None where nothing is news.
@@ -173,7 +153,7 @@ class PendingOutcomes:
             if newest is None or newest > refusal.at:  # what this replica granted since has taken the word back
                 return None
             if known is not None and is_refused(attestation):
-                less = is_failing(attestation) and DENIAL_SEVERITIES.get(refusal.reason) is not DenialSeverity.MACHINE
+                less = is_failing(attestation) and not is_machine_failure(refusal.reason)
                 if known.reason == refusal.reason or less or not self._verdicts.take(provider_id):
                     return None
             return LastDecision(DENIED, refusal.reason, refusal.at)
@@ -188,7 +168,7 @@ class PendingOutcomes:
 
     def pending(self) -> set[str]:
         """Return the machines whose MachineAttestation lacks something that may be written now."""
-        return {*self._refusals, *self._grants, *self.unwritten.due()}
+        return {*self._refusals, *self._grants, *self.records.machines()}
 
     def remembered(self, provider_id: str) -> None:
         """Hear that the ledger has it."""
@@ -202,9 +182,8 @@ class PendingOutcomes:
     def forget(self, provider_id: str) -> None:
         """Hear that the machine is gone."""
         self.remembered(provider_id)
-        self.unwritten.forget(provider_id)
+        self.records.forget(provider_id)
         self._claims.pop(provider_id, None)
-        self._held.pop(provider_id, None)
 
     def _is_awaited(self, provider_id: str) -> bool:
         """Return whether one machine has this provider ID, and has not joined."""

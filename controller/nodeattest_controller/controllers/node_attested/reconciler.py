@@ -1,15 +1,10 @@
-"""Acts on Nodes: records in the MachineAttestation what ``decide`` chose, then does it, or undoes it.
+"""Reconciles the machines of one cluster: records CSR outcomes, acts on Nodes, and writes the condition NodeAttested.
 
-Promises: only the machine's own Node is touched, as it was read just now (resourceVersion, and the UID for a delete);
-every step may run twice; a replica that dies between the two writes leaves a record of what it would have done, which
-the next one does. Leaves to others: when to check again.
-
-Reconciles the machines of one cluster: records CSR outcomes, acts on Nodes, and writes the condition NodeAttested.
-
-Promises: conditions follow from MachineAttestations and the time, so an outcome that gets lost is made up for by the
-next resync; writes happen on change, and are rate limited by machine and by cluster; a cluster or machine that is
-paused, being deleted or another replica's is left alone.
-Leaves to others: every decision (``conditions``, ``decide``).
+Conditions follow from MachineAttestations and the time, so a lost outcome is made up for by the next resync. Writes
+happen on change, and are rate limited by machine and by cluster. Only the machine's own Node is touched, as it was read
+just now (resourceVersion, and the UID for a delete); what is done to it is recorded first, so that a replica which dies
+in between leaves a record of what the next one does. A cluster or machine that is paused, being deleted or another
+replica's is left alone. Leaves to others: every decision (``conditions``, ``decide``).
 """
 
 from __future__ import annotations
@@ -41,7 +36,6 @@ from nodeattest_controller.controllers.node_attested.refusal_recorder import (
     AttestationPatcher,
     MachineCensus,
     NodeAttestedEvents,
-    RefusalRecorder,
 )
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation, Remediation
@@ -148,12 +142,7 @@ second, and checks take at most a thirtieth of a core, because a Machine changes
 NODE_PERIOD: Final = 300.0
 """Seconds between two reads of a Node that is treated already: it may have been created anew."""
 FORBIDDEN_PAUSE: Final = 120.0
-"""Seconds until a write is tried again for which a permission is missing."""
-REFUSED_PAUSE: Final = 600.0
-"""Seconds until an object is tried again whose write the management cluster refused."""
-REFUSED_IN_A_ROW: Final = 3
-"""Different objects refused, with no write between, that show a right to be missing: one alone may be an admission
-policy's business with that object."""
+"""Seconds until an object is tried again for which a permission is missing."""
 OBJECT_BURST, OBJECT_RATE = 6, 1 / 30
 """Conditions that one object may get at once, and a second after that."""
 CLUSTER_BURST, CLUSTER_RATE = 200, 10.0
@@ -188,7 +177,6 @@ class NodeAttestedReconciler:
         self._pending = pending
         self._events = events
         self._attestations = AttestationPatcher(deps.management)
-        self._records = RefusalRecorder(self._attestations, pending.unwritten, events, now=deps.now, clock=deps.clock)
         self._nodes = NodeActions(client, self._attestations, events, deps.now)
         self._missing = MissingMachines(key, deps.management, deps.clock)
         self._queue: WorkQueue[Key] = WorkQueue(clock=deps.clock, metrics=deps.metrics.queues.named("standing"))
@@ -197,16 +185,10 @@ class NodeAttestedReconciler:
         self._all = RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=deps.clock)
         self._node_read_at: dict[str, float] = {}
         """When the Node of a treated machine was read, by provider ID."""
-        self._node_paused_until: dict[Key, float] = {}
-        """Until when a machine is left alone whose Node may not be written."""
-        self._refused: dict[Key, float] = {}
-        """Until when an object is left alone whose write was refused; kept after that, for such ones come last."""
-        self._refused_in_a_row: set[Key] = set()
-        """Objects whose writes were refused since the last successful write."""
+        self._paused_until: dict[Key, float] = {}
+        """Until when an object is left alone for which a permission is missing."""
         self._written_from: dict[Key, str] = {}
         """The resource version of an object whose condition was written; the watch has yet to show what came of it."""
-        self._silent_until = float("-inf")
-        """Until when nothing is written, because the management cluster refuses it."""
 
     synced = True
     """Nothing is watched but the management cluster's cache."""
@@ -256,9 +238,9 @@ class NodeAttestedReconciler:
         due.extend(
             ("pool", text(pool, "metadata", "name")) for pool, one in wanted if self._patch(pool, one) is not None
         )
-        for key in sorted(due, key=self._refused_until):  # objects whose writes are refused come last
+        for key in due:
             self._enqueue_ready(key)
-        self._refused = {key: until for key, until in self._refused.items() if self._exists(key)}
+        self._paused_until = {key: until for key, until in self._paused_until.items() if self._exists(key)}
         self._written_from = {key: version for key, version in self._written_from.items() if self._exists(key)}
         failing = sum(attestation is not None and is_failing(attestation) for _member, attestation in pairs)
         self._deps.metrics.certificates.show(self._key, census.result())
@@ -270,11 +252,11 @@ class NodeAttestedReconciler:
 
     def _enqueue_ready(self, key: Key) -> None:
         """Enqueue a key, unless it failed and its next attempt is planned."""
-        if not self._queue.failures(key) and self._node_paused_until.get(key, float("-inf")) <= self._deps.clock():
+        if not self._queue.failures(key) and not self._is_paused(key):
             self._queue.add(key)
 
-    def _refused_until(self, key: Key) -> float:
-        return self._refused.get(key, float("-inf"))
+    def _is_paused(self, key: Key) -> bool:
+        return self._paused_until.get(key, float("-inf")) > self._deps.clock()
 
     def _exists(self, key: Key) -> bool:
         management, (kind, name) = self._deps.management, key
@@ -302,7 +284,7 @@ class NodeAttestedReconciler:
     # One step
 
     async def _step(self, key: Key) -> None:
-        if not self._may_act() or self._refused_until(key) > self._deps.clock():
+        if not self._may_act() or self._is_paused(key):
             self._queue.forget(key)  # the MachineAttestation has it, or the next resync finds it
             return
         kind, name = key
@@ -311,11 +293,7 @@ class NodeAttestedReconciler:
         except Forbidden as error:
             self._queue.forget(key)
             self._events.management_forbidden(error)
-            self._refused[key] = self._deps.clock() + REFUSED_PAUSE
-            self._refused_in_a_row.add(key)
-            if len(self._refused_in_a_row) >= REFUSED_IN_A_ROW:  # the next write will be refused, too
-                self._refused_in_a_row.clear()
-                self._silent_until = self._deps.clock() + FORBIDDEN_PAUSE
+            self._paused_until[key] = self._deps.clock() + FORBIDDEN_PAUSE
         except ApiError as error:
             delay = self._queue.retry(key, error)
             if not isinstance(
@@ -330,7 +308,6 @@ class NodeAttestedReconciler:
         if member is None:
             self._pending.forget(provider_id)
             self._node_read_at.pop(provider_id, None)
-            self._node_paused_until.pop(("machine", provider_id), None)
             return
         attestation = self._attestation(member)
         if attestation is not None:
@@ -346,7 +323,10 @@ class NodeAttestedReconciler:
                 self._events.provider_id_changed(member, wanted.message)
             await self._write_condition(resource, machine, wanted, ("machine", provider_id))
         if self._may_act():  # last: a record that cannot be written keeps nothing else back
-            await self._records.write(provider_id, self._attestation(member))
+            found, now = self._attestation(member), self._deps.now()
+            error = await self._pending.records.write(found, provider_id, self._attestations, now)
+            if error is not None:
+                self._events.not_recorded(error)
 
     async def _record_outcome(self, member: MachineView, attestation: Attestation) -> Attestation:
         """Record the last CSR outcome in the MachineAttestation, where it is new."""
@@ -375,7 +355,7 @@ class NodeAttestedReconciler:
                     pass
         except Forbidden as error:
             self._events.nodes_forbidden(error)
-            self._node_paused_until["machine", member.provider_id] = self._deps.clock() + FORBIDDEN_PAUSE
+            self._paused_until["machine", member.provider_id] = self._deps.clock() + FORBIDDEN_PAUSE
         return self._attestation(member) or attestation
 
     async def _reconcile_pool(self, name: str) -> None:
@@ -400,7 +380,6 @@ class NodeAttestedReconciler:
         path = self._deps.management.path_of(resource, *_name_of(obj))
         if await set_condition(self._deps.management.client, path, obj, wanted, self._deps.now):
             self._written_from[key] = version
-        self._refused_in_a_row.clear()
 
     # What is known
 
@@ -411,7 +390,7 @@ class NodeAttestedReconciler:
         return pairs, around_of(pairs, absent=await self._missing.count(pairs))
 
     def _may_act(self) -> bool:
-        return self._deps.clock() >= self._silent_until and self._deps.guard.may_act(self._key)
+        return self._deps.guard.may_act(self._key)
 
     def _policy(self) -> Policy | None:
         """Return the policy; None where it cannot be told, and then nothing is done or undone."""

@@ -1,17 +1,9 @@
-"""Patches MachineAttestations: the last decision on a node's own request, the action on its Node, refused requests.
+"""What is written of machines besides conditions: MachineAttestations' outcomes and refusals, metrics, Events.
 
-Promises: each write is a compare-and-swap on the version that was read; after a Conflict the index has the newer one.
-
-Counts the machines of one cluster by how they are attested, and their certificates by what remains of them. Pure.
-
-Reports machines that fail and what is done to their Nodes: log lines and Events, each once in a period.
-
-Writes the refused requests of one cluster into the status of its machines' MachineAttestations.
-
-Promises: bounded by the cluster's machines that have a MachineAttestation, each with cut texts; a flood of requests
-costs no more writes than the rates below, and one of a token or a stranger takes none of the node's own. What is above
-the rates, or cannot be written, is not recorded; a write that fails keeps no condition back.
-Leaves to others: the rules of the list (``model.refusals``).
+Each write of a MachineAttestation is a compare-and-swap on the version that was read; after a Conflict the index has
+the newer one. Refused requests are bounded by the cluster's machines that have one, each with cut texts; a flood costs
+no more writes than the rates below, and one of a token or a stranger takes none of the node's own. Leaves to others:
+the rules of the list of refusals (``model.refusals``).
 """
 
 from __future__ import annotations
@@ -231,11 +223,14 @@ NODES_BURST, NODES_RATE = 200, 1.0
 """The same by the nodes: after a wrong policy, all of a fleet are refused."""
 
 
-class UnwrittenRefusals:
-    """Of one cluster, by provider ID. Pure but for the clock."""
+class RefusalRecorder:
+    """Refused requests that are to be written into the MachineAttestations of one cluster, by provider ID."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock`` is monotonic seconds."""
+        self._clock = clock
         self._due: dict[str, tuple[RecordedRefusal, ...]] = {}
+        self._paused_until = float("-inf")
         self._one = RateLimiter(burst=RECORD_BURST, per_second=RECORD_RATE, clock=clock)
         self._others = RateLimiter(burst=RECORDS_BURST, per_second=RECORDS_RATE, clock=clock)
         self._nodes = RateLimiter(burst=NODES_BURST, per_second=NODES_RATE, clock=clock)
@@ -255,60 +250,44 @@ class UnwrittenRefusals:
             request=one_line(denied.request_name, MAX_NAME),
             message=one_line(denied.message.removeprefix(f"{denied.reason}: "), MAX_MESSAGE),
         )
-        self._due[provider_id] = latest_refusals((*self._due.get(provider_id, ()), new), denied.at)
+        self._due[provider_id] = latest_refusals((*self.due(provider_id), new), denied.at)
         return True
 
-    def due(self) -> set[str]:
-        """Return the machines whose MachineAttestation shall be written."""
-        return set(self._due)
-
-    def get(self, provider_id: str) -> tuple[RecordedRefusal, ...]:
+    def due(self, provider_id: str) -> tuple[RecordedRefusal, ...]:
         """Return what shall be written of a machine."""
         return self._due.get(provider_id, ())
 
-    def forget(self, provider_id: str, written: tuple[RecordedRefusal, ...] | None = None) -> None:
-        """Drop what shall be written of a machine; ``written``: unless more came meanwhile."""
-        if written is None or self._due.get(provider_id) == written:
-            self._due.pop(provider_id, None)
+    def machines(self) -> set[str]:
+        """Return the machines whose MachineAttestation shall be written."""
+        return set(self._due)
 
+    def forget(self, provider_id: str) -> None:
+        """Drop what shall be written of a machine."""
+        self._due.pop(provider_id, None)
 
-class RefusalRecorder:
-    """The records of one cluster."""
+    async def write(
+        self, attestation: Attestation | None, provider_id: str, patcher: AttestationPatcher, now: datetime
+    ) -> ApiError | None:
+        """Write what is due of a machine; raises Conflict, after which it is still due.
 
-    def __init__(
-        self,
-        patcher: AttestationPatcher,
-        unwritten: UnwrittenRefusals,
-        events: NodeAttestedEvents,
-        *,
-        now: Callable[[], datetime],
-        clock: Callable[[], float],
-    ) -> None:
-        self._patcher = patcher
-        self._unwritten = unwritten
-        self._events = events
-        self._now = now
-        self._clock = clock
-        self._paused_until = float("-inf")
-
-    async def write(self, provider_id: str, attestation: Attestation | None) -> None:
-        """Write what is due of a machine; raises Conflict, after which it is still due."""
-        due = self._unwritten.get(provider_id)
-        if attestation is None:
-            self._unwritten.forget(provider_id)
-        elif due and self._clock() >= self._paused_until:
+        After any other error nothing is tried for a while, and the error is returned: no condition waits for this.
+        """
+        due = self.due(provider_id)
+        if attestation is not None and due:
+            if self._clock() < self._paused_until:
+                return None
             try:
-                latest = latest_refusals((*attestation.refusals, *due), self._now())
-                await self._patcher.record_refusals(attestation, latest)
+                await patcher.record_refusals(attestation, latest_refusals((*attestation.refusals, *due), now))
             except Conflict:
                 raise
             except NotFound:  # the object is gone
                 pass
             except ApiError as error:
                 self._paused_until = self._clock() + RECORD_PAUSE
-                self._events.not_recorded(error)
-                return
-            self._unwritten.forget(provider_id, due)
+                return error
+        if self.due(provider_id) == due:  # nothing came meanwhile
+            self.forget(provider_id)
+        return None
 
 
 def _requester(denied: CSRDenied, attestation: Attestation) -> Requester:
