@@ -65,7 +65,6 @@ ENVIRONMENT: Final[dict[str, tuple[str, str]]] = {
     "KUBERNETES_SERVICE_HOST": ("servers in a pod", "the API server's address; the kubelet sets it for each container"),
     "KUBERNETES_SERVICE_PORT": ("servers in a pod", "the API server's port; the kubelet sets it for each container"),
     "NO_PROXY": ("`nodeattest`", "hosts, domains and networks without a proxy; `no_proxy`, too"),
-    "TSS2_LOG": ("agent with a TCTI of tpm2-tss", "what that library logs; nothing where it is not set"),
 }
 """Variables that our code reads, who reads them, and what they say."""
 _KINDS: Final = {

@@ -76,7 +76,7 @@ def parse_authorities(bundle: str, where: str) -> tuple[x509.Certificate, ...]:
     """Read a bundle of CA certificates in PEM, which ``where`` names; anything else is ``Denied``."""
     blocks = _PEM.findall(bundle)
     if not 1 <= len(blocks) == bundle.count("-----BEGIN") <= _MAX_BUNDLE:
-        raise invalid(where, f"1 to {_MAX_BUNDLE} certificates in PEM", f"{len(blocks)} and other text")
+        raise invalid(where, f"PEM certificates, 1 to {_MAX_BUNDLE}", f"{len(blocks)} and other text")
     return tuple(_authority(block, f"{where}, certificate {number}") for number, block in enumerate(blocks, 1))
 
 

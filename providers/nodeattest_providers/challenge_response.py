@@ -14,18 +14,20 @@ import hashlib
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields
-from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name, printable
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
-from nodeattest_providers.verifier_interface import Facts, NodeRequest
+
+if TYPE_CHECKING:  # the node has no use for them
+    from nodeattest_providers.checks import Checks
+    from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
 MAX_NAME: Final = 253
 MAX_UID: Final = 64

@@ -233,13 +233,9 @@ def install(release: Path, which: str, target: Path) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=target.parent, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("which", "has_tss"), [("agent", False), ("agent-tpm", True)])
-def test_pip_installs_a_command_by_the_hashes_of_its_requirements_file(
-    release: Path, tmp_path: Path, which: str, *, has_tss: bool
-) -> None:
-    done = install(release, which, tmp_path / "installed")
+def test_pip_installs_a_command_by_the_hashes_of_its_requirements_file(release: Path, tmp_path: Path) -> None:
+    done = install(release, "agent", tmp_path / "installed")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "installed" / "tpm2_pytss").is_dir() == has_tss
     said = run(tmp_path / "installed", str(tmp_path / "installed/bin/kubelet-authenticator"), "--version")
     assert said.splitlines()[1] == f"commit: {described_commit()}"
 
@@ -260,7 +256,6 @@ def test_a_requirements_file_has_every_locked_package_of_its_set_with_hashes_and
     lock = (TREE / "requirements.lock").read_text()
     brings = {
         "agent": "boto3",
-        "agent-tpm": "tpm2-pytss",
         "cli": "obstore",
         "controller": "google-auth",
     }

@@ -519,5 +519,5 @@ def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
     odd = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
     with pytest.raises(Denied, match=r"certificate 2: .*ValueError"):
         parse_policy({"endorsementCAs": good + odd})
-    with pytest.raises(Denied, match="certificates in PEM"):
+    with pytest.raises(Denied, match="PEM certificates"):
         parse_policy({"endorsementCAs": good + "-----BEGIN CERTIFICATE-----\nMAA="})

@@ -396,7 +396,7 @@ WRONG: list[tuple[str, dict[str, JsonValue], str]] = [
     ("a node name that is none", {"endorsementKeys": [named("Node_7")]}, ".nodeName: a node's name"),
     ("two names of a machine", {"endorsementKeys": [named("a"), named("b", key="0b")]}, "one name for all keys"),
     ("a name of two machines", {"endorsementKeys": [named("a"), named("a", "metal://2", "0b")]}, "one machine only"),
-    ("CAs that are no PEM", {"endorsementCAs": "no PEM"}, "certificates in PEM"),
+    ("CAs that are no PEM", {"endorsementCAs": "no PEM"}, "PEM certificates"),
     ("first use that is no boolean", {"trustOnFirstUse": "true"}, "true or false"),
     ("an event log neither ignored nor required", {"eventLog": "require"}, "Ignore or Require"),
     ("SHA-1 bank", {"pcrs": {"bank": "sha1"}}, "sha256 or sha384 or sha512"),

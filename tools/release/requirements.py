@@ -20,7 +20,6 @@ _CLOUDS: Final = frozenset({"aws", "azure", "gcp", "store"})
 SETS: Final[Mapping[str, tuple[str, frozenset[str]]]] = MappingProxyType(
     {
         "agent": ("nodeattest-agent", frozenset({"aws"})),
-        "agent-tpm": ("nodeattest-agent", frozenset({"aws", "tpm"})),  # builds tpm2-pytss: needs libtss2's headers
         "cli": ("nodeattest-cli", _CLOUDS),
         "controller": ("nodeattest-controller", _CLOUDS),
         "sandbox": ("nodeattest-sandbox", frozenset[str]()),
@@ -35,10 +34,6 @@ _HEAD: Final = """\
 --only-binary :all:
 --find-links .
 """
-_BUILT: Final = """\
-# tpm2-pytss has no wheel: pip builds it with what its build needs, which comes from your index without hashes.
---no-binary tpm2-pytss
-"""
 
 
 def write_requirements(folder: Path, lock: Path = PYTHON_LOCK) -> None:
@@ -50,8 +45,7 @@ def write_requirements(folder: Path, lock: Path = PYTHON_LOCK) -> None:
         wanted = needed(paths, root, extras, everywhere)
         lines = [_pinned(wheels[name][0], wheels[name][1]) for name in sorted(wanted.ours)]
         file = folder / f"requirements-{which}.txt"
-        built = _BUILT if "tpm2-pytss" in wanted.others else ""
-        text = f"{_HEAD.format(name=file.name)}{built}{''.join(lines)}{locked_lines(lock, wanted.others)}"
+        text = f"{_HEAD.format(name=file.name)}{''.join(lines)}{locked_lines(lock, wanted.others)}"
         file.write_text(text, encoding="utf-8")
 
 

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from nodeattest_providers.binding import length_prefix
-from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.structures import Alg, Curve, PublicArea, digest, sized
+
+if TYPE_CHECKING:  # the node has no use for it
+    from nodeattest_providers.checks import Checks
 
 _LOW_ATTRIBUTES: Final = 0x000300B2
 """fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted, decrypt (Annex B.3.3)."""

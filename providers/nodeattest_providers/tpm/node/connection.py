@@ -35,16 +35,18 @@ class TpmConnection(Protocol):
 
 
 def connect(tcti: str) -> TpmConnection:
-    """Connect to ``device:PATH`` or ``swtpm:path=SOCKET``, else by tpm2-pytss; raises ``Unavailable`` and OSError."""
+    """Connect to ``device:PATH`` or ``swtpm:path=SOCKET``; raises ``Unavailable`` and OSError."""
     kind, _, where = tcti.partition(":")
     if kind == "device" and where:
         return _Device(where)
     key, _, path = where.partition("=")
     if kind == "swtpm" and key == "path" and path:
         return _SoftwareTpm(path)
-    from nodeattest_providers.tpm.node.library_connection import LibraryConnection  # few need it
-
-    return LibraryConnection(kind, where, most=MAX_RESPONSE)
+    raise Unavailable(
+        Reason.PLATFORM_UNAVAILABLE,
+        f"the TCTI {kind} is not known here",
+        remedy="set tcti to the kernel's device, device:/dev/tpmrm0, or to a software TPM, swtpm:path=SOCKET",
+    )
 
 
 class _Device:
