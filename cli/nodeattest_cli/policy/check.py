@@ -20,25 +20,22 @@ from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.fleet import CLUSTER_API, OWN, POLICY, of_kind
 from nodeattest_cli.options import files_option, installed_option
 from nodeattest_cli.output import print_lines
-from nodeattest_cli.policy import machines
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     RenderingRefused,
-    RenderOptions,
     is_rendered_kind,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered, render
-from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION, annotated, shares_secret
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
 from nodeattest_controller.model.webhook_configuration import is_decided, label_command, needs_webhook
 from nodeattest_controller.verification import policy_validation
 from nodeattest_parsing import structural_schema
-from nodeattest_parsing.objects import flag, items, key_of, mapping, strings, text
+from nodeattest_parsing.objects import items, key_of, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import registry
 from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ProviderName
+from nodeattest_providers.identifiers import ProviderName
 
 _API_VERSION: Final = "/".join(OWN)
 _SEVERAL: Final = (
@@ -53,8 +50,6 @@ _UNRENDERED: Final = (
     "not rendered, so machines made of it cannot join a cluster with enforcement Enforce, unless the webhook "
     "renders it when it is applied (nodeattest render)"
 )
-_SHARING: Final = frozenset({"KubeadmControlPlane", "KubeadmControlPlaneTemplate", "MachinePool"})
-"""Kinds whose machines have one KubeadmConfigSpec in common."""
 _RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}
 """PCRs that running systems extend, which no event log of a firmware explains."""
 
@@ -65,21 +60,19 @@ _RUNTIME: Final = {10: "IMA", 11: "systemd-pcrphase", 15: "systemd-cryptsetup"}
 def check(*, paths: tuple[str, ...], installed: tuple[str, ...]) -> int:
     """Check every NodeAttestationPolicy of the files, and Clusters and bootstrap configurations beside them.
 
-    Exit code 1 when one is invalid or names a provider that does not exist, when two select one Cluster (then no node
-    of a new Cluster joins), or when a policy with enforcement Enforce rules machines that cannot join.
+    Exit code 1 when one is invalid or names a provider that does not exist, or when two select one Cluster (then no
+    node of a new Cluster joins).
     """
     documents = [document for path in paths for document in read_objects(path)]
     policies = of_kind(documents, POLICY)
     if not policies:
         raise UserError(f"{', '.join(paths)}: expected a {POLICY}, got other objects only")
     wrong: list[str] = []
-    valid: list[JsonObject] = []
     for policy in policies:
         name = text(policy, "metadata", "name") or "(no name)"
         said = [f"{name}: {problem}" for problem in problems(policy, installed)]
         wrong += said
         if not said:
-            valid.append(policy)
             remarks = (*notes(policy), *_namespace_notes(policy, documents))
             said = [f"{name}: valid; {_summary(policy)}", *(f"{name}: note: {note}" for note in remarks)]
         print_lines(*said)
@@ -89,9 +82,7 @@ def check(*, paths: tuple[str, ...], installed: tuple[str, ...]) -> int:
             print_lines(*said)
             wrong += said if refused else []
     print_lines(*_unrendered(documents, policies))
-    refusals = [*_without_secret(documents, policies), *machines.refused(documents, valid)]
-    print_lines(*refusals)
-    return ExitCode.REFUSED if wrong or refusals else ExitCode.DONE
+    return ExitCode.REFUSED if wrong else ExitCode.DONE
 
 
 def _namespace_notes(document: JsonObject, documents: Sequence[JsonObject]) -> Iterator[str]:
@@ -113,50 +104,15 @@ def _unrendered(documents: Sequence[JsonObject], policies: Sequence[JsonObject])
             name = f"{text(document, 'kind')} {key_of(document)}"
             try:
                 if not is_rendered(document):
-                    yield f"{name}: note: {_UNRENDERED}{_why_not_rendered(document, documents, policies)}"
+                    yield f"{name}: note: {_UNRENDERED}"
             except RenderingRefused as refused:
                 yield f"{name}: note: {refused}"
-
-
-def _without_secret(documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> Iterator[str]:
-    """Yield whose machines share one configuration, where every policy gives each machine a secret of its own."""
-    if not all(
-        flag(one, "spec", "challenge", "createSecrets")
-        and {*strings(one, "spec", "authorizedAttestors")} == {"challenge"}
-        for one in policies
-    ):
-        return
-    for document in documents:
-        if text(document, "kind") in _SHARING:
-            refused = shares_secret(f"a {text(document, 'kind')}, whose machines share one configuration")
-            yield f"{text(document, 'kind')} {key_of(document)}: {refused}"
-
-
-def _why_not_rendered(document: JsonObject, documents: Sequence[JsonObject], policies: Sequence[JsonObject]) -> str:
-    """Explain why a configuration cannot be rendered, by the only attestor of the policies or the annotated one."""
-    attestors = {name for one in policies for name in strings(one, "spec", "authorizedAttestors")}
-    if not attestors:
-        return "; authorizedAttestors is empty, so there is no attestor to render for"
-    named = ", ".join(sorted(attestors))
-    cluster = machines.cluster_with(document, documents)
-    chosen = annotated(document, ATTESTOR_ANNOTATION) or annotated(cluster, ATTESTOR_ANNOTATION)
-    if chosen and chosen not in attestors:
-        return f"; annotation {ATTESTOR_ANNOTATION} on it or its Cluster: expected one of {named}, got {chosen!a}"
-    if not chosen and len(attestors) != 1:
-        return f"; annotation {ATTESTOR_ANNOTATION} on it or its Cluster must choose one of {named}"
-    provider_id = annotated(document, ANNOTATION_PROVIDER_ID) or None
-    try:
-        render(document, RenderOptions(provider=ProviderName(chosen or min(attestors)), provider_id=provider_id))
-    except RenderingRefused as refused:
-        said = (f"expected {one.expected}, got {one.got}; {one.remedy}" for one in refused.refusals)
-        return f"; as it is, it cannot be rendered: {'; '.join(said)}"
-    return ""
 
 
 def _rule(cluster: JsonObject, policies: Sequence[JsonObject]) -> tuple[bool, list[str]]:
     """Return whether several policies of the file select a Cluster, and lines about which one rules and admits whom."""
     name = f"Cluster {text(cluster, 'metadata', 'name') or '(no name)'}"
-    chosen = selecting(cluster, [one for one in policies if machines.beside(one, cluster)])
+    chosen = selecting(cluster, [one for one in policies if _is_beside(one, cluster)])
     names = ", ".join(sorted(text(one, "metadata", "name") for one in chosen))
     if len(chosen) != 1:
         return bool(chosen), [f"{name}: {_SEVERAL.format(names) if chosen else _NO_POLICY}"]
@@ -174,6 +130,11 @@ def _rule(cluster: JsonObject, policies: Sequence[JsonObject]) -> tuple[bool, li
             narrows = "it narrows the policy, never widens it"
             lines.append(f"{name}: note: spec.security cannot add {', '.join(ignored)}: {narrows}")
     return False, lines
+
+
+def _is_beside(policy: JsonObject, other: JsonObject) -> bool:
+    """Return whether both are in one namespace; a document that names none is applied to whichever is chosen."""
+    return len({text(policy, "metadata", "namespace"), text(other, "metadata", "namespace")} - {""}) <= 1
 
 
 def problems(document: JsonObject, installed: Sequence[str] = ()) -> Iterator[str]:
