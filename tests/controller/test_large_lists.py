@@ -12,7 +12,7 @@ import pytest
 from counted_calls import calls
 from fake_api import FakeApi
 from management_kit import CAPI, add_cluster, add_policy, cached, management_api
-from polling import Turns, until
+from polling import until
 
 from nodeattest_controller.controllers.auto_approval.permissions import (
     Permission,
@@ -25,7 +25,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 )
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.runtime.indexes import LOADED, ClusterKey, Inventory
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import without_managed_fields
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
@@ -126,7 +126,6 @@ def test_a_lookup_costs_the_same_with_one_pool_and_with_a_thousand(size: int) ->
 
 def test_a_change_of_a_large_list_costs_no_more_than_one_at_the_bound() -> None:
     inventory = Inventory()
-    asyncio.run(inventory.load(BLUE))
 
     def change(obj: JsonObject) -> int:
         kept = bounded(obj)
@@ -137,21 +136,6 @@ def test_a_change_of_a_large_list_costs_no_more_than_one_at_the_bound() -> None:
     assert change(machine(addresses=30_000)) < 80 * MAX_ADDRESSES
     assert calls(lambda: inventory.put_pool("fleet/x", pool(MAX_INSTANCES))) < 3 * MAX_INSTANCES
     assert calls(lambda: inventory.members(BLUE, "x://7")) < 200
-
-
-async def test_a_cluster_is_loaded_in_slices() -> None:
-    inventory = Inventory()
-    for number in range(10 * LOADED):
-        inventory.put_machine(f"fleet/m{number}", machine(f"m{number}"))
-    async with Turns() as turns:
-        loading = asyncio.create_task(inventory.load(BLUE))
-        await asyncio.sleep(0)
-        inventory.put_machine("fleet/m999", machine("renamed"))
-        inventory.put_machine("fleet/m1", None)
-        await loading
-    assert turns.count >= 10
-    assert len(list(inventory.members_of(BLUE))) == 10 * LOADED - 1
-    assert [one.name for one in inventory.members(BLUE, "id://renamed")] == ["renamed"]
 
 
 async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> None:

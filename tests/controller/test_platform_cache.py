@@ -56,7 +56,6 @@ async def test_while_a_kind_is_listed_its_objects_are_read_one_by_one(pki: Clust
     spec: JsonObject = {"providerID": "x://1", "disks": [{"size": 3}], "data": "x" * 2000}
     there: JsonObject = {"metadata": {"name": "i", "annotations": {"a": "b"}}, "spec": spec}
     async with world.running():
-        await world.management.inventory.load(KEY)
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
         with pytest.raises(Unavailable, match="Kind0 i is not there"):
             await object_of(platforms, member)
@@ -80,7 +79,6 @@ async def test_objects_of_a_kind_that_cannot_be_listed_are_not_read(pki: Cluster
     serve(world.management_api, 1)
     world.management_api.fail("LIST", "/kind", Forbidden(403, "Forbidden", "no"), times=50)
     async with world.running():
-        await world.management.inventory.load(KEY)
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
         await world.follow()
         await world.settle()
@@ -101,7 +99,6 @@ async def test_a_host_that_names_its_node_by_the_cluster_claims_that_name(pki: C
     world.management_api.put(path, {"metadata": meta, "spec": {"serverID": 42}})
     world.management_api.put(f"{CAPI}/machines/m-0", machine("m-0", "metal://rack-1/0"))
     async with world.running():
-        await world.management.inventory.load(KEY)
         [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
         platforms, hosts, own = world.management.platforms, [HOSTS[GROUP, kind]], f"bm-{member.cluster_name}-42"
         with suppress(Unavailable):  # the first call begins to list

@@ -238,7 +238,6 @@ class ClusterManager:
         [namespace] = _namespace_of(key)
         client.use_resolver(self._lookups.of(namespace))
         client.schedule_input(self._input.cluster(namespace, key))
-        await self._management.inventory.load(key)
         client.may_send = partial(self._ownership.owns, key)
         self._log.opened(key, client.server)
         client.on_contact = partial(self._log.answered, key)
@@ -295,7 +294,6 @@ class ClusterManager:
                 await asyncio.gather(*(runner.close() for runner in connection.runners))
             finally:  # also where this replica ends meanwhile, and with it the worker that disconnects
                 await connection.client.close()
-                self._management.inventory.unload(key)
             self._log.closed(key)
         self._refused.pop(key, None)
         self._metrics.forget_cluster(key)

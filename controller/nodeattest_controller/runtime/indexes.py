@@ -1,23 +1,17 @@
-"""Which of several answers about one MachineAttestation is the newest: the index of records never goes back.
+"""Who is in which cluster: Machines, pool instances and records, by what a request can claim. In memory, no I/O.
+
+Fed by reflectors object by object; reads cost the same for one machine or MachinePool or ten thousand.
 
 A watch, the answers of our own writes and single reads tell of the same records over different connections, so one
 that tells of an earlier state may come later. Were it taken in, what was just recorded would be hidden, and with it
-that a node name, key or fingerprint is another machine's.
-Promises: an answer counts only if the index is as it was when the question was sent; what a watch shows counts unless
-an answer told of something later. Versions are compared as Kubernetes 1.35 allows (KEP-5504); what is no number is
-taken in. An API server that was set back is followed from its next answer on.
-
-Who is in which cluster: Machines, pool instances and records, by what a request can claim. In memory, no I/O.
-
-Fed by reflectors object by object; reads cost the same for one machine or MachinePool or ten thousand. Objects of a
-cluster are read when somebody first asks for it: of one that no policy selects never.
+that a node name, key or fingerprint is another machine's. So an answer counts only if the index is as it was when the
+question was sent (``AttestationOrder``); what a watch shows counts unless an answer told of something later. Versions
+are compared as Kubernetes 1.35 allows (KEP-5504); what is no number is taken in.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +21,6 @@ from typing import Final, Generic, NewType, TypeVar
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.machine_record import views_of_record
 from nodeattest_controller.model.machine_view import (
-    MAX_INSTANCES,
     MachineView,
     PoolView,
     cluster_of,
@@ -99,9 +92,6 @@ class AttestationOrder:
 ClusterKey = NewType("ClusterKey", str)
 """``namespace/name`` of a Cluster object."""
 
-LOADED: Final = 100
-"""Objects that are read of a cluster before other tasks may run; fewer where they have ``LOADED_KEYS`` keys."""
-LOADED_KEYS: Final = MAX_INSTANCES
 MAX_CLAIMS: Final = 8
 """Pools that are named as claimants of one provider ID: from two on it is refused, whoever else lists it."""
 T = TypeVar("T")
@@ -118,68 +108,37 @@ class _Index(Generic[T]):
     def __init__(self, derive: Callable[[T], Iterable[tuple[str, ...]]]) -> None:
         """``derive`` gives the keys of a value within its cluster."""
         self._derive = derive
-        self._in_use: set[ClusterKey] = set()
-        """Clusters with objects, that somebody has asked for."""
-        self._loaded: set[ClusterKey] = set()
-        """Clusters that are used until they are unloaded, with objects or without."""
-        self._cluster_of: dict[str, ClusterKey] = {}
-        self._sources: Counter[ClusterKey] = Counter()
-        """How many there are of each cluster."""
-        self._unread: dict[ClusterKey, dict[str, Callable[[], Iterable[T]]]] = defaultdict(dict)
-        """What reads the values of a source, of clusters that nobody has asked for yet."""
-        self._of_source: dict[str, tuple[T, ...]] = {}
+        self._of_source: dict[str, tuple[ClusterKey, tuple[T, ...]]] = {}
         self._single: dict[Hashable, T] = {}
         """By key, of keys that have one value, as most have."""
         self._shared: dict[Hashable, dict[int, T]] = {}
         """Of the others, by identity: each is taken out in one step."""
 
-    @property
-    def clusters(self) -> set[ClusterKey]:
-        """Clusters of which anything is kept."""
-        return {*self._sources, *self._in_use, *self._loaded, *self._unread}
-
-    def put(self, source: str, cluster: ClusterKey, read: Callable[[], Iterable[T]]) -> tuple[T, ...] | None:
-        """Replace all that came from a source; returns its values, or None where they are not read yet."""
-        self._take_out(source)
-        self._cluster_of[source] = cluster
-        self._sources[cluster] += 1
-        if cluster in self._in_use or cluster in self._loaded:
-            self._in_use.add(cluster)
-            self._take_in(source, read)
-            return self._of_source[source]
-        self._unread[cluster][source] = read
-        return None
+    def put(self, source: str, cluster: ClusterKey, values: Iterable[T]) -> tuple[T, ...]:
+        """Replace all that came from a source; returns its values."""
+        self.remove(source)
+        taken = tuple(values)
+        self._of_source[source] = cluster, taken
+        for value in taken:
+            for key in self._derive(value):
+                whole = (cluster, *key)
+                if whole in self._single or whole in self._shared:
+                    self._share(whole, value)
+                else:
+                    self._single[whole] = value
+        return taken
 
     def remove(self, source: str) -> None:
-        """Forget all that came from a source, and with the last source its cluster."""
-        cluster = self._take_out(source)
-        if cluster is not None and not self._sources[cluster]:
-            del self._sources[cluster]
-            self._unread.pop(cluster, None)
-            self._in_use.discard(cluster)
-
-    async def load(self, cluster: ClusterKey) -> None:
-        """Read a cluster's objects, some at a time; those of one that was not loaded the first ``find`` reads.
-
-        ``unload`` ends it.
-        """
-        self._loaded.add(cluster)
-        while unread := self._unread.get(cluster):
-            keys = 0
-            for source in list(islice(unread, LOADED)):
-                keys += self._take_in(source, unread.pop(source))
-                if keys >= LOADED_KEYS:
-                    break
-            await asyncio.sleep(0)
-        self._use(cluster)
-
-    def unload(self, cluster: ClusterKey) -> None:
-        """Note that nobody uses a cluster any more."""
-        self._loaded.discard(cluster)
+        """Forget all that came from a source."""
+        if source not in self._of_source:
+            return
+        cluster, values = self._of_source.pop(source)
+        for old in values:
+            for key in self._derive(old):
+                self._drop((cluster, *key), old)
 
     def find(self, cluster: ClusterKey, *key: str, most: int | None = None) -> list[T]:
         """Return what has a key, or so many of it."""
-        self._use(cluster)
         whole = (cluster, *key)
         if whole in self._single:
             return [self._single[whole]]
@@ -187,40 +146,7 @@ class _Index(Generic[T]):
 
     def first(self, cluster: ClusterKey, *key: str) -> T | None:
         """Return one value that has a key."""
-        self._use(cluster)
-        whole = (cluster, *key)
-        return self._single[whole] if whole in self._single else next(iter(self._shared.get(whole, {}).values()), None)
-
-    def _use(self, cluster: ClusterKey) -> None:
-        if cluster in self._sources:  # else any name that was ever asked for would stay
-            self._in_use.add(cluster)
-        for source, read in self._unread.pop(cluster, {}).items():
-            self._take_in(source, read)
-
-    def _take_in(self, source: str, read: Callable[[], Iterable[T]]) -> int:
-        """Read the values of a source; returns how many keys they have."""
-        cluster, values, keys = self._cluster_of[source], tuple(read()), 0
-        self._of_source[source] = values
-        for value in values:
-            for key in self._derive(value):
-                whole, keys = (cluster, *key), keys + 1
-                if whole in self._single or whole in self._shared:
-                    self._share(whole, value)
-                else:
-                    self._single[whole] = value
-        return keys
-
-    def _take_out(self, source: str) -> ClusterKey | None:
-        """Forget all that came from a source; returns the cluster that it was of."""
-        cluster = self._cluster_of.pop(source, None)
-        if cluster is None:
-            return None
-        self._sources[cluster] -= 1
-        self._unread.get(cluster, {}).pop(source, None)
-        for old in self._of_source.pop(source, ()):
-            for key in self._derive(old):
-                self._drop((cluster, *key), old)
-        return cluster
+        return next(iter(self.find(cluster, *key, most=1)), None)
 
     def _share(self, key: Hashable, value: T) -> None:
         if key in self._single:
@@ -245,37 +171,21 @@ class Inventory:
         self._pools: _Index[PoolView] = _Index(_pool_keys)
         self._attestations: _Index[Attestation] = _Index(_attestation_keys)
 
-    @property
-    def known_clusters(self) -> int:
-        """How many clusters something is kept of."""
-        return len(self._members.clusters | self._pools.clusters | self._attestations.clusters)
-
-    def put_machine(self, key: str, machine: JsonObject | None) -> tuple[MachineView, ...] | None:
-        """Take in a Machine, or forget it; returns what it is, or None where its cluster is not read yet."""
+    def put_machine(self, key: str, machine: JsonObject | None) -> tuple[MachineView, ...]:
+        """Take in a Machine, or forget it; returns what it is."""
         return _put(self._members, f"machine:{key}", machine, lambda obj: (view_of_machine(obj),))
 
-    def put_pool(self, key: str, pool: JsonObject | None) -> tuple[PoolView, ...] | None:
+    def put_pool(self, key: str, pool: JsonObject | None) -> tuple[PoolView, ...]:
         """Take in a MachinePool, or forget it; returns the same."""
         return _put(self._pools, key, pool, lambda obj: (pool_view(obj),))
 
-    def put_record(self, key: str, record: JsonObject | None) -> tuple[MachineView, ...] | None:
+    def put_record(self, key: str, record: JsonObject | None) -> tuple[MachineView, ...]:
         """Take in a MachineRecord, or forget it; returns the same."""
         return _put(self._members, f"record:{key}", record, views_of_record)
 
     def put_attestation(self, key: str, attestation: JsonObject | None) -> None:
         """Take in a MachineAttestation, or forget it."""
         _put(self._attestations, key, attestation, lambda obj: (parse_attestation(obj),))
-
-    async def load(self, cluster: ClusterKey) -> None:
-        """Read the objects of a cluster that is used from now on, some at a time."""
-        await self._members.load(cluster)
-        await self._pools.load(cluster)
-        await self._attestations.load(cluster)
-
-    def unload(self, cluster: ClusterKey) -> None:
-        """Note that a cluster is used no more; with its last object nothing of it is left."""
-        for index in (self._members, self._pools, self._attestations):
-            index.unload(cluster)
 
     def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
         """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
@@ -415,12 +325,11 @@ class Inventory:
 
 def _put(
     index: _Index[T], source: str, obj: JsonObject | None, read: Callable[[JsonObject], Iterable[T]]
-) -> tuple[T, ...] | None:
+) -> tuple[T, ...]:
     if obj is None:
         index.remove(source)
         return ()
-    cluster = cluster_key(text(obj, "metadata", "namespace"), cluster_of(obj))
-    return index.put(source, cluster, lambda: read(obj))
+    return index.put(source, cluster_key(text(obj, "metadata", "namespace"), cluster_of(obj)), read(obj))
 
 
 def _member_keys(member: MachineView) -> Iterable[tuple[str, ...]]:

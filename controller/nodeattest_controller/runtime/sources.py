@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.machine_kinds import machine_views
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded, cluster_of
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
@@ -150,7 +149,7 @@ class BaseSource:
         self._on_change(ClusterKey(key), None)
 
     def _machines_changed(self, obj: JsonObject, members: Iterable[MachineView]) -> None:
-        """Notify of Machines or records; of a cluster that nobody has asked for, nobody waits for one of them."""
+        """Notify of Machines or records."""
         concerned: set[str] = set()
         for member in members:
             concerned.update({member.provider_id} - {""})
@@ -208,14 +207,12 @@ class ClusterAPI(BaseSource):
     def _machine_changed(self, key: str, machine: JsonObject | None) -> None:
         found = self._inventory.put_machine(key, machine)
         if machine is not None:
-            self._machines_changed(machine, found or ())
+            self._machines_changed(machine, found)
 
     def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
         found = self._inventory.put_pool(key, pool)
         if pool is not None:
-            self._on_change(
-                cluster_of_object(pool), frozenset[str]().union(*(view.provider_ids for view in found or ()))
-            )
+            self._on_change(cluster_of_object(pool), frozenset[str]().union(*(view.provider_ids for view in found)))
 
 
 class MachineRecords(BaseSource):
@@ -232,10 +229,9 @@ class MachineRecords(BaseSource):
         self._keep("machinerecords", records, OWN_GROUP, OWN_VERSION)
 
     def _record_changed(self, key: str, record: JsonObject | None) -> None:
-        found = self._inventory.put_record(key, record)
+        members = self._inventory.put_record(key, record)
         if record is None:
             return
-        members = machine_views(record, "MachineRecord") if found is None else found
         for flawed in (member for member in members if member.flaw):
             _LOG.warning(
                 "cannot use a MachineRecord",
