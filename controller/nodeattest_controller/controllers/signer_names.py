@@ -1,18 +1,14 @@
-"""The names of the signers that a cluster's nodes ask, and where an infrastructure object holds them. Pure.
+"""Publishes the names of a cluster's signers on its infrastructure object, and says on the Cluster where they are.
 
 The proposal has the provider's controller fill ``InfraCluster.status.kubeletClientCertificateSigner`` and
 ``kubeletServingCertificateSigner`` in while the attestation controller runs (proposal 004, "All providers"). No
 infrastructure provider's CRD has these fields yet; where they are dropped, annotations hold the same names.
 Why one name, and which: docs/decisions.md.
 
-Publishes the names of a cluster's signers on its infrastructure object, and says on the Cluster where they are.
-
-Promises: nothing is written that is there already; only fields and annotations of these names are touched. A policy
-that is invalid, or in conflict, changes nothing: a mistake must not tell infrastructure that a cluster is unprotected.
-Where the controller may not write them, and has not done so before, the Cluster gets no condition: nothing needs the
-names. The condition also records that names were published: they are removed when no policy selects the Cluster
-any more, by whichever replica serves it then.
-Leaves to others: which names (``decide``), paused and foreign clusters.
+Only fields and annotations of these names are written. A policy that is invalid, or in conflict, changes nothing: a
+mistake must not tell infrastructure that a cluster is unprotected. A Cluster whose names were never written, because
+the controller may not, gets no condition. The condition also records that names were published: they are removed when
+no policy selects the Cluster any more, by whichever replica serves it then.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -44,16 +40,29 @@ from nodeattest_controller.runtime.platform_cache import path_of_reference
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.fair_queue import QueueMetrics, WorkQueue
-from nodeattest_parsing.objects import condition, items, mapping, text, text_map
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.objects import condition, items, text, text_map
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.identifiers import ProviderName, Purpose, signer_for
+from nodeattest_providers.identifiers import Purpose, signer_for
 from nodeattest_providers.registry import INSECURE
 
-CLIENT_FIELD: Final = "kubeletClientCertificateSigner"
-SERVING_FIELD: Final = "kubeletServingCertificateSigner"
-CLIENT_ANNOTATION: Final = "attestation.cluster.x-k8s.io/kubelet-client-certificate-signer"
-SERVING_ANNOTATION: Final = "attestation.cluster.x-k8s.io/kubelet-serving-certificate-signer"
+FIELDS: Final = ("kubeletClientCertificateSigner", "kubeletServingCertificateSigner")
+ANNOTATIONS: Final = (
+    "attestation.cluster.x-k8s.io/kubelet-client-certificate-signer",
+    "attestation.cluster.x-k8s.io/kubelet-serving-certificate-signer",
+)
+PUBLISHED: Final = "KubeletSignersPublished"
+"""The condition's type."""
+SETTLE: Final = 1.0
+"""Seconds from a change to the reconciliation."""
+RESYNC: Final = 600.0
+"""Seconds until published names are checked again: others write these objects, and their CRDs change."""
+WORKERS: Final = 4
+_GROUP: Final = "cluster.x-k8s.io"
+_RIGHTS: Final = "let the controller get this kind and patch its status, as manifests/rbac does for known providers"
+_ANNOTATE: Final = "to have them as annotations, apply manifests/infrastructure-annotations"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,68 +75,14 @@ class Signers:
     others: tuple[str, ...] = ()
     """Client signers that the policy admits besides."""
 
-    @property
-    def fields(self) -> dict[str, str | None]:
-        """The fields of the infrastructure object's status."""
-        return {CLIENT_FIELD: self.client, SERVING_FIELD: self.serving}
-
-    @property
-    def annotations(self) -> dict[str, str | None]:
-        """The annotations that stand for them."""
-        return {CLIENT_ANNOTATION: self.client, SERVING_ANNOTATION: self.serving}
+    def changes(self, known: Mapping[str, str], names: tuple[str, str]) -> JsonObject:
+        """Return the members that differ from what is known, under the names of client and serving signer."""
+        wanted = zip(names, (self.client, self.serving), strict=True)
+        return {name: value for name, value in wanted if known.get(name) != value}
 
 
 NONE: Final = Signers(None, None)
 """What is published of a cluster that no policy selects."""
-
-
-def signers_of(policy: Policy, *, serves: bool) -> Signers:
-    """Name the signers: of the first provider that the policy names; ``serves``: serving requests are handled here."""
-    admitted = [provider for provider in policy.listed if provider in policy.attestors]
-    if not admitted:
-        return NONE
-    clients = tuple(str(signer_for(provider, Purpose.CLIENT)) for provider in admitted)
-    signs = serves and policy.serving.signs_attested and admitted[0] not in INSECURE
-    return Signers(clients[0], _serving(admitted[0]) if signs else None, clients[1:])
-
-
-def fields_patch(infra: JsonObject, wanted: Signers) -> JsonObject | None:
-    """Make the merge patch of ``/status`` after which the fields are as wanted; None when they are."""
-    changed = _changes(text_map(infra, "status"), wanted.fields)
-    return {"status": changed} if changed else None
-
-
-def has_fields(infra: JsonObject, wanted: Signers) -> bool:
-    """Return whether an object holds the fields as wanted: an answer that does not was pruned."""
-    return not _changes(text_map(infra, "status"), wanted.fields)
-
-
-def annotations_patch(infra: JsonObject, wanted: Signers) -> JsonObject | None:
-    """Make the merge patch after which the annotations are as wanted; None when they are."""
-    changed = _changes(text_map(infra, "metadata", "annotations"), wanted.annotations)
-    version = text(mapping(infra, "metadata"), "uid")
-    return {"metadata": {"uid": version, "annotations": changed}} if changed else None
-
-
-def _changes(known: dict[str, str], wanted: dict[str, str | None]) -> dict[str, JsonValue]:
-    return {name: value for name, value in wanted.items() if known.get(name) != value}
-
-
-def _serving(provider: ProviderName) -> str:
-    return str(signer_for(provider, Purpose.SERVING))
-
-
-_LOG: Final = logging.getLogger(__name__)
-PUBLISHED: Final = "KubeletSignersPublished"
-"""The condition's type."""
-SETTLE: Final = 1.0
-"""Seconds from a change to the reconciliation."""
-RESYNC: Final = 600.0
-"""Seconds until published names are checked again: others write these objects, and their CRDs change."""
-WORKERS: Final = 4
-_GROUP: Final = "cluster.x-k8s.io"
-_RIGHTS: Final = "let the controller get this kind and patch its status, as manifests/rbac does for known providers"
-_ANNOTATE: Final = "to have them as annotations, apply manifests/infrastructure-annotations"
 
 
 class SignerReason(StrEnum):
@@ -144,15 +99,15 @@ _NO_RIGHT: Final = frozenset({SignerReason.FORBIDDEN, SignerReason.PRUNED})
 """Where the names cannot be written, unless an operator grants a right."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What was published of a cluster, and until when that is believed."""
-
-    uid: str
-    reference: ContractReference
-    signers: Signers
-    reported: Condition
-    until: float
+def signers_of(policy: Policy, *, serves: bool) -> Signers:
+    """Name the signers: of the first provider that the policy names; ``serves``: serving requests are handled here."""
+    admitted = [provider for provider in policy.listed if provider in policy.attestors]
+    if not admitted:
+        return NONE
+    first, *others = (str(signer_for(provider, Purpose.CLIENT)) for provider in admitted)
+    signs = serves and policy.serving.signs_attested and admitted[0] not in INSECURE
+    serving = str(signer_for(admitted[0], Purpose.SERVING)) if signs else None
+    return Signers(first, serving, tuple(others))
 
 
 class SignerNamesReconciler:
@@ -168,14 +123,15 @@ class SignerNamesReconciler:
         clock: Callable[[], float] = time.monotonic,
         queue_metrics: QueueMetrics | None = None,
     ) -> None:
-        """Take part; ``serves`` says whether attested serving requests are handled here at all."""
+        """Take part; ``serves``: whether attested serving requests are handled here at all."""
         self._management = management
         self._guard = guard
         self._serves = serves
         self._now = now
         self._clock = clock
         self._queue: WorkQueue[ClusterKey] = WorkQueue(metrics=queue_metrics)
-        self._done: dict[ClusterKey, _Done] = {}
+        self._published: dict[ClusterKey, tuple[object, Condition, float]] = {}
+        """What was published of a cluster and for which object, where it stands, and until when that is believed."""
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
         """Take in that a Cluster or a policy beside it changed."""
@@ -193,11 +149,10 @@ class SignerNamesReconciler:
     async def _reconcile(self, key: ClusterKey) -> None:
         cluster = self._management.cluster(key)
         if cluster is None:
-            self._done.pop(key, None)
+            self._published.pop(key, None)
             self._queue.forget(key)
             return
-        wanted = self._wanted(key, cluster)
-        reference = infrastructure_ref(cluster)
+        wanted, reference = self._wanted(key, cluster), infrastructure_ref(cluster)
         if wanted is None or reference is None:
             return
         step = self._publish if wanted.client else self._take_back
@@ -206,7 +161,7 @@ class SignerNamesReconciler:
             settled = await step(key, cluster, reference, wanted)
         except ApiError as error:
             settled, failure = False, error
-            _LOG.warning("cannot publish the names of a cluster's signers", extra=fields(cluster=key, error=str(error)))
+            log.warning("cannot publish the names of a cluster's signers", extra=fields(cluster=key, error=str(error)))
         if settled:
             self._queue.forget(key)
         else:
@@ -228,23 +183,20 @@ class SignerNamesReconciler:
         self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
     ) -> bool:
         """Publish, unless that was done; returns whether there is nothing to be tried again."""
-        uid, done = text(cluster, "metadata", "uid"), self._done.get(key)
-        known = done is not None and (done.uid, done.reference, done.signers) == (uid, reference, wanted)
-        if done is None or not known or self._clock() >= done.until:
-            reported = await _put(self._management.client, _namespace(cluster), reference, wanted)
-            done = _Done(uid, reference, wanted, reported, self._clock() + RESYNC)
-        reported = done.reported
+        identity = (text(cluster, "metadata", "uid"), reference, wanted)
+        known, reported, until = self._published.pop(key, (None, None, 0.0))
+        if reported is None or known != identity or self._clock() >= until:
+            reported = await self._put(cluster, reference, wanted)
+            until = self._clock() + RESYNC
+        more = fields(cluster=key, reason=reported.reason, signer=wanted.client, detail=reported.message)
         if reported.reason in _NO_RIGHT and not _has_condition(cluster):
-            if not known:
-                more = fields(cluster=key, reason=reported.reason, detail=reported.message)
-                _LOG.info("the names of a cluster's signers are not published", extra=more)
+            if known != identity:
+                log.info("the names of a cluster's signers are not published", extra=more)
         elif await set_condition(self._management.client, cluster_path(cluster), cluster, reported, self._now):
-            more = fields(cluster=key, reason=reported.reason, signer=wanted.client)
-            _LOG.info("reported where the names of a cluster's signers are", extra=more)
-        if done.reported.reason == SignerReason.NO_OBJECT:
-            self._done.pop(key, None)
+            log.info("reported where the names of a cluster's signers are", extra=more)
+        if reported.reason == SignerReason.NO_OBJECT:
             return False
-        self._done[key] = done
+        self._published[key] = identity, reported, until
         self._queue.add_after(key, RESYNC)
         return True
 
@@ -252,52 +204,55 @@ class SignerNamesReconciler:
         self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
     ) -> bool:
         """Remove the names first and the condition, which remembers them, last."""
-        self._done.pop(key, None)
-        reported = await _put(self._management.client, _namespace(cluster), reference, wanted)
+        self._published.pop(key, None)
+        reported = await self._put(cluster, reference, wanted)
         if reported.reason in _NO_RIGHT:
             await set_condition(self._management.client, cluster_path(cluster), cluster, reported, self._now)
             return False
         await remove_condition(self._management.client, cluster_path(cluster), cluster, PUBLISHED)
-        _LOG.info("removed the names of a cluster's signers", extra=fields(cluster=key))
+        log.info("removed the names of a cluster's signers", extra=fields(cluster=key))
         return True
 
-
-async def _put(client: ApiClient, namespace: str, reference: ContractReference, wanted: Signers) -> Condition:
-    """Bring the infrastructure object up to date and say where the names stand; raises ApiError."""
-    what = f"{reference.kind} {reference.name}"
-    try:
-        path = await path_of_reference(client, reference, namespace)
-        infra = await client.get(path)
-        held, infra = await _put_fields(client, path, infra, wanted)
-    except NotFound:
-        return _condition(SignerReason.NO_OBJECT, f"{what} is not there, or nobody serves its kind", wanted)
-    except Forbidden as error:
-        return _condition(SignerReason.FORBIDDEN, f"{what}: {error.message}; {_RIGHTS}", wanted)
-    try:
-        patch = annotations_patch(infra, NONE if held else wanted)
-        if patch is not None:
-            await client.merge_patch(path, patch)
-    except Forbidden:
+    async def _put(self, cluster: JsonObject, reference: ContractReference, wanted: Signers) -> Condition:
+        """Bring the infrastructure object up to date and say where the names stand; raises ApiError."""
+        client, namespace = self._management.client, text(cluster, "metadata", "namespace")
+        what = f"{reference.kind} {reference.name}"
+        try:
+            path = await path_of_reference(client, reference, namespace)
+            infra = await client.get(path)
+            held, infra = await _put_fields(client, path, infra, wanted)
+        except NotFound:
+            return _condition(SignerReason.NO_OBJECT, f"{what} is not there, or nobody serves its kind", wanted)
+        except Forbidden as error:
+            return _condition(SignerReason.FORBIDDEN, f"{what}: {error.message}; {_RIGHTS}", wanted)
+        annotated = NONE if held else wanted
+        changed = annotated.changes(text_map(infra, "metadata", "annotations"), ANNOTATIONS)
+        may_annotate = True
+        if changed:
+            try:
+                await client.merge_patch(
+                    path, {"metadata": {"uid": text(infra, "metadata", "uid"), "annotations": changed}}
+                )
+            except Forbidden:
+                may_annotate = False
         if held:
             return _condition(SignerReason.STATUS, f"in the status of {what}", wanted)
-        return _condition(SignerReason.PRUNED, f"the status of {what} has no fields for them; {_ANNOTATE}", wanted)
-    if held:
-        return _condition(SignerReason.STATUS, f"in the status of {what}", wanted)
-    return _condition(
-        SignerReason.ANNOTATIONS, f"in annotations of {what}, whose status has no fields for them", wanted
-    )
+        if not may_annotate:
+            return _condition(SignerReason.PRUNED, f"the status of {what} has no fields for them; {_ANNOTATE}", wanted)
+        message = f"in annotations of {what}, whose status has no fields for them"
+        return _condition(SignerReason.ANNOTATIONS, message, wanted)
 
 
 async def _put_fields(client: ApiClient, path: str, infra: JsonObject, wanted: Signers) -> tuple[bool, JsonObject]:
     """Write the fields and read back whether they were kept; a kind may have no ``/status`` at all."""
-    patch = fields_patch(infra, wanted)
-    if patch is None:
+    changed = wanted.changes(text_map(infra, "status"), FIELDS)
+    if not changed:
         return bool(wanted.client), infra
     try:
-        answer = await client.merge_patch(f"{path}/status", patch)
+        answer = await client.merge_patch(f"{path}/status", {"status": changed})
     except NotFound:
         return False, infra
-    return has_fields(answer, wanted), answer
+    return not wanted.changes(text_map(answer, "status"), FIELDS), answer
 
 
 def _condition(where: SignerReason, message: str, wanted: Signers) -> Condition:
@@ -311,7 +266,3 @@ def _condition(where: SignerReason, message: str, wanted: Signers) -> Condition:
 
 def _has_condition(cluster: JsonObject) -> bool:
     return condition(items(cluster, "status", "conditions"), PUBLISHED) is not None
-
-
-def _namespace(cluster: JsonObject) -> str:
-    return text(cluster, "metadata", "namespace")
