@@ -15,7 +15,7 @@ from typing import Final
 from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
 from nodeattest_controller.controllers.bootstrap_signer import TokenPairController, enabled_controllers
-from nodeattest_controller.controllers.bootstrap_token.controller import bootstrap_token_controller
+from nodeattest_controller.controllers.bootstrap_token.reconciler import bootstrap_token_controller
 from nodeattest_controller.controllers.challenge_secret import challenge_secret_controller
 from nodeattest_controller.controllers.csr.controller import CSRController
 from nodeattest_controller.controllers.csr.evaluator import Evaluator

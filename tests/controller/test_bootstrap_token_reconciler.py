@@ -16,7 +16,6 @@ import pytest
 from node_attested_kit import certificate
 from polling import until
 
-from nodeattest_controller.controllers.bootstrap_token.controller import bootstrap_token_controller
 from nodeattest_controller.controllers.bootstrap_token.decide import (
     DESCRIPTION,
     GRACE,
@@ -31,9 +30,9 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     token_of,
 )
 from nodeattest_controller.controllers.bootstrap_token.reconciler import (
-    CONFIRM_LOST,
     BootstrapTokenReconciler,
     TokenEvents,
+    bootstrap_token_controller,
 )
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
@@ -84,7 +83,6 @@ class Told(TokenEvents):
 
     writes: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     failures: list[ApiError] = field(default_factory=list[ApiError])
-    losses: list[str] = field(default_factory=list[str])
     puzzles: list[str] = field(default_factory=list[str])
 
     def written(self, what: str, token_id: str, owner: str) -> None:
@@ -93,9 +91,6 @@ class Told(TokenEvents):
     def failed(self, error: ApiError, token_id: str) -> None:
         assert token_id
         self.failures.append(error)
-
-    def lost(self, owner: Owner) -> None:
-        self.losses.append(owner.key)
 
     def unreadable(self, owner: Owner, detail: str) -> None:
         self.puzzles.append(f"{owner.key}: {detail}")
@@ -327,8 +322,6 @@ async def test_a_machine_that_joined_needs_no_token_after_a_move_that_drops_its_
         if left_over == "none":
             scene.admin.delete(path_of(token))
         await scene.look(keeper)
-        await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
-        assert scene.told.losses == []
         if left_over == "a token":
             assert near(left(scene, token), GRACE)
             assert [what for what, *_ in scene.told.writes] == ["renewed", "let run out"]
@@ -346,13 +339,11 @@ async def test_what_is_paused_foreign_or_past_is_left_alone(plane: ControlPlane)
         before = [scene.admin.get(path_of(one)) for one in (paused, foreign, past, stray)]
         keeper = scene.keeper()
         await scene.look(keeper, times=3)
-        await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
         assert [scene.admin.get(path_of(one)) for one in (paused, foreign, past, stray)] == before
         assert scene.told.writes == []
-        assert set(scene.told.losses) == {"Machine/past", "Machine/odd"}
 
 
-async def test_a_token_that_somebody_deleted_is_told_of_and_not_made_again(plane: ControlPlane) -> None:
+async def test_a_token_that_somebody_deleted_is_not_made_again(plane: ControlPlane) -> None:
     async with staged(plane) as scene:
         token = scene.token()
         scene.machine("m", token)
@@ -361,9 +352,6 @@ async def test_a_token_that_somebody_deleted_is_told_of_and_not_made_again(plane
         await scene.look(keeper)
         scene.admin.delete(path_of(token))
         await scene.look(keeper, times=3)
-        assert scene.told.losses == []
-        await scene.look(keeper, datetime.now(UTC) + CONFIRM_LOST)
-        assert scene.told.losses == ["Machine/m"]
         assert not is_there(scene, token)
 
 

@@ -1,14 +1,16 @@
-"""Reconciles the bootstrap tokens of one cluster: lists them, finds their owners, and makes at most one write for each.
+"""Reconciles the bootstrap tokens of Machines and MachinePools in each cluster.
 
-Promises: every write is a compare-and-swap on what was read in this run; a token of a Machine that is gone is deleted
-only when a live read of the management cluster shows that the Machine is gone and that the Cluster exists, is the same
-and is not paused, so that objects which disappear while ``clusterctl move`` runs cost no token. No secret is logged.
-Leaves to others: when to run (``controller``), every decision (``decide``).
+Nothing is done in a cluster that is paused, being deleted, another replica's, or under ``enforcement: Audit``. Each
+write is for the version of the Secret that was evaluated. The token of a deleted owner is deleted only after a second
+run has confirmed that the owner is gone while its Cluster stands, so objects that disappear while ``clusterctl move``
+runs cost no token. No secret is logged.
+Out of scope: every decision (``decide``).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Container, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -26,18 +28,21 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
 from nodeattest_controller.metrics import Metrics, write_outcome
 from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_record import cluster_active
+from nodeattest_controller.runtime.cluster_controller import PeriodicController
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE, stored_token
+from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
-from nodeattest_kube.events import ObjectRef
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_kube.store import in_batches
-from nodeattest_parsing.objects import text
+from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 
@@ -46,17 +51,18 @@ _CLOCKS_DIFFER: Final = timedelta(seconds=30)
 """A token that has run out is removed so much later: clocks differ."""
 CONFIRM_AFTER: Final = 10.0
 """Seconds until a second run confirms that the owner of a token is gone."""
-CONFIRM_LOST: Final = timedelta(minutes=5)
-"""How long a machine's token is not found before that is reported: the provider names a token before it makes it, and
-after ``clusterctl move`` a node that joined before the policy has no nodeRef until Cluster API has found it again."""
-
-
 CONTROLLER: Final = "bootstrap-token"
 REASON: Final = "BootstrapTokenForbidden"
-LOST: Final = "BootstrapTokenLost"
 REMEDY: Final = (
     "apply manifests/workload-bootstrap-token in the workload cluster, or take bootstrap-token from --controllers"
 )
+
+
+log = logging.getLogger(__name__)
+_RESYNC: Final = ResyncConfig(share_of_changes=50)
+"""A run reads all tokens and Machines, and each machine that joins is a change: thousands pay for it once a minute."""
+_MAX_CLOCK_SKEW: Final = timedelta(days=1)
+"""A server's clock that differs more from ours is not believed."""
 
 
 class TokenEvents:
@@ -76,20 +82,6 @@ class TokenEvents:
         """Count and report a failed write; the next run repeats it where it is still due."""
         self._metrics.token_write(CONTROLLER, write_outcome(error))
         self.trouble("cannot write a bootstrap token", error, token=token_id)
-
-    def lost(self, owner: Owner) -> None:
-        """Report on the machine that it cannot join with the token that it has."""
-        if not self._events.warn(("lost", owner.uid), "a machine's bootstrap token is gone", owner=owner.key):
-            return
-        machine = ObjectRef(
-            api_version=owner.api_version, kind=owner.kind, namespace=owner.namespace, name=owner.name, uid=owner.uid
-        )
-        message = (
-            "the bootstrap token that its bootstrap data holds is not there, has expired, or is not the bootstrap "
-            "provider's: a machine that has not joined yet cannot; delete the Machine, so that another is made with a "
-            "new token"
-        )
-        self._events.event("Warning", LOST, message, on=machine)
 
     def unreadable(self, owner: Owner, detail: str) -> None:
         """Report that a bootstrap configuration could not be read."""
@@ -112,8 +104,6 @@ class TokenSnapshot:
     now: datetime
     tokens: Mapping[str, Token]
     """Those that the bootstrap provider made, by id."""
-    others: frozenset[str]
-    """Ids of all other bootstrap tokens."""
     owners: Mapping[str, Owner]
     held: Mapping[tuple[str, str], Sequence[Token]]
     """The same tokens by the cluster and owner that they are recorded for."""
@@ -146,21 +136,16 @@ class BootstrapTokenReconciler:
         self._most = most
         self._gone: set[str] = set()
         """Tokens whose owners the last run did not find: a second run confirms it, for the cache may be filling."""
-        self._missed: dict[str, datetime] = {}
-        """Since when each run has not found the token of a machine, by UID."""
-        self._missing: dict[str, datetime] = {}
-        """The same, of the run that is under way."""
 
     async def reconcile(self, cluster: JsonObject, now: datetime) -> float | None:
         """Do what is due; returns the seconds until the next run where it must come soon.
 
         Raises ApiError where the tokens cannot be listed.
         """
-        tokens, others = await self._listed(now)
+        tokens = await self._listed(now)
         view = TokenSnapshot(
-            cluster, now, tokens, others, {owner.key: owner async for owner in self._owners()}, _by_owner(tokens)
+            cluster, now, tokens, {owner.key: owner async for owner in self._owners()}, _by_owner(tokens)
         )
-        self._missed, self._missing = self._missing, {}
         async for owner in in_batches(view.owners.values()):
             if owner.paused:
                 continue
@@ -170,21 +155,16 @@ class BootstrapTokenReconciler:
                 await self._renew(owner, view)
         return CONFIRM_AFTER if await self._collect(view) else None
 
-    async def _listed(self, now: datetime) -> tuple[dict[str, Token], frozenset[str]]:
+    async def _listed(self, now: datetime) -> dict[str, Token]:
         found: dict[str, Token] = {}
-        others: set[str] = set()
         kept = ListLimit("bootstrap tokens", self._most)
         async for page in self._client.pages(paths.core_path("secrets", namespace=NAMESPACE), _TOKENS):
-            listed = page.get("items")
-            for item in listed if isinstance(listed, list) else []:
-                token = token_of(item, now) if isinstance(item, dict) else None
+            for item in items(page, "items"):
+                token = token_of(item, now)
                 if token is not None:
                     kept.take(token.name, token.uid, token.resource_version, token.value, str(token.record))
                     found[token.id] = token
-                elif isinstance(item, dict) and (other := stored_token(item)) is not None:
-                    kept.take(other.id)
-                    others.add(other.id)
-        return found, frozenset(others)
+        return found
 
     async def _owners(self) -> AsyncGenerator[Owner]:
         async for one in in_batches(self._management.objects_of(self._key, "machines")):
@@ -204,47 +184,31 @@ class BootstrapTokenReconciler:
         held = view.held.get((self._key, owner.key), ())
         own = next((one for one in held if one.record == record), None)
         if owner.kind == "Machine" and own is not None and renewal(own, record, view.now) is None:
-            if own.is_past(view.now):
-                self._lost(owner, view.now)
             return  # a Machine's token does not change, and this one is good for long enough
-        config = await self._config(owner, view.tokens.values(), () if held else view.others)
+        config = await self._config(owner, view.tokens.values())
         if config is None:
             return
         named = _provided(config, view.tokens.values())
         for former in held if owner.kind == "Machine" else ():
             if former is not named and former.record != record:
                 await self._delete(former, owner.key)  # of a Machine that had the name before
-        if named is None or named.is_past(view.now):
-            if config.provided not in {"", *view.others}:
-                self._lost(owner, view.now)
-            return
-        until = renewal(named, record, view.now)
-        if until is not None:
+        until = renewal(named, record, view.now) if named is not None else None
+        if named is not None and until is not None:
             await self._write(named, record, until, "renewed")
 
-    def _lost(self, owner: Owner, now: datetime) -> None:
-        """Report a token that was not found for a while. None is made: its deletion may have been intended."""
-        since = self._missing[owner.uid] = self._missed.get(owner.uid, now)
-        if now - since >= CONFIRM_LOST:
-            self._events.lost(owner)
-
-    async def _config(self, owner: Owner, tokens: Collection[Token], others: Container[str]) -> KeptConfig | None:
+    async def _config(self, owner: Owner, tokens: Collection[Token]) -> KeptConfig | None:
         """Find the owner's configuration; None where it cannot be read, or is paused.
 
-        Only one that has one of ``tokens``, or a token with an id in ``others``, is believed as the watch shows it:
-        what is missing is read now.
+        Only one that has one of ``tokens`` is believed as the watch shows it: what is missing is read now.
         """
-
-        def is_wished(kept: KeptConfig) -> bool:
-            return kept.provided in others or _provided(kept, tokens) is not None
-
         if owner.config is None:
             return None
         try:
-            config = await self._configs.find(owner.config, owner.namespace, is_wished)
+            config = await self._configs.find(
+                owner.config, owner.namespace, lambda kept: _provided(kept, tokens) is not None
+            )
         except Unavailable as unavailable:
-            if not owner.settled:  # the configuration of a Machine that is being deleted may be gone
-                self._events.unreadable(owner, unavailable.detail)
+            self._events.unreadable(owner, unavailable.detail)
             return None
         return None if config.paused else config
 
@@ -253,23 +217,12 @@ class BootstrapTokenReconciler:
     async def _settle(self, owner: Owner, view: TokenSnapshot) -> None:
         """Let the owner's tokens run out, and remove what has."""
         held = view.held.get((self._key, owner.key), ())
-        if not held and owner.is_recent(view.now):
-            await self._settle_unrecorded(owner, view)
         for token in held:
             until = expire_at(token, view.now)
             if until is not None and token.record is not None:
                 await self._write(token, token.record, until, "let run out")
             elif token.expires + _CLOCKS_DIFFER <= view.now:
                 await self._delete(token, owner.key)
-
-    async def _settle_unrecorded(self, owner: Owner, view: TokenSnapshot) -> None:
-        """Record the token of an owner that joined before a run saw it, and let it run out like any other."""
-        unrecorded = [one for one in view.tokens.values() if one.record is None and not one.is_past(view.now)]
-        config = await self._config(owner, unrecorded, view.others) if unrecorded else None
-        named = _provided(config, unrecorded) if config is not None else None
-        if named is not None:
-            until = expire_at(named, view.now) or named.expires
-            await self._write(named, Record(self._key, owner.key, owner.uid), until, "let run out")
 
     async def _collect(self, view: TokenSnapshot) -> bool:
         """Delete the tokens of owners that are gone; returns whether another run is to confirm that some are."""
@@ -355,3 +308,59 @@ def _provided(config: KeptConfig, tokens: Collection[Token]) -> Token | None:
 
 def _path(token: Token) -> str:
     return paths.core_path("secrets", token.name, namespace=NAMESPACE)
+
+
+def bootstrap_token_controller(
+    management: ManagementCache,
+    *,
+    configs: KubeadmConfigs,
+    guard: ClusterGuard,
+    events: EventRecorder,
+    metrics: Metrics,
+    now: Callable[[], datetime],
+    resync: ResyncConfig = _RESYNC,
+) -> PeriodicController:
+    """Make the controller of the tokens of all clusters."""
+
+    def task(client: ApiClient, cluster_events: ClusterEvents) -> _Task:
+        return _Task(client, management, TokenEvents(cluster_events, metrics), guard=guard, configs=configs, now=now)
+
+    return PeriodicController(name=CONTROLLER, task=task, management=management, events=events, log=log, resync=resync)
+
+
+class _Task:
+    """One cluster's tokens (``PeriodicTask``)."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        management: ManagementCache,
+        events: TokenEvents,
+        *,
+        guard: ClusterGuard,
+        configs: KubeadmConfigs,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._client, self._events, self._guard, self._now = client, events, guard, now
+        self._reconciler = BootstrapTokenReconciler(
+            events.key, client, management, configs, events, may_write=lambda: self._writable_cluster() is not None
+        )
+
+    async def reconcile(self) -> float | None:
+        """Reconcile the tokens; soon again where one of them has to be seen twice."""
+        cluster = self._writable_cluster()
+        if cluster is None:
+            return None
+        theirs, ours = self._client.server_time(), self._now()  # their API server decides what has expired
+        believed = theirs is not None and abs(theirs - ours) < _MAX_CLOCK_SKEW
+        return await self._reconciler.reconcile(cluster, theirs if theirs is not None and believed else ours)
+
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Report that the tokens, or the objects that they are for, cannot be read."""
+        if not self._client.has_reported(error):
+            self._events.trouble("cannot set the ends of bootstrap tokens", error, failures=failures, delay=delay)
+
+    def _writable_cluster(self) -> JsonObject | None:
+        """Return the Cluster if its tokens may be written now."""
+        enforced = self._guard.enforced_cluster(self._events.key)
+        return enforced[0] if enforced is not None else None
