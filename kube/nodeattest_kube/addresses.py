@@ -9,9 +9,8 @@ Source: IANA special-purpose address registries (RFC 6890); RFC 6052 §2.2 and R
 2765 §2.1 (IPv4-translated), RFC 3879 (site-local); metadata services: oci-python-sdk instance_principals, cloud-init's
 data sources Scaleway, Akamai and AliYun.
 
-Which HTTP proxy the environment names for a server, read as Go programs (kubectl, kubelet) read it.
-
-Source: golang.org/x/net/http/httpproxy; unlike urllib it knows networks in NO_PROXY, which clusters need.
+Which HTTP proxy the environment names for a server, read as Go programs (kubectl, kubelet) read it: unlike urllib they
+know networks in NO_PROXY, which clusters need. Source: golang.org/x/net/http/httpproxy.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
+from urllib.request import proxy_bypass_environment
 
 from nodeattest_kube.errors import KubeconfigError
 
@@ -138,38 +138,13 @@ def environment_proxy(server: str, environment: Mapping[str, str]) -> str | None
         return None
     parts = urlsplit(server)
     host, port = (parts.hostname or "").rstrip("."), parts.port or 443
-    exempt = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
-    if host == "localhost" or _is_loopback(host):
+    exempt = (environment.get("NO_PROXY") or environment.get("no_proxy") or "").replace("*.", ".")
+    networks = [entry.strip() for entry in exempt.split(",")]
+    if host == "localhost" or _is_loopback(host) or any(_in_network(host, each) for each in networks):
         return None
-    if any(_covers(entry.strip().lower(), host, port) for entry in exempt.split(",")):
+    if proxy_bypass_environment(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", {"no": exempt}):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _covers(entry: str, host: str, port: int) -> bool:
-    """Whether one NO_PROXY entry covers a host: ``*``, a network, or an address or domain with or without port."""
-    if entry in {"", "*"}:
-        return entry == "*"
-    if "/" in entry:
-        return _in_network(host, entry)
-    name, wanted_port = _split_port(entry)
-    if wanted_port not in {"", str(port)}:
-        return False
-    if _in_network(host, name.strip("[]")):
-        return True
-    name = name.removeprefix("*")
-    return host.endswith(name) if name.startswith(".") else host == name or host.endswith("." + name)
-
-
-def _split_port(entry: str) -> tuple[str, str]:
-    """Split ``host:port``; an IPv6 address needs its brackets for a port."""
-    if entry.startswith("["):
-        name, _, port = entry.partition("]")
-        return name, port.removeprefix(":")
-    if entry.count(":") == 1:
-        name, _, port = entry.partition(":")
-        return name, port
-    return entry, ""
 
 
 def _in_network(host: str, network: str) -> bool:

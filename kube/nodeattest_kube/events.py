@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from heapq import heappop, heappush
-from itertools import count
 from typing import Final
 from uuid import uuid4
 
@@ -35,6 +33,7 @@ OBJECT_BURST, OBJECT_RATE = 25, 1 / 60
 """The same about one object; client-go has 25 and one in five minutes."""
 NAMESPACE_BURST, NAMESPACE_RATE = 300, 1 / 2
 """The same in one namespace, ``Normal`` and ``Warning`` apart; a pool of hundreds of nodes may join at once."""
+_KEPT: Final = 1000
 MESSAGE_LIMIT: Final = 1024
 """Characters (kubernetes pkg/apis/core/validation/events.go)."""
 
@@ -113,27 +112,24 @@ class EventRecorder:
 
 
 class EventLimiter:
-    """Allows each log line or Event once in a period; what is over is forgotten, at the cost of what was added."""
+    """Allows each log line or Event once in a period; what is over is forgotten once there is much of it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` is monotonic seconds."""
         self._clock = clock
-        self._keys: set[Hashable] = set()
-        """Those that are not allowed again yet."""
-        self._ends: list[tuple[float, int, Hashable]] = []
-        """A heap: until when each key is not; the number keeps keys from being compared."""
-        self._numbers = count()
+        self._ends: dict[Hashable, float] = {}
+        """Until when each key is not allowed again."""
+        self._most = _KEPT
 
     def allow(self, key: Hashable, period: float) -> bool:
         """Return whether ``key`` is due; if so, it is not again within ``period`` seconds."""
         now = self._clock()
-        while self._ends and self._ends[0][0] <= now:
-            self._keys.remove(heappop(self._ends)[2])
-        if key in self._keys:
+        if now < self._ends.get(key, now):
             return False
-        if period > 0:
-            self._keys.add(key)
-            heappush(self._ends, (now + period, next(self._numbers), key))
+        self._ends[key] = now + period
+        if len(self._ends) > self._most:
+            self._ends = {each: end for each, end in self._ends.items() if end > now}
+            self._most = max(_KEPT, 2 * len(self._ends))
         return True
 
     def __len__(self) -> int:

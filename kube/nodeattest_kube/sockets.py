@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from aiohttp import StreamReader
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -101,7 +101,6 @@ class SocketFactory:
         """In which what is received is decrypted; None: as it comes."""
         self.refused = ""
         """Why the last connection was not begun; empty where it was, and once the server answered."""
-        self._sockets: WeakSet[ApiSocket] = WeakSet()
         self._by_number: WeakValueDictionary[int, ApiSocket] = WeakValueDictionary()
 
     def __call__(self, address: tuple[Any, ...]) -> ApiSocket:
@@ -114,7 +113,6 @@ class SocketFactory:
                 raise
             self.refused = ""
         opened = ApiSocket(address[0], address[1], address[2], self.turns)
-        self._sockets.add(opened)
         self._by_number[opened.fileno()] = opened
         return opened
 
@@ -125,11 +123,6 @@ class SocketFactory:
         if number == -1:
             raise ConnectionResetError
         return self._by_number[number]
-
-    @property
-    def open(self) -> list[ApiSocket]:
-        """The sockets that are not closed."""
-        return [each for each in self._sockets if each.fileno() != -1]
 
 
 class _Limited(Protocol):

@@ -4,8 +4,7 @@ Promises: a request is sent once, and once more where a connection was closed wi
 doing it once (GET, PUT, DELETE). The server may have seen the first one, so the second one's Conflict or NotFound may
 be about our own write. Every foreign exception becomes ``Unreachable``, in words without answers or credentials.
 A redirect is an answer, never followed (a hostile API server must not aim our requests at something else); no body is
-unpacked. An answer that grants something says itself where it ends: anybody on the way can end a connection. No socket
-is left open by ``close``.
+unpacked. An answer that grants something says itself where it ends: anybody on the way can end a connection.
 Leaves to others: addresses and pieces (``sockets``), what the bytes mean (``client``).
 """
 
@@ -15,10 +14,8 @@ import asyncio
 import math
 import os
 import re
-import socket
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -40,9 +37,6 @@ _TARGET: Final = re.compile(r"/[!-~]*")
 _FIELD: Final = re.compile(r"[\t -~]*")
 """What may be on a request's lines: no line ends, and no bytes that two servers could read differently."""
 _FIRST_REFUSAL: Final = 300
-_GOODBYE: Final = 0.25
-"""Seconds in which connections may close in order when the client is closed."""
-_GOODBYE_STEPS: Final = 50
 _FAILURES: Final = (TimeoutError, aiohttp.ClientError, OSError, ValueError, RuntimeError)
 """ValueError: a host name that IDNA or TLS cannot take, such as one with a label of 64 characters. RuntimeError: the
 client is closed."""
@@ -254,17 +248,10 @@ class Transport:
         return f"expected a certificate for {name} by {by}; got another: "
 
     async def close(self) -> None:
-        """Close every connection, and see that every socket is closed."""
+        """Close every connection."""
         self._is_closed = True
         if self._session is not None:
             await self._session.close()
-        for left in self._sockets.open:
-            with suppress(OSError):
-                left.shutdown(socket.SHUT_RDWR)
-        for _ in range(_GOODBYE_STEPS):
-            if not self._sockets.open:
-                break
-            await asyncio.sleep(_GOODBYE / _GOODBYE_STEPS)
 
 
 def _ignore() -> None:
