@@ -16,10 +16,11 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test servers oracles check prove docs reference picture man stats conformance bench fuzz wheels packages images lock-images release audit lock clean
+.PHONY: help venv demo test core servers oracles check prove docs reference picture man stats conformance bench fuzz wheels packages images lock-images release audit lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
+	@echo "make core         run the tests of the trusted core in one process each, and expect every branch of it"
 	@echo "make oracles      programs of others (npm packages, Chromium, helm) that some tests compare with; they are skipped without"
 	@echo "make check        lint, types, layers, names, limits, docs"
 	@echo "make prove        check the models in docs/proof: the ledger by Spin, the protocol by ProVerif if it is installed"
@@ -57,6 +58,9 @@ demo: venv
 
 test: venv
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not conformance" $(ARGS)
+
+core: venv
+	@PYTHONPATH=. $(BIN)/python tools/core_coverage.py -n $(JOBS) $(ARGS)
 
 oracles: $(ORACLES)/.installed
 
