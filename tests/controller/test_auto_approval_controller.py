@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 from auto_approval_world import ADMISSION, BINDINGS, CLUSTER_INFO, CSRS, KEY, POLICY, ROLE, ROLES, AutoApprovalWorld
-from builders import make_member
 from management_kit import add_policy, cluster_path
 from polling import until
 
@@ -18,11 +17,9 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_TOKEN_GROUP,
 )
 from nodeattest_controller.controllers.auto_approval.reconciler import ISSUED, MANAGEMENT_REMEDY, REMEDY
-from nodeattest_controller.runtime.cluster_controller import CSRIssued
 from nodeattest_kube.errors import ApiError, Forbidden, TooManyRequests, Unreachable
 from nodeattest_parsing.objects import items, text_map
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
 
 NO_RIGHT = Forbidden(403, "Forbidden", "may not")
 
@@ -129,21 +126,6 @@ async def test_what_the_in_tree_signer_issued_without_attestation_takes_preceden
     assert world.metrics.registry.get_sample_value("nodeattest_in_tree_certificates_total", {"cluster": KEY}) == 1
 
 
-async def test_what_an_earlier_process_found_is_reported_when_its_request_is_gone() -> None:
-    found: JsonObject = {
-        "type": "SideDoorsClosed",
-        "status": "False",
-        "reason": "CertificatesIssued",
-        "message": "n-1 (serial 1f); besides: open",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
-    world = AutoApprovalWorld(status={"conditions": [found]})
-    async with world.running():
-        await until(lambda: "besides: neither" in str(world.condition()["message"]))
-    assert str(world.condition()["message"]).startswith("n-1 (serial 1f)")
-    assert world.condition()["reason"] == "CertificatesIssued"
-
-
 # What cannot be verified
 
 
@@ -222,25 +204,6 @@ async def test_a_condition_that_cannot_be_written_is_logged_with_its_remedy_and_
 
 
 # What starts an audit, and the end
-
-
-async def test_an_issued_certificate_starts_an_audit() -> None:
-    world = AutoApprovalWorld()
-    async with world.running():
-        await world.reports("Closed")
-        world.controller.granted(
-            CSRIssued(
-                cluster=KEY,
-                member=make_member(),
-                node_name=NodeName("node-0"),
-                provider=ProviderName("tpm"),
-                purpose=Purpose.CLIENT,
-                serial="1f",
-                not_after=datetime.now(UTC),
-                at=datetime.now(UTC),
-            )
-        )
-        await world.audited_again()
 
 
 async def test_a_cluster_that_no_policy_selects_any_more_loses_the_block() -> None:

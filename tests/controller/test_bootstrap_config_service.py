@@ -10,9 +10,8 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 import pytest
 from bootstrap_config_kit import Versioned, agent, alone, answer_of, config, control_plane, handled, patched, review
@@ -21,7 +20,7 @@ from polling import until
 from virtual import advance, run_virtually
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY, MAX_VALUES
+from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.handler import (
@@ -37,9 +36,8 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_discovery.front.service import FrontLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-from nodeattest_parsing.objects import items, mapping, rfc3339, text
-from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_parsing.objects import items, mapping, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
@@ -48,8 +46,6 @@ from nodeattest_serving.replies import Reply
 
 CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"
-LEDGERS = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/machineattestations"
-SECRET = "0123456789abcdef"
 JSON = "application/json"
 SMALL = json.dumps(review(config())).encode()
 _CONNECTIONS = 64
@@ -181,71 +177,6 @@ async def test_a_new_configuration_is_rendered_for_a_policys_cluster_and_for_no_
         assert await webhook.ask(review(other)) == {"uid": text(review(other), "request", "uid"), "allowed": True}
 
 
-async def test_all_machines_of_a_cluster_decide_which_of_two_policies_rules_it_or_none_does(
-    plane: ControlPlane, authority: Authority, tmp_path: Path
-) -> None:
-    """Seen: the first hundred records decided, in the order of their names."""
-    plane.client().create(CLUSTERS, {"metadata": {"name": "many", "labels": {"env": "twice"}}, "spec": {}})
-    whole = config(labels={"cluster.x-k8s.io/cluster-name": "many"})
-    async with serving(plane, authority, tmp_path, verifies_clients=True, max_records=125) as webhook:
-
-        async def joined(policy: str, *names: str) -> JsonObject:
-            made = [cast("JsonObject", record(name, "many", policy)) for name in names]
-            await asyncio.gather(*(webhook.client.create(LEDGERS, one) for one in made))
-            return await webhook.ask(review(whole))
-
-        assert (await joined("one", *(f"many-a{number}" for number in range(60))))["allowed"] is True
-        undecided = await joined("two", *(f"many-b{number}" for number in range(60)))
-        assert text(undecided, "status", "reason") == "PolicyInvalid"
-        assert (await joined("two", "many-c"))["allowed"] is True
-        too_many = await joined("two", *(f"many-d{number}" for number in range(5)))
-        assert text(too_many, "status", "reason") == "PolicyInvalid"
-
-
-def record(name: str, cluster: str, policy: str, *, ends: datetime | None = None) -> JsonMap:
-    """Make the MachineAttestation of a machine whose certificate a policy admitted; it is valid unless it ``ends``."""
-    issued: JsonMap = {
-        "requestName": name,
-        "requestUID": name,
-        "spki": f"sha256:{'0' * 64}",
-        "serial": "ab",
-        "notBefore": "2026-01-01T00:00:00Z",
-        "notAfter": rfc3339(ends or now() + timedelta(days=1)),
-        "issuedAt": "2026-01-01T00:00:00Z",
-        "certificate": "pem",
-        "policy": policy,
-    }
-    return {
-        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-        "kind": "MachineAttestation",
-        "metadata": {"name": name, "labels": {"cluster.x-k8s.io/cluster-name": cluster}},
-        "spec": {"clusterName": cluster, "providerID": f"metal://{name}", "issued": [issued]},
-    }
-
-
-async def test_a_pool_whose_provider_proves_no_name_is_refused_unless_its_infrastructure_makes_machines(
-    webhook: Webhook, plane: ControlPlane
-) -> None:
-    mine = config()
-    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
-    owned: JsonObject = {**mine, "metadata": {**mapping(mine, "metadata"), "ownerReferences": [owner]}}
-    response = await webhook.ask(review(owned, config(labels={})))
-    assert (response["allowed"], text(response, "status", "reason")) == (False, "BootstrapConfigRefused")
-    client = plane.client()
-    infrastructure = "infrastructure.cluster.x-k8s.io"
-    reference = {"apiGroup": infrastructure, "kind": "DevMachine", "name": "pool"}
-    template = {"spec": {"clusterName": "prod", "bootstrap": {}, "infrastructureRef": reference}}
-    spec = {"clusterName": "prod", "template": template}
-    client.create(CLUSTERS.replace("clusters", "machinepools"), {"metadata": {"name": "pool"}, "spec": spec})  # pyright: ignore[reportArgumentType] - the sandbox's own JSON type
-    assert (await webhook.ask(review(owned, config(labels={}))))["allowed"] is False
-    devices = CLUSTERS.replace("cluster.x-k8s.io", infrastructure).replace("clusters", "devmachines")
-    client.create(devices, {"metadata": {"name": "pool"}})
-    client.patch(f"{devices}/pool/status", {"status": {"infrastructureMachineKind": "DevMachine"}})
-    made = await webhook.ask(review(owned, config(labels={})))
-    assert made["allowed"] is True, made
-    assert files(owned, made) == [agent()]
-
-
 @pytest.mark.parametrize(
     ("request_", "status", "words"),
     [
@@ -282,42 +213,6 @@ async def test_while_facts_cannot_be_had_new_configuration_waits_and_updates_of_
         assert (said["code"], said["reason"]) == (503, "ServiceUnavailable")
         assert "try again" in str(said["message"])
     assert same["allowed"] is True
-
-
-async def test_a_refusal_is_told_its_machine_and_in_the_policy_until_one_is_accepted(
-    plane: ControlPlane, webhook: Webhook
-) -> None:
-    client = plane.client()
-    body: JsonMap = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "metadata": {"name": "refused"},
-                     "spec": {"clusterName": "prod"}}  # fmt: skip
-    made = client.create("/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machines", body)
-    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": "refused",
-                         "uid": text(cast("JsonObject", made), "metadata", "uid")}  # fmt: skip
-
-    def owned(whole: JsonObject) -> JsonObject:
-        return {**whole, "metadata": {**mapping(whole, "metadata"), "ownerReferences": [owner]}}
-
-    def told() -> list[str]:
-        events = client.list("/api/v1/namespaces/default/events")
-        return [text(cast("JsonObject", one), "involvedObject", "name") for one in events]
-
-    def entries() -> list[JsonObject]:
-        return items(cast("JsonObject", client.get(f"{POLICIES}/prod")), "status", "refusedConfigurations")
-
-    bad = owned(config({"path": "/conflict"}))
-    await webhook.ask(review(bad, dryRun=True))
-    await webhook.reporter.drain()
-    assert (told(), entries()) == ([], [])
-    assert (await webhook.ask(review(bad)))["allowed"] is False
-    await webhook.reporter.drain()
-    assert told() == ["refused"]
-    [entry] = entries()
-    assert (entry["cluster"], entry["kind"], entry["name"]) == ("prod", "Machine", "refused")
-    assert entry["reason"] == "PolicyInvalid"
-    assert "remove it" in str(entry["message"])
-    assert (await webhook.ask(review(owned(config()))))["allowed"] is True
-    await webhook.reporter.drain()
-    assert entries() == []
 
 
 async def test_a_caller_that_is_not_verified_learns_no_policys_name(
@@ -480,29 +375,6 @@ async def test_a_client_that_sends_many_large_reviews_delays_anothers_by_one(
         await asyncio.gather(*(ask_as(webhook, client) for client in ("stranger",) * 8 + ("api-server",)))
         assert order.index("api-server") <= 2, order
         assert webhook.handler.held == 0
-
-
-async def test_a_review_of_too_many_values_is_refused_and_one_with_as_many_commas_in_a_text_is_not(
-    webhook: Webhook,
-) -> None:
-    commas = config({"path": "/list", "content": '\\",{[' * (MAX_VALUES // 2)})
-    assert (await webhook.ask(review(commas)))["allowed"] is True
-    values: list[JsonValue] = [{}] * (MAX_VALUES // 2)
-    many = json.dumps(review(config(status={"list": values}))).encode()
-    answer = await webhook.send(post(many))
-    assert answer.status == 400
-    assert f"expected at most {MAX_VALUES} values, got more" in json.loads(answer.body)["message"]
-
-
-async def test_no_line_of_the_log_holds_a_token_or_an_object(
-    webhook: Webhook, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG")
-    await webhook.ask(review(config(token=f"abcdef.{SECRET}")))
-    await webhook.ask(review(config({"path": "/conflict", "content": SECRET})))
-    await webhook.send(post(json.dumps(review(config(token=SECRET), operation=None)).encode()))
-    assert "bootstrap configuration" in caplog.text
-    assert SECRET not in caplog.text + "".join(repr(vars(record)) for record in caplog.records)
 
 
 def test_a_folder_without_a_certificate_is_told_at_the_start_and_an_expired_one_while_it_runs(

@@ -308,25 +308,6 @@ async def test_objects_that_disappear_in_a_move_cost_no_token_its_life(plane: Co
         assert [what for what, *_ in scene.told.writes] == ["renewed", "renewed"]
 
 
-@pytest.mark.parametrize("left_over", ["a token", "none"])
-async def test_a_machine_that_joined_needs_no_token_after_a_move_that_drops_its_status(
-    plane: ControlPlane, left_over: str
-) -> None:
-    async with staged(plane) as scene:
-        token = scene.token()
-        scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
-        keeper = scene.keeper()
-        await scene.look(keeper)
-        scene.remember("m")
-        if left_over == "none":
-            scene.admin.delete(path_of(token))
-        await scene.look(keeper)
-        if left_over == "a token":
-            assert near(left(scene, token), GRACE)
-            assert [what for what, *_ in scene.told.writes] == ["renewed", "let run out"]
-
-
 async def test_what_is_paused_foreign_or_past_is_left_alone(plane: ControlPlane) -> None:
     async with staged(plane) as scene:
         paused, foreign, past = scene.token(), scene.token(description="mine"), scene.token(left=timedelta(seconds=-5))
@@ -454,11 +435,6 @@ def changed(raw: JsonObject, *path: str, value: JsonValue) -> JsonObject:
 )
 def test_what_the_provider_did_not_make_or_what_never_ends_is_left_alone(foreign: JsonObject) -> None:
     assert token_of(foreign, NOW) is None
-
-
-def test_a_renewal_never_shortens() -> None:
-    moved = Record("fleet/blue", "Machine/m", "uid-after-the-move")
-    assert renewal(read(secret(left=2 * LIFETIME, record=RECORD)), moved, NOW) == NOW + 2 * LIFETIME
 
 
 @pytest.mark.parametrize("left", [timedelta(0), timedelta(seconds=-1), timedelta(days=-1)])

@@ -95,17 +95,3 @@ async def test_the_leader_connects_every_cluster_and_writes_the_status_of_polici
         assert not world.workload.closed
     assert world.workload.closed
     assert world.connected is None
-
-
-async def test_a_replica_that_may_not_act_any_more_sends_nothing() -> None:
-    world = World()
-    async with world.running(Settings(identity="one")):
-        await until(lambda: SECRET in world.management.objects)
-        world.acts = False
-        asked = world.asked
-        add_policy(world.management, enforcement="Audit")
-        await until(lambda: world.asked > asked)  # who asked before has sent by then
-        before, asked = len(world.management.calls), world.asked
-        add_policy(world.management)
-        await until(lambda: world.asked > asked)
-        assert all(method != "PATCH" for method, _ in world.management.calls[before:])

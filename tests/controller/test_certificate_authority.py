@@ -157,15 +157,6 @@ def test_by_a_clock_before_its_validity_the_authority_is_waited_for(
     assert "clock" in refused.value.remedy
 
 
-def test_serials_are_random_and_told_as_hex(authority: CertificateAuthority) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    issued = [sign_certificate(authority, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW) for _ in range(2)]
-    serials = [x509.load_pem_x509_certificate(one.pem.encode()).serial_number for one in issued]
-    assert serials == [int(one.serial, 16) for one in issued]
-    assert serials[0] != serials[1]
-    assert min(serials).bit_length() > 64
-
-
 def test_every_ca_of_the_bundle_is_pinned_and_the_one_with_the_key_signs() -> None:
     old, new = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     loaded = load_authority(secret(ca(old, name="old"), ca(new, name="new"), key=new), "c")

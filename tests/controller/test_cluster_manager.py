@@ -231,15 +231,6 @@ async def test_a_cluster_that_is_no_longer_this_replicas_is_disconnected_until_i
         assert len(world.made) == 2
 
 
-async def test_a_connections_client_sends_nothing_once_the_cluster_is_anothers() -> None:
-    world = World()
-    async with world.running():
-        await until(lambda: world.first.running == 1)
-        assert world.made[0].may_send()
-        world.owner.everything = False
-        assert not world.made[0].may_send()
-
-
 # A Cluster whose kubeconfig is refused says so by a condition, which goes when it is not refused any more
 
 

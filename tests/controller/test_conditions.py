@@ -42,11 +42,6 @@ def patched(patch: JsonObject | None, *path: str) -> list[JsonObject]:
     return list(maps_at(map_at(patch, "status"), *path))
 
 
-def applied(obj: JsonMap, patch: JsonObject | None) -> JsonMap:
-    assert patch is not None
-    return {**obj, "status": {**map_at(obj, "status"), **map_at(patch, "status")}}
-
-
 def test_a_v1beta2_condition_has_a_generation_and_no_severity() -> None:
     patch = with_condition(machine("v1beta2"), REFUSED, NOW)
     assert patched(patch, "conditions") == [
@@ -62,13 +57,6 @@ def test_a_v1beta1_condition_has_a_severity_where_it_is_false_and_no_generation(
          "severity": "Error", "lastTransitionTime": STAMP}
     ]  # fmt: skip
     assert "severity" not in patched(with_condition(machine("v1beta1"), ATTESTED, NOW), "conditions")[0]
-
-
-@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-def test_a_new_reason_or_message_does_not_move_the_time(version: str) -> None:
-    reworded = Condition("NodeAttested", ConditionStatus.FALSE, "Another", "other words", Severity.INFO)
-    once = applied(machine(version), with_condition(machine(version), REFUSED, NOW))
-    assert patched(with_condition(once, reworded, LATER), "conditions")[0]["lastTransitionTime"] == STAMP
 
 
 # On an API server

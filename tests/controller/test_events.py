@@ -43,12 +43,6 @@ def about(plane: ControlPlane, name: str) -> list[JsonMap]:
     return [one for one in plane.client().list(EVENTS) if text_at(one, "involvedObject", "name") == name]
 
 
-async def test_what_a_node_said_forges_no_line_of_an_event(plane: ControlPlane, recorder: EventRecorder) -> None:
-    recorder.record(machine("forged"), "Warning", "NodeNameMismatch", "got a\nNormal\x1b[2J")
-    await recorder.drain()
-    assert text_at(about(plane, "forged")[0], "message") == "got a Normal [2J"
-
-
 async def test_one_requesters_flood_leaves_room_for_anothers_refusals(
     plane: ControlPlane, recorder: EventRecorder
 ) -> None:

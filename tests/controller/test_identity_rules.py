@@ -137,6 +137,11 @@ def test_a_node_of_that_name_must_be_the_machines_own(
         check_no_hijack(make_member(**member), NOBODY, node)
 
 
+def test_a_name_that_another_machines_ledger_holds_is_taken() -> None:
+    with pytest.raises(Denied, match=Reason.NODE_NAME_TAKEN):
+        check_no_hijack(MEMBER, replace(NOBODY, holders=[bound(OTHER)]), None)
+
+
 # Rules 3 and 4: bound machines
 
 RESET: Mapping[str, Any] = {"was_reset": True}
@@ -154,12 +159,6 @@ RESET: Mapping[str, Any] = {"was_reset": True}
 )
 def test_a_machine_may_be_bound(member: MachineView, ledger: Attestation, options: dict[str, bool]) -> None:
     check_binding(make_request(), member, ledger, **options)
-
-
-def test_the_same_key_may_ask_again_and_a_node_without_a_ledger_may_renew() -> None:
-    request = make_request()
-    check_binding(request, MEMBER, bound(MEMBER, request.csr.spki_sha256), secure=False)
-    check_binding(AS_NODE, WITH_NODE, new_attestation(WITH_NODE), secure=True)
 
 
 def test_a_pools_instance_that_became_a_machine_keeps_its_ledger_and_a_predecessors_is_waited_out() -> None:

@@ -11,18 +11,9 @@ from functools import partial
 import pytest
 from counted_calls import calls
 from fake_api import FakeApi
-from management_kit import CAPI, add_cluster, add_policy, cached, management_api
+from management_kit import add_cluster, add_policy, cached, management_api
 from polling import until
 
-from nodeattest_controller.controllers.auto_approval.permissions import (
-    Permission,
-    SubjectKind,
-    binds_joiners_or_nodes,
-    bootstrap_groups_of,
-    grant_of,
-    nominal_permissions,
-    permissions_of_role,
-)
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
@@ -138,29 +129,6 @@ def test_a_change_of_a_large_list_costs_no_more_than_one_at_the_bound() -> None:
     assert calls(lambda: inventory.members(BLUE, "x://7")) < 200
 
 
-async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> None:
-    api = management_api()
-    at = f"{CAPI}/v1beta2/namespaces/{{}}/machines/{{}}"
-    for number in range(300):
-        api.put(at.format("a-flood", f"m{number}"), {**machine(f"m{number}"), "metadata": {}})
-    for number in range(20):
-        api.put(at.format("fleet", f"m{number}"), {**machine(f"m{number}"), "metadata": {}})
-    heard: list[str] = []
-    path = f"{CAPI}/v1beta2/machines"
-    cache = Reflector(api, path, on_change=lambda key, _obj: heard.append(key), max_objects=100, shares=True)
-    running = asyncio.create_task(cache.run())
-    assert await cache.wait_synced(10), "too many objects are no reason to read none"
-    assert sum(key.startswith("a-flood/") for key in heard) == 50
-    assert sum(key.startswith("fleet/") for key in heard) == 20
-    for number in range(300, 400):
-        api.put(at.format("a-flood", f"m{number}"), {**machine(f"m{number}"), "metadata": {}})
-    api.put(at.format("fleet", "later"), {**machine("later"), "metadata": {}})
-    await until(lambda: "fleet/later" in heard)
-    assert len(list(cache.values())) == 71
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-
-
 def test_a_namespace_gets_no_more_memory_by_more_clusters_and_gives_it_back_with_them() -> None:
     pool = MemoryPool(100_000)
 
@@ -264,8 +232,6 @@ async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_i
 
 LARGE = 1_400_000
 """Bytes; with the rest of the object, what etcd stores."""
-SENT = 50_000
-"""Values that the API server of a workload cluster may send in one object (paging.TENANT)."""
 
 
 def named(count: int) -> dict[str, JsonValue]:
@@ -316,38 +282,3 @@ def test_a_large_machine_costs_a_few_calls_a_member(name: str) -> None:
     assert len(json.dumps(large)) < 3 << 20
     for read in (view_of_machine, bounded, without_managed_fields, pool_view):
         assert calls(partial(read, large)) <= 200 + CALLS_A_MEMBER * members(large), read
-
-
-def role(*rules: JsonObject) -> JsonObject:
-    return {"metadata": {"name": "r"}, "rules": [*rules]}
-
-
-GRANTS: JsonObject = {"verbs": ["create"], "apiGroups": ["*"], "resources": ["*"]}
-
-
-@pytest.mark.parametrize(
-    "rule", [{}, {"verbs": []}, {"verbs": ["get", "list"], "apiGroups": ["apps"]}, {"verbs": ["*"], "apiGroups": ["x"]}]
-)
-def test_rules_that_grant_nothing_cost_a_few_calls_each_and_hide_none_that_does(rule: JsonObject) -> None:
-    count = SENT // (1 + members(rule))
-    large = role(*[rule] * count, GRANTS)
-    assert permissions_of_role(large) == frozenset(Permission)
-    assert calls(lambda: permissions_of_role(role(*[rule] * count))) <= 50 + 9 * count
-    assert calls(lambda: nominal_permissions(role(*[rule] * count))) <= 50 + 9 * count
-
-
-def test_a_binding_of_very_many_subjects_costs_a_few_calls_each() -> None:
-    subject: JsonObject = {"kind": "User", "name": "system:bootstrap:abcdef"}
-    count = SENT // 3
-    binding: JsonObject = {
-        "metadata": {"name": "b"},
-        "roleRef": {"kind": "ClusterRole", "name": "r"},
-        "subjects": [*times(count - 1, {"kind": "User", "name": "x"}), subject],
-    }
-    granted: dict[str, frozenset[Permission]] = {"r": frozenset(Permission)}
-    found = grant_of(binding, granted)
-    assert found is not None
-    assert found.to == {SubjectKind.BOOTSTRAPPERS}
-    assert calls(lambda: grant_of(binding, granted)) <= 100 + 16 * count
-    assert calls(lambda: binds_joiners_or_nodes(binding)) <= 100 + 16 * count
-    assert calls(lambda: bootstrap_groups_of(binding)) <= 100 + 16 * count

@@ -63,16 +63,12 @@ def test_nobody_joins_by_a_record_that_cannot_be_read_whole(spoilt: dict[str, Js
     assert said in waits.value.detail
 
 
-def test_a_spoilt_record_still_claims_what_it_names() -> None:
+def test_a_spoilt_record_still_claims_what_it_names_and_one_without_a_provider_id_is_no_member() -> None:
     inventory = Inventory()
     inventory.put_record("fleet/rack-1-unit-7", record(extra=1))
     cluster = cluster_key("fleet", "c")
     assert len(inventory.members(cluster, "sandbox://node-0")) == 1
     assert len(inventory.members_by_node_name(cluster, "node-0")) == 1
-    assert len(inventory.conflicting_members(cluster, "10.0.0.7", "another")) == 1
-
-
-def test_a_record_without_a_provider_id_is_no_member() -> None:
     assert views_of_record(record(providerID=None)) == views_of_record({}) == []
 
 

@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 from builders import make_member
 
-from nodeattest_controller.model.machine_view import ContractReference, view_of_machine
+from nodeattest_controller.model.machine_view import ContractReference, view_of_machine, views_of_pool
 from nodeattest_controller.model.node_names import NameSources, claimed_names, node_names
-from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_parsing.values import JsonObject, JsonValue
-
-CLUSTER = cluster_key("fleet", "c")
 
 
 def machine(name: str = "m", *, provider_id: str = "x://1", status: JsonValue = None, **spec: JsonValue) -> JsonObject:
@@ -52,17 +49,9 @@ def test_both_contracts_name_the_infrastructure() -> None:
     assert view_of_machine(machine()).infra is None
 
 
-def test_a_machine_without_a_provider_id_is_found_by_its_uid_and_by_no_provider_id() -> None:
-    inventory = Inventory()
-    inventory.put_machine("fleet/a", machine("a", provider_id=""))
-    inventory.put_machine("fleet/b", machine("b", provider_id=""))
-    assert inventory.members(CLUSTER, "") == []
-    assert list(inventory.members_of(CLUSTER)) == []
-    found = inventory.machine_by_uid(CLUSTER, "uid-a")
-    assert found is not None
-    assert found.name == "a"
-    assert [one.name for one in inventory.members_by_node_name(CLUSTER, "b")] == ["b"]
-    assert [one.name for one in inventory.conflicting_members(CLUSTER, "b", "x://other")] == ["b"]
+def test_each_instance_that_a_pool_lists_is_a_member() -> None:
+    pool = machine(providerIDList=["x://2", "x://1"])
+    assert [view.provider_id for view in views_of_pool(pool)] == ["x://1", "x://2"]
 
 
 @pytest.mark.parametrize("value", ["", "true"])
@@ -74,20 +63,6 @@ def test_a_label_of_any_value_makes_a_machine_one_of_the_control_plane(value: st
     }
     assert view_of_machine(labelled).is_control_plane
     assert not view_of_machine(annotated).is_control_plane
-
-
-def test_the_inventory_knows_who_claims_a_name() -> None:
-    inventory = Inventory()
-    inventory.put_machine("fleet/a", machine("a", provider_id="x://1"))
-    inventory.put_machine(
-        "fleet/b",
-        machine("b", provider_id="x://2", status={"addresses": [{"type": "Hostname", "address": "a"}]}),
-    )
-    assert {m.name for m in inventory.members_by_node_name(CLUSTER, "a")} == {"a", "b"}
-    assert [m.name for m in inventory.members_by_node_name(CLUSTER, "b")] == ["b"]
-    full = machine("c", provider_id="x://3", status={"addresses": [{"type": "Hostname", "address": "d.example"}]})
-    inventory.put_machine("fleet/c", full)
-    assert [m.name for m in inventory.members_by_short_name(CLUSTER, "d")] == ["c"]
 
 
 # Which names a machine may have, and from which source

@@ -90,16 +90,6 @@ def test_a_user_s_mistake_is_one_line_and_exit_code_2(arguments: tuple[str, ...]
     assert message in line
 
 
-def test_an_unreadable_kubeconfig_is_one_line_that_quotes_none_of_it(tmp_path: Path) -> None:
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text("token: [very secret")
-    done = run("run", "--kubeconfig", str(kubeconfig))
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
-    assert line.startswith("node-attestation-controller: kubeconfig: expected a kubeconfig in YAML")
-    assert "secret" not in line
-
-
 def test_outside_a_cluster_a_kubeconfig_is_asked_for() -> None:
     done = subprocess.run([COMMAND, "run"], capture_output=True, text=True, timeout=120, check=False, env={})
     assert done.returncode == 2

@@ -11,15 +11,12 @@ import yaml
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config import config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
-from nodeattest_controller.main import run
 from nodeattest_controller.model import attestation, policy
 from nodeattest_controller.model import webhook_configuration as webhook_label
 from nodeattest_controller.settings import Settings
-from nodeattest_discovery.front import tokenreview
 from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers as names
-from nodeattest_sandbox.apiserver.patch import json_patch
 
 TREE = Path(manifests.__file__).parents[2] / "manifests"
 BASES = (
@@ -153,28 +150,6 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
     assert parsed.serving == policy.ServingPolicy(approves_kubelet=False, signs_attested=True)
 
 
-def test_anonymous_reading_is_kubeadm_s_role_to_the_letter() -> None:
-    role, binding = manifests.objects("cluster-info-reader")
-    name = {"name": "kubeadm:bootstrap-signer-clusterinfo", "namespace": "kube-public"}
-    assert role["metadata"] == binding["metadata"] == name
-    assert role["rules"] == [
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info"], "verbs": ["get"]}
-    ]
-    assert [text(subject, "name") for subject in items(binding, "subjects")] == ["system:anonymous"]
-
-
-def test_a_jwts_group_gets_cluster_info_and_the_manifest_names_it_as_the_webhook_does() -> None:
-    [rule] = rules_of("discovery-reader", "Role")
-    assert rule == {
-        "apiGroups": [""],
-        "resources": ["configmaps"],
-        "resourceNames": ["cluster-info"],
-        "verbs": ["get"],
-    }
-    [subject] = items(find("discovery-reader", "RoleBinding"), "subjects")
-    assert (subject["kind"], subject["name"]) == ("Group", tokenreview.GROUP)
-
-
 def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_answers() -> None:
     settings = Settings(identity="replica-a")
     configuration, service = find("webhook", "MutatingWebhookConfiguration"), find("webhook", "Service")
@@ -232,46 +207,6 @@ def test_a_namespace_is_rendered_by_its_label_and_each_policy_is_reviewed_once()
     for value in ("enabled", "disabled", "Enabled", ""):
         namespace: JsonObject = {"metadata": {"labels": {webhook_label.LABEL: value}}}
         assert webhook_label.is_decided(namespace) == (value in ("enabled", "disabled"))
-
-
-def test_the_webhook_writes_nothing_by_its_own_role_and_reads_its_configurations_and_owners() -> None:
-    rules = rules_of("webhook", "ClusterRole")
-    settings = Settings(identity="replica-a")
-    written = {
-        (resource, strings(rule, "resourceNames"), strings(rule, "verbs"))
-        for rule in rules
-        for resource in strings(rule, "resources")
-    }
-    assert written == {
-        ("mutatingwebhookconfigurations", (settings.webhook_configuration,), ("get",)),
-        ("validatingwebhookconfigurations", (settings.webhook_configuration,), ("get",)),
-        ("machinesets", (), ("get",)),
-        ("kubeadmcontrolplanes", (), ("get",)),
-        ("namespaces", (), ("get",)),
-    }
-
-
-def test_the_default_adds_flags_that_the_controller_knows_its_port_and_a_certificate_for_its_service() -> None:
-    deployment = find("manager", "Deployment")
-    operations = yaml.safe_load((TREE / "default/serve.yaml").read_text())
-    before = strings(items(deployment, "spec", "template", "spec", "containers")[0], "args")
-    pod = mapping(json_patch(deployment, operations), "spec", "template", "spec")
-    [container] = items(pod, "containers")
-    added = [argument for argument in strings(container, "args") if argument not in before]
-    known = {option for parameter in run.params for option in parameter.opts}
-    assert {argument.partition("=")[0] for argument in added} <= known
-    assert 9443 in [port["containerPort"] for port in items(container, "ports")]
-    flags = dict(argument.removeprefix("--").split("=") for argument in added)
-    assert flags["webhook-bind-address"] == ":9443"
-    mounts = {mount["name"]: mount["mountPath"] for mount in items(container, "volumeMounts")}
-    [volume] = [one for one in items(pod, "volumes") if mounts.get(one["name"]) == flags["webhook-cert-dir"]]
-    _, certificate = yaml.safe_load_all((TREE / "default/certificate.yaml").read_text())
-    assert text(certificate, "spec", "secretName") == text(volume, "secret", "secretName")
-    name = f"{text(find('webhook', 'Service'), 'metadata', 'name')}.nodeattest-system.svc"
-    assert strings(certificate, "spec", "dnsNames") == (name,)
-    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        injected = text(find("webhook", kind), "metadata", "annotations", "cert-manager.io/inject-ca-from")
-        assert injected == f"nodeattest-system/{text(certificate, 'metadata', 'name')}"
 
 
 _WHOLE_OBJECTS = {

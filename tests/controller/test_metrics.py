@@ -30,14 +30,6 @@ def series(metrics: Metrics) -> int:
     return sum(1 for line in metrics.render().splitlines() if not line.startswith(b"#"))
 
 
-def test_unknown_label_values_count_as_other() -> None:
-    metrics = Metrics()
-    metrics.verdict("made-up", "made-up", "made-up", "made-up")
-    metrics.api_request("made-up", 999)
-    assert value(metrics, "nodeattest_verdicts_total", provider="other", verdict="other", reason="other") == 1
-    assert value(metrics, "rest_client_requests_total", method="other", code="other") == 1
-
-
 def test_requests_cannot_grow_the_number_of_series() -> None:
     metrics = Metrics()
 

@@ -187,22 +187,6 @@ async def test_without_an_answer_nobody_reads(
     assert "prometheus" not in caplog.text
 
 
-def test_an_api_server_that_hangs_is_503_before_prometheus_gives_up() -> None:
-    api = Reviews()
-
-    async def hang(_method: str, _path: str) -> None:
-        await asyncio.Event().wait()
-
-    async def main() -> None:
-        api.on_call = hang
-        refused = await refusal(authorizer(api))
-        assert refused is not None
-        assert (refused.status, str(refused)) == (503, "the API server is too slow")
-        assert now() < 10
-
-    run_virtually(main())
-
-
 # On an API server, with the shipped rights
 
 

@@ -15,13 +15,9 @@ from nodeattest_controller.controllers.node_attested.conditions import (
 from nodeattest_controller.controllers.node_attested.pending import (
     CLAIM_BURST,
     CLAIMS_BURST,
-    VERDICT_BURST,
     PendingOutcomes,
 )
 from nodeattest_controller.controllers.node_attested.refusal_recorder import (
-    RECORD_BURST,
-    RECORD_RATE,
-    RECORDS_BURST,
     RefusalRecorder,
 )
 from nodeattest_controller.model.attestation import Attestation, render_attestation
@@ -118,16 +114,6 @@ def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster() -> Non
     assert reported.count(True) == CLAIMS_BURST
 
 
-def test_a_node_that_is_refused_for_ever_other_reasons_writes_a_few_times() -> None:
-    rig, written = Rig(), 0
-    for number in range(100):
-        rig.decisions.refused(refusal((BAD, Reason.ENDORSEMENT_KEY_CHANGED)[number % 2]))
-        known = ledger(ME, refused=(Reason.ENDORSEMENT_KEY_CHANGED, BAD)[number % 2])
-        written += rig.decisions.verdict(ME.provider_id, known) is not None
-        rig.decisions.remembered(ME.provider_id)
-    assert written == VERDICT_BURST
-
-
 def test_a_certificate_that_was_in_the_ledger_already_clears_a_refusal_since() -> None:
     rig = Rig()
     refused = ledger(ME, refused=BAD, since=NOW - timedelta(minutes=1))
@@ -213,17 +199,6 @@ def test_who_asked_is_what_the_server_authenticated(changes: dict[str, object], 
     [found] = unwritten.due(ME.provider_id)
     assert (found.requester, found.reason, found.request) == (expected, BAD, "csr-1")
     assert found.message == "expected a, got b"
-
-
-def test_a_flood_is_written_a_few_times_and_takes_no_write_of_the_nodes_own() -> None:
-    clock = Clock()
-    unwritten = RefusalRecorder(clock)
-    assert [unwritten.note(refusal(BAD, **TOKEN), ledger(ME)) for _ in range(1_000)].count(True) == RECORD_BURST
-    for number in range(2 * RECORDS_BURST):
-        unwritten.note(refusal(BAD, provider_id=ProviderID(f"sandbox://node-{number}"), **TOKEN), ledger(ME))
-    assert unwritten.note(refusal(BAD), ledger(ME))
-    clock.seconds = 1 / RECORD_RATE
-    assert unwritten.note(refusal(BAD, **TOKEN), ledger(ME))
 
 
 # What a record keeps of refused requests: the last ones, bounds, and what it does with what it cannot read

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-import math
-from typing import Final
 
 import pytest
-from cel_rules import Rule, rules_of, violations
+from cel_rules import violations
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_cli.policy.check import problems
 from nodeattest_controller import manifests
 from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy, policy_for
-from nodeattest_parsing.objects import items, mapping, number, text
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
@@ -139,12 +137,6 @@ def test_a_selector_that_does_not_say_what_it_seems_to_is_denied(selector: JsonV
 # The CRD's CEL rules: an API server takes them, and they refuse what the controller would call invalid, no more
 
 
-COST_OF_A_STEP: Final = 128
-"""Generous: a name looked up in a list of 24 constants costs 10 for the list and 24 for the look (cel-go cost.go)."""
-COST_LIMIT: Final = 10_000_000
-"""Of one rule, as estimated (apiextensions-apiserver validation.go, StaticEstimatedCostLimit)."""
-
-
 def policy_schema() -> JsonObject:
     for definition in manifests.crds():
         if text(definition, "spec", "names", "kind") == "NodeAttestationPolicy":
@@ -155,7 +147,6 @@ def policy_schema() -> JsonObject:
 SCHEMA = policy_schema()
 KIND = Kind("attestation.cluster.x-k8s.io", "v1alpha1", "nodeattestationpolicies", "NodeAttestationPolicy",
             custom=True, schema=SCHEMA)  # fmt: skip
-RULES = list(rules_of(SCHEMA))
 EK, ZEROS = "sha256:" + "0a" * 32, "sha256:" + "0" * 64
 AWS: JsonObject = {"accounts": ["123456789012"], "regions": ["us-east-1"], "roles": ["nodes"]}
 PAIR: JsonValue = ["tpm", "aws"]
@@ -180,43 +171,6 @@ def refused_by_server(policy: JsonObject) -> list[str]:
     schema.apply(KIND, received)
     by_schema = [f"{cause.field}: {cause.message}" for cause in schema.validate(KIND, received)]
     return by_schema or list(violations(SCHEMA, received))
-
-
-def ids(rule: Rule) -> str:
-    return f"{rule.path}: {rule.message[:40]}"
-
-
-@pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_a_rules_cost_has_a_bound_below_the_api_servers(rule: Rule) -> None:
-    """What a rule runs over, and each list or map in which it stands, is bounded; the product is its cost."""
-    above = [bound for bound in rule.bounds if bound is not None]
-    assert len(above) == len(rule.bounds), f"{rule.path} stands in something without a bound"
-    steps = math.prod(above)
-    for over in rule.loops():
-        steps *= bound_of(rule.node, over)
-    assert steps * COST_OF_A_STEP < COST_LIMIT, f"{rule.path}: {steps} steps"
-
-
-def bound_of(node: JsonObject, over: str) -> int:
-    """Look up how long a list or map of the rule can be; of a loop's own variable, the longest beneath."""
-    if not over.startswith("self"):
-        found = [number(inner, "maxItems") for inner in arrays(node)]
-        assert all(found), f"{over}: an array without maxItems"
-        return max(bound for bound in found if bound)
-    for name in over.replace("[", ".").replace("]", "").split(".")[1:]:
-        inner = mapping(node, "properties", name) or mapping(node, "additionalProperties")
-        assert inner, f"{over}: no {name}"
-        node = inner
-    bound = number(node, "maxItems") or number(node, "maxProperties")
-    assert bound, f"{over} has no bound"
-    return bound
-
-
-def arrays(node: JsonObject) -> list[JsonObject]:
-    inner = [mapping(node, "properties", name) for name in mapping(node, "properties")]
-    inner += [mapping(node, name) for name in ("items", "additionalProperties") if isinstance(node.get(name), dict)]
-    found = [node] if node.get("type") == "array" else []
-    return found + [one for each in inner for one in arrays(each)]
 
 
 @pytest.mark.parametrize(

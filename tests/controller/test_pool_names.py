@@ -180,17 +180,3 @@ async def test_while_a_pools_infrastructure_cannot_be_read_its_instances_wait(po
     assert pool.world.annotation(ANNOTATION_REASON, "r-1").startswith("PlatformUnavailable: ")
     await pool.world.reconcile("r-1")
     assert pool.world.condition("Denied", "r-1") == "NodeNameMismatch"
-
-
-@pytest.mark.parametrize("first_use", [True, False])
-async def test_without_a_registered_name_no_instance_joins_and_the_denial_says_how_it_could(
-    pool: Pool, first_use: bool
-) -> None:
-    pool.register(node=None, first_use=first_use)
-    await pool.world.settle()
-    assert await pool.join() == "NodeNameMismatch"
-    pool.world.policy(tpm={"trustOnFirstUse": first_use})
-    await pool.world.settle()
-    assert await pool.join() == "NodeNameMismatch"
-    told = text(items(pool.world.csr("r-1"), "status", "conditions")[0], "message")
-    assert "nodeName in the policy's spec.tpm.endorsementKeys" in told

@@ -15,7 +15,6 @@ from csr_world import (
     OWN,
     PROVIDER_ID,
     WAIT_LIMIT,
-    Observed,
     OneRound,
     TwoRounds,
     World,
@@ -28,9 +27,8 @@ from nodeattest_controller.controllers.csr.issuer import clamp_lifetime, is_reus
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation import IssuedCertificate, reset
-from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.workload_client import CURRENT
-from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden
 from nodeattest_parsing.objects import items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
@@ -231,35 +229,6 @@ async def test_a_first_request_that_the_watch_does_not_show_pending_is_read(
             assert world.condition("Denied", "second") == Reason.FIRST_REQUEST_MISMATCH
 
 
-class BrokenObserver(Observed):
-    """Has a bug in both handlers."""
-
-    def granted(self, verdict: CSRIssued) -> None:
-        raise TypeError("no such attribute")
-
-    def refused(self, verdict: CSRDenied) -> None:
-        raise KeyError("lost")
-
-
-async def test_a_bug_in_an_observer_keeps_no_other_from_hearing_and_the_reconcile_goes_to_its_end(
-    pki: ClusterPki, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with World(pki, TwoRounds()).running() as world:
-        world.observers.insert(0, BrokenObserver())
-        uid = text(world.file("first"), "metadata", "uid")
-        world.verifier.answer = attested(FirstRequestRef(name="first", uid=uid))
-        world.file("second", evidence={"name": "first", "uid": uid})
-        await world.seen("first")
-        assert await world.reconcile("second") == DONE
-        assert world.condition("Denied", "first") == Reason.SUPERSEDED
-        assert len(world.observed.issued) == 1
-        world.verifier.answer = denied()
-        world.file("third")
-        assert await world.reconcile("third") == DONE
-        assert [verdict.reason for verdict in world.observed.denied] == [Reason.PROOF_INVALID]
-    assert caplog.text.count("a bug in a controller's handler") == 2
-
-
 # Wait
 
 
@@ -309,20 +278,6 @@ async def test_a_wait_ends_in_a_denial(world: World) -> None:
     assert [verdict.evaluated for verdict in world.observed.denied] == [False]
 
 
-# Deny
-
-
-async def test_an_audit_decides_attested_requests_as_ever(world: World) -> None:
-    world.policy(enforcement="Audit")
-    world.file()
-    await world.reconcile()
-    assert world.condition("Approved") == "Attested"
-    world.verifier.answer = denied()
-    world.file("r-2")
-    await world.reconcile("r-2")
-    assert world.condition("Denied", "r-2") == Reason.PROOF_INVALID
-
-
 # Challenge
 
 
@@ -341,14 +296,6 @@ async def test_a_first_request_gets_its_challenge_once(challenged: World) -> Non
     assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
     await challenged.reconcile()
     assert challenged.workload_api.writes(CSRS) == ["PATCH"]
-
-
-async def test_a_foreign_challenge_is_overwritten(challenged: World) -> None:
-    found = challenged.csr()
-    mapping(found, "metadata")["annotations"] = {ANNOTATION_CHALLENGE: '{"nonce": "other"}'}
-    challenged.workload_api.put(f"{CSRS}/r-1", found)
-    await challenged.reconcile()
-    assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
 
 
 async def test_a_challenge_that_nobody_answers_ends_in_a_denial(challenged: World) -> None:
@@ -400,24 +347,6 @@ async def test_a_record_that_was_deleted_meanwhile_is_made_anew(world: World) ->
     assert await world.reconcile("r-2") == REQUEUE
     assert await world.reconcile("r-2") == DONE
     assert text(world.csr("r-2"), "status", "certificate")
-
-
-async def test_a_404_that_nothing_explains_is_raised_and_told(world: World) -> None:
-    error = NotFound(404, "NotFound", "no such resource")
-    world.management_api.fail("POST", "machineattestations", error, times=9)
-    world.file()
-    with pytest.raises(NotFound):
-        await world.reconcile()
-    await world.events.drain()
-    assert world.warnings() == [Reason.API_UNAVAILABLE]
-    assert conflicts(world) == 0
-
-
-async def test_a_request_that_is_gone_when_it_is_written_needs_nothing_more(world: World) -> None:
-    world.file()
-    await world.seen("r-1")
-    world.workload_api.objects.pop(f"{CSRS}/r-1")
-    assert await world.reconciler.reconcile(world.workload, "r-1") == DONE
 
 
 async def test_a_right_that_is_missing_is_raised_and_told(world: World) -> None:

@@ -181,14 +181,6 @@ def test_a_file_of_ours_with_another_content_is_replaced_not_believed() -> None:
     assert "ExecStart" not in text(files[0], "content")
 
 
-def test_a_mark_at_a_users_command_saves_no_setting_from_its_check() -> None:
-    document = worker(
-        preKubeadmCommands=[f"true {MARK}"],
-        files=[{"path": DROP_IN}, {"path": "/etc/kubernetes/kubelet.conf", "content": "x"}],
-    )
-    assert "/etc/kubernetes/kubelet.conf" in refused(document)
-
-
 def registration(version: str, **arguments: str) -> JsonValue:
     return {"nodeRegistration": {"kubeletExtraArgs": args(version, **arguments)}}
 
@@ -264,16 +256,6 @@ def test_a_drop_in_that_cannot_be_read_is_refused() -> None:
 
 def test_a_join_of_the_users_own_is_refused() -> None:
     assert "run another" in refused(worker(preKubeadmCommands=["kubelet-authenticator join --server https://x"]))
-
-
-@pytest.mark.parametrize("provider", ["tpm", "challenge"])
-def test_a_node_that_is_adopted_must_know_its_provider_id(provider: str) -> None:
-    """It asks by its own certificate, and the controller tells an ID to bootstrap tokens only."""
-    plan = RenderOptions(provider=ProviderName(provider))
-    assert "for the node that kubeadm init makes" in refused(control_plane(), plan)
-    render(control_plane(), replace(plan, provider_id="vsphere://{dmi:product_serial}"))
-    render(control_plane(), RenderOptions(provider=ProviderName("aws")))
-    render(control_plane(), RenderOptions(provider=ProviderName("insecure")))
 
 
 def test_what_the_machine_fills_in_is_told_to_the_agent_only() -> None:

@@ -58,12 +58,6 @@ def check(
     )
 
 
-def refusal(*places: str, **options: object) -> Denied:
-    with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED) as refused:
-        check(*places, **options)  # pyright: ignore[reportArgumentType] - the tests name real options
-    return refused.value
-
-
 @pytest.mark.parametrize(
     ("listed", "asked"),
     [
@@ -77,14 +71,6 @@ def test_what_the_machine_lists_in_another_spelling_passes_in_the_ordinary_one(
     listed: tuple[str, str], asked: str
 ) -> None:
     check(asked, listed=(listed,))
-
-
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    [("InternalIP", "node-9"), ("Hostname", "10.0.0.9"), ("Custom", "10.0.0.9"), ("", "node-9")],
-)
-def test_an_address_of_another_type_counts_for_nothing(kind: str, place: str) -> None:
-    refusal(place, listed=((kind, place),))
 
 
 VIP = "10.0.0.100"
@@ -126,9 +112,10 @@ def test_control_planes_share_nothing_but_the_endpoint() -> None:
 @pytest.mark.parametrize("cluster", [{}, {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["x", 7]}}}}])
 def test_a_cluster_that_says_nothing_still_protects_what_is_never_a_nodes(cluster: JsonObject) -> None:
     check("node-1", "10.0.0.1", cluster=cluster)
-    refusal("kubernetes.default.svc.cluster.local", cluster=cluster)
-    refusal("10.96.0.1", listed=(("InternalIP", "10.96.0.1"),), cluster=cluster)
     check("10.96.0.2", listed=(("InternalIP", "10.96.0.2"),), cluster=cluster)
+    for place in ("kubernetes.default.svc.cluster.local", "10.96.0.1"):
+        with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
+            check(place, listed=(("InternalIP", place),), cluster=cluster)
 
 
 # Other machines

@@ -192,15 +192,3 @@ def test_in_ten_minutes_of_changes_it_looks_less_often_the_longer_it_takes(takes
     reconciler = PeriodicReconciler(Slow(), ResyncConfig(spread=0, share_of_changes=50), clock=now, random=lambda: 0.5)
     look_for(reconciler, 600)
     assert looks in {most - 1, most}
-
-
-@pytest.mark.parametrize("first", [False, REFUSED])
-async def test_what_is_urgent_cuts_short_every_wait_but_its_own(first: bool | ApiError) -> None:
-    looker = Seen([first])
-    pace = ResyncConfig(spread=0, period=3600, min_interval=3600, urgent=0.05, retry=3600, max_retry=3600)
-    looks = PeriodicReconciler(looker, pace, clock=asyncio.get_running_loop().time, random=lambda: 0.5)
-    task = asyncio.create_task(looks.run())
-    await looker.begun.wait()
-    looks.hurry()
-    await asyncio.wait_for(looker.done.wait(), 60)
-    task.cancel()
