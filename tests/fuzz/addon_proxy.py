@@ -6,7 +6,6 @@ from typing import Final
 from urllib.parse import unquote
 
 from fuzz.target import Target, require
-from nodeattest_identity.addon.sidecar.audiences import read_labels
 from nodeattest_identity.addon.sidecar.caller import bearer, require_no_token_in_query
 from nodeattest_identity.proxy.headers import (
     RawHeaders,
@@ -86,16 +85,6 @@ def _credentials(data: bytes) -> bool:
     return True
 
 
-def _labels(data: bytes) -> bool:
-    """Read the downward API's file."""
-    try:
-        labels = read_labels(data.decode("utf-8", "replace"))
-    except ValueError:
-        return False
-    require(all(labels), "names")
-    return bool(labels)
-
-
 def _fields(data: bytes) -> RawHeaders:
     """Read ``name: value`` lines as aiohttp would let them pass."""
     fields = (line.partition(b": ") for line in data.split(b"\n"))
@@ -111,5 +100,4 @@ TARGETS: Final = (
     Target("addon-request-headers", _request),
     Target("addon-response-headers", _response),
     Target("addon-credentials", _credentials),
-    Target("addon-labels", _labels),
 )

@@ -6,7 +6,6 @@ with ours.
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Final
 
@@ -26,8 +25,7 @@ from nodeattest_discovery.secret import Expiry, Usage
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.strict_yaml import Scalars, parse_object
-from nodeattest_parsing.times import try_parse_rfc3339
-from nodeattest_parsing.values import IntegerJsonObject, JsonObject
+from nodeattest_parsing.values import IntegerJsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.pem import decode
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
@@ -42,55 +40,9 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _token(data: bytes) -> bool:
-    text = _text(data)
-    try:
-        token_id = token.parse_id(text)
-    except Denied as denied:
-        return _told(denied, Reason.TOKEN_MALFORMED)
-    require(token.is_token_id(token_id), "an id is an id")
-    if text == token_id:
-        return True
-    read = token.parse(text)
-    require(read.id == token_id and read.reveal() == text, "a token is written as it was read")
-    require(read.secret not in repr(read), "a token does not show its secret")
-    return True
-
-
 def _told(denied: Denied, *allowed: Reason) -> bool:
     require(len(str(denied)) <= _LONGEST_MESSAGE and str(denied).isprintable(), "a refusal of one line")
     return refused(denied, *allowed)
-
-
-def _pin(data: bytes) -> bool:
-    text = _text(data)
-    try:
-        pin = pins.parse(text)
-    except Denied as denied:
-        return _told(denied, Reason.CA_PIN_MALFORMED)
-    require(str(pin) == text.lower() and pins.parse(str(pin)) == pin, "a pin has one meaning, and one spelling of ours")
-    return True
-
-
-def _time(data: bytes) -> bool:
-    """Two readers agree whether a token has ended; to the microsecond, which is all that Python's clock has."""
-    text = _text(data)
-    moment = try_parse_rfc3339(text)
-    body = _stored({"expiration": text})
-    expiry, when = secret.expiry(body, NOW)
-    require(when == moment, "an expiration is read as a time")
-    require(not text or (expiry is Expiry.PAST) is (moment is None or moment <= NOW), "what is no time is over")
-    if moment != NOW:
-        others = groups_of(body, SIGNER.reveal(), NOW)
-        require((others is None) is (expiry is Expiry.PAST), "the sandbox reads times by the same rules")
-    return moment is not None
-
-
-def _stored(changes: dict[str, str]) -> JsonObject:
-    """Make a token's Secret; texts may be bytes that are no UTF-8."""
-    data = dict(secret.encode(secret.TokenSecret(token=SIGNER, groups=())))
-    data |= {key: base64.b64encode(text.encode("utf-8", "surrogateescape")).decode() for key, text in changes.items()}
-    return {"metadata": {"name": secret.secret_name(SIGNER.id)}, "type": secret.SECRET_TYPE, "data": {**data}}
 
 
 def _secret(data: bytes) -> bool:
@@ -184,9 +136,6 @@ def _cluster_info(data: bytes) -> bool:
 
 
 TARGETS: Final = (
-    Target("discovery-token", _token, Slips(b"0123456789abcxyzAZ.:\n \xd9"), 64),
-    Target("discovery-pin", _pin, Slips(b"0123456789abcdefABCDEFshSH:\n \xd9"), 128),
-    Target("discovery-time", _time, Slips(b"0123456789-+:.,TZtz \n\xd9"), 64),
     Target("discovery-secret", _secret, JsonTree()),
     Target("discovery-signature", _signature, None, 256),
     Target("discovery-yaml", _yaml, Slips(b"ab0:,-?{}[]&*!|>'\"%@#\\~= \n\t"), 1024),

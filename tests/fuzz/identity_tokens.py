@@ -17,7 +17,6 @@ from fuzz.target import Target, require
 from nodeattest_identity.issuer.documents import DocumentError, documents, issuer_url, jwks_url, parse_configuration
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem, verifying_key
 from nodeattest_identity.tokens import jwt
-from nodeattest_identity.tokens.relying_party import max_age
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied
 
@@ -29,7 +28,6 @@ KEY: Final = verifying_key(NODE_KEY.public_key())
 _EXPECTED: Final = jwt.Expected(issuer=ISSUER, audiences=frozenset({AUDIENCE}), longest_lifetime=3600)
 _LONG: Final = 40
 """Characters of a part that no message has by chance."""
-_LATEST: Final = 10**9
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 """Members; as a kid each of them is as good as another text."""
 
@@ -104,17 +102,10 @@ def _configuration(data: bytes) -> bool:
     return True
 
 
-def _caching(data: bytes) -> bool:
-    kept = max_age(data.decode("utf-8", "surrogateescape"), data[-4:].decode("latin-1"))
-    require(kept is None or 0 <= kept < _LATEST, "a bounded time")
-    return kept is not None
-
-
 TARGETS: Final = (
     Target("identity-jwt", _jwt),
     Target("identity-jwt-signed", _signed),
     Target("identity-jwks", _jwks, JsonTree()),
     Target("identity-pem", _pem, PemBlocks(dict.fromkeys(("PUBLIC KEY", "CERTIFICATE", "PRIVATE KEY"), DerTree()))),
     Target("identity-configuration", _configuration, JsonTree(), 2048),
-    Target("identity-caching", _caching, max_len=256),
 )
