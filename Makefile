@@ -21,7 +21,7 @@ help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
 	@echo "make core         run the tests of the trusted core in one process each, and expect every branch of it"
-	@echo "make oracles      programs of others (npm packages, Chromium, helm) that some tests compare with; they are skipped without"
+	@echo "make oracles      programs of others (npm packages, helm) that some tests compare with; they are skipped without"
 	@echo "make check        lint, types, layers, names, limits, docs"
 	@echo "make prove        check the models in docs/proof: the ledger by Spin, the protocol by ProVerif if it is installed"
 	@echo "make docs         the documentation as a site, into build/site"
@@ -65,7 +65,6 @@ core: venv
 oracles: $(ORACLES)/.installed
 
 $(ORACLES)/.installed: tests/oracles/package.json tests/oracles/package-lock.json tests/oracles/requirements.txt tools/system-packages tools/install-oracles | $(STAMP)
-	@tools/system-packages chromium
 	@tools/install-oracles $(BIN)/python tests/oracles $(ORACLES)
 	@touch $@
 
