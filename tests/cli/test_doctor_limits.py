@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from fake_api import FakeApi
 from health_facts import cluster, policy, webhook
 
-from nodeattest_cli.doctor.collect import HealthTarget, gather, read_source
+from nodeattest_cli.doctor.collect import HealthTarget, gather
 from nodeattest_cli.doctor.command import examine
 from nodeattest_cli.doctor.facts import HealthFacts, Unread
 from nodeattest_cli.doctor.model import HealthSeverity, exit_code
@@ -72,21 +72,6 @@ async def test_a_list_that_never_ends_is_left_in_time_and_what_comes_after_it_is
     severities = {one.id: one.severity for one in found}
     assert {severities[one] for one in ("policies-valid", "machines-attested")} == {HealthSeverity.UNKNOWN}
     assert exit_code(found) != 0
-
-
-async def test_the_source_of_a_move_is_asked_in_time_only() -> None:
-    client = Installation(endless="nodeattestationpolicies")
-    move = await asyncio.wait_for(read_source(client, HealthTarget(namespace=None, timeout=1.0), "target"), HANG_GUARD)
-    assert "the time in which this process may ask is over" in move.unread["move-namespace"]
-    assert "the time in which this process may ask is over" in move.unread["move-source"]
-
-
-async def test_a_list_of_more_objects_than_any_fleet_has_is_not_looked_at_and_the_others_are() -> None:
-    facts = await looked(Installation(endless="machines", items=40_000))
-    machines = facts.management.machines
-    assert isinstance(machines, Unread)
-    assert "more than 100000 objects" in machines.why
-    assert not isinstance(facts.management.attestations, Unread)
 
 
 async def test_the_webhook_is_tried_once_in_each_namespace_whose_policy_enforces() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,19 +151,6 @@ def test_a_second_import_changes_nothing_and_says_so(scene: Scene, capsys: pytes
     assert scene.versions() == before
 
 
-def test_a_dry_run_and_a_no_change_nothing(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scene.keys((scene.host("BareMetalHost", "node-7"), "", ONE))
-    before = scene.versions()
-    assert scene.run("--dry-run") == 0
-    assert ONE in capsys.readouterr().out
-    for answer, code in (("n\n", 1), ("", 2)):
-        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-        assert scene.run() == code
-    assert scene.versions() == before
-
-
 def test_another_key_is_replaced_only_where_that_is_asked_for(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     scene.policy([{"providerID": "metal://8", "sha256": THREE, "nodeName": "node-8"}])
     scene.keys((scene.host("BareMetalHost", "node-7"), "", FOUR))
@@ -208,22 +194,6 @@ def test_a_key_of_another_machine_is_never_given_to_a_second_one(
         assert scene.run("--yes", *words, *overwrite) == 1
         assert holder in capsys.readouterr().err
     assert scene.versions() == before
-
-
-def test_a_record_and_an_entry_of_one_provider_id_are_one_machine(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scene.policy([{"providerID": "metal://7", "sha256": ONE}])
-    spec: JsonMap = {"clusterName": "cellar", "nodeName": "node-7"}
-    row = scene.host("MachineRecord", "node-7", spec | {"providerID": "metal://7"})
-    scene.keys((row, "", ONE))
-    assert scene.run("--yes") == 0
-    scene.policy()
-    scene.keys(("", "metal://7", ONE))
-    assert scene.run("--yes", "--policy", "metal") == 0
-    scene.keys((scene.host("MachineRecord", "node-7", spec | {"providerID": "metal://8"}), "", ONE))
-    assert scene.run("--yes") == 1
-    assert "metal://7" in capsys.readouterr().err
 
 
 @dataclass(frozen=True, slots=True)

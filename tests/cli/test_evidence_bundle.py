@@ -197,21 +197,6 @@ def test_no_secret_is_in_a_bundle() -> None:
     assert [one for one in (PASSWORD, TOKEN, TOKEN.partition(".")[2]) if one in written] == []
 
 
-def test_what_checks_read_stays() -> None:
-    bundle = make_bundle(collected(), NOW)
-    [config] = of_kind(bundle, "KubeadmConfig")
-    assert named_tokens(config).ids == {"abcdef"}
-    [machine] = of_kind(bundle, "DevMachine")
-    assert mapping(machine, "metadata", "annotations") == {
-        "cluster-x-k8s-io/tpm-endorsement-key": "sha256:ek",
-        "attestation.cluster.x-k8s.io/tpm-endorsement-key": "sha256:ek",
-    }
-    assert machine.keys() == {"apiVersion", "kind", "metadata"}
-    own, other = of_kind(bundle, "MachineAttestation")
-    assert items(own, "spec", "issued") == [{"spki": "sha256:0", "certificate": "PEM"}]
-    assert items(other, "spec", "issued") == [{"spki": "sha256:0"}]
-
-
 def test_machines_and_clusters_are_read_from_a_bundle_as_from_the_clusters() -> None:
     written = make_bundle(collected(), NOW)
     for one in documents():

@@ -19,10 +19,7 @@ from nodeattest_cli.main import main
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import envelope
 from nodeattest_providers.canonical_json import b64encode
-from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.pki import ClusterPki
 
 
@@ -113,18 +110,6 @@ def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join
     assert "first request" in missing
 
 
-def test_without_the_challenge_keys_the_rest_is_still_checked(join: Join) -> None:
-    first, second = join.round()
-    documents = [one for one in join.documents() if one["kind"] != "Secret"]
-    explanation = explain_request(second, [*documents, first])
-    assert not explanation.failed
-    unchecked = [step for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED]
-    assert unchecked[0].name == "known challenge"
-    assert "node-attestation-challenge-keys" in unchecked[0].got
-    assert {step.got for step in unchecked} == {unchecked[0].got}  # what follows from the verification
-    assert "quote signature, alone" in [step.name for step in explanation.steps]
-
-
 @dataclass(frozen=True)
 class Spoilt:
     """One field of one document set, and the check that must notice."""
@@ -168,17 +153,6 @@ def test_the_check_that_refuses_is_named_with_its_reason(join: Join, spoilt: Spo
     first, second = join.round()
     documents = changed(join.documents(), spoilt.kind, *spoilt.path, value=spoilt.value)
     assert refusal(explain_request(second, [*documents, first])) == (spoilt.name, spoilt.reason)
-
-
-def test_facts_name_keys_and_clock_and_the_verdict_of_the_day(join: Join) -> None:
-    first, second = join.round()
-    denied: JsonObject = {"conditions": [{"type": "Denied", "reason": "Superseded", "message": "nothing to do"}]}
-    facts = dict(explain_request({**first, "status": denied}, []).facts)
-    assert facts["node"] == NODE
-    assert join.fingerprint in facts["endorsement key"]
-    assert "0x00050472" in facts["attestation key"]
-    assert facts["verdict of the day"] == "Denied: Superseded: nothing to do"
-    assert "1 resets" in dict(explain_request(second, []).facts)["TPM clock"]
 
 
 def test_no_secret_and_no_proof_is_shown(join: Join) -> None:
@@ -255,71 +229,8 @@ def test_a_file_that_is_no_request_is_told(
     assert said in capsys.readouterr().err
 
 
-DENIED: JsonObject = {"conditions": [{"type": "Denied", "reason": "EndorsementKeyUntrusted", "message": "m"}]}
-
-
-def test_a_denial_that_nothing_given_explains_names_what_is_missing(
-    join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts = write(tmp_path / "facts.yaml", *without(join.documents(), "DevMachine"))
-    csr = write(tmp_path / "csr.yaml", {**join.first, "status": DENIED})
-    assert main(["explain", csr, "--with", facts]) == 1
-    said = capsys.readouterr().out
-    assert "it was denied at the time, and nothing that could be checked here says why" in said
-    assert "not given: infrastructure machine DevMachine" in said.splitlines()[-1]
-    assert main(["explain", csr, "--with", facts, "-o", "json"]) == 1
-    assert json.loads(capsys.readouterr().out)["refusedThen"] is True
-
-
 def test_a_first_request_that_its_answer_superseded_was_refused_by_nobody(join: Join) -> None:
     superseded: JsonObject = {"conditions": [{"type": "Denied", "reason": "Superseded", "message": "nothing to do"}]}
     explanation = explain_request({**join.first, "status": superseded}, join.documents())
     assert not explanation.failed
     assert not explanation.unexplained
-
-
-CLOUDY = """
-from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Reason
-from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.verifier_interface import ClusterAPISigner
-
-
-class Signer(ClusterAPISigner):
-    provider, versions, secure, takes_platform = ProviderName("cloudy"), (1,), True, True
-
-    def __init__(self, *, platform):
-        self._may_call = platform.may_call
-
-    async def verify_client_attestation_data(self, request, facts):
-        checks = Checks()
-        checks.require(
-            True, "document's signature", section="c/v1", reason=Reason.PROOF_INVALID, expected="", got="", remedy=""
-        )
-        assert not self._may_call
-        raise checks.unavailable(Reason.PLATFORM_UNAVAILABLE, "the instance is not looked up offline", remedy="")
-
-    verify_serving_attestation_data = verify_client_attestation_data
-"""
-
-
-def test_what_needs_a_platform_is_not_checked_and_what_does_not_is(
-    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cloudy_provider.py").write_text(CLOUDY)
-    info = tmp_path / "cloudy_provider-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cloudy-provider\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[nodeattest.signers]\ncloudy = cloudy_provider:Signer\n")
-    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
-    raw = envelope.encode(join.csr, Evidence(ProviderName("cloudy"), 1, {}))
-    csr = stored_csr("c", raw, signerName="cluster.x-k8s.io/kube-apiserver-client-kubelet-cloudy")
-    documents = changed(join.documents(), "NodeAttestationPolicy", "spec", "authorizedAttestors", value=["cloudy"])
-    explanation = explain_request(csr, documents)
-    assert not explanation.failed
-    told = {step.name: (step.outcome, step.got) for step in explanation.steps}
-    assert told["document's signature"][0] is CheckOutcome.PASSED
-    assert told["the platform's own answer"] == (
-        CheckOutcome.NOT_CHECKED,
-        "needs the platform: the instance is not looked up offline",
-    )

@@ -137,15 +137,6 @@ def test_what_cannot_be_is_one_clear_line_and_changes_nothing(
     assert (fleet.client.list(LEDGERS), fleet.client.list(SECRETS)) == before
 
 
-def test_a_dry_run_says_what_would_be_opened_and_opens_nothing(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = fleet.client.list(LEDGERS), fleet.client.list(SECRETS)
-    assert adopt(fleet, "veteran", "--open", "--reason", "r", "--dry-run") == 0
-    assert "Machine veteran of fleet/blue" in capsys.readouterr().out
-    assert (fleet.client.list(LEDGERS), fleet.client.list(SECRETS)) == before
-
-
 FORGED = "metal://blue/x\x1b[2K\rfleet/blue node good: fine\n  kubelet-authenticator adopt --provider insecure"
 PADDED = "metal://blue/y" + " " * 20 + "fleet/blue node good: fine"
 
@@ -168,29 +159,6 @@ def test_a_nodes_own_words_forge_no_line_and_move_no_cursor(
             assert all(one == "\n" or one.isprintable() for one in text)
     finally:
         fleet.client.delete(f"{NODES}/forger")
-
-
-def test_no_command_is_shown_for_a_provider_id_that_no_machine_can_ask_for(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node = register(fleet, "odd", FORGED)
-    reference: JsonMap = {"kind": "Node", "name": "odd", "uid": text_at(node, "metadata", "uid")}
-    cluster = fleet.clusters["blue"]
-    sandbox_fleet.create_machine(fleet.client, "odd", cluster=cluster, provider_id=FORGED, node=reference)
-    try:
-        found = listed(fleet, capsys, "odd")["odd"]
-        assert (found["machine"], found["todo"], found["command"]) == ("odd", "adopt", [])
-        assert adopt(fleet, "odd") == 0
-        said = capsys.readouterr().out
-        assert "no machine can ask for its name with provider ID 'metal://blue/x\\x1b[2K" in said
-        assert "--provider tpm" not in said
-        assert said.count("\n") == 2
-        before = fleet.client.list(LEDGERS), fleet.client.list(SECRETS)
-        assert adopt(fleet, "odd", "--open", "--reason", "r", "--yes") == 1
-        assert capsys.readouterr().err.count("\n") == 1
-        assert (fleet.client.list(LEDGERS), fleet.client.list(SECRETS)) == before
-    finally:
-        fleet.client.delete(f"{NODES}/odd")
 
 
 def test_a_machine_is_opened_on_record_with_a_token_for_it_alone(

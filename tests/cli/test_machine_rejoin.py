@@ -111,12 +111,6 @@ def test_kubeadms_group_is_given_only_where_nothing_else_lets_tokens_ask(
             fleet.client.delete(f"{RBAC}/{name}")
 
 
-@pytest.mark.parametrize("ttl", ["25h", "30s", "0", "-5m", "soon", "999999999999h"])
-def test_a_token_lasts_a_minute_to_a_day(fleet: AttestedFleet, ttl: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rejoin(fleet, "any", f"--ttl={ttl}") == 2
-    assert "--ttl: expected" in capsys.readouterr().err
-
-
 def refused(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str], name: str, code: int = 1) -> str:
     before = fleet.client.list(SECRETS)
     assert rejoin(fleet, name) == code
@@ -142,49 +136,6 @@ def test_a_machine_that_is_being_deleted_or_gone_gets_none(
     fleet.client.delete(f"{MACHINES}/leaving")
     assert "being deleted" in refused(fleet, capsys, "leaving")
     fleet.client.patch(f"{MACHINES}/leaving", {"metadata": {"finalizers": []}})
-
-
-@pytest.mark.parametrize(("value", "says"), [(base64.b64encode(b"x: [").decode(), "kubeconfig"), (None, "not there")])
-def test_a_cluster_out_of_reach_is_one_clear_line(
-    fleet: AttestedFleet, value: str | None, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fleet.machine(f"far-{says.replace(' ', '-')}")
-    path = f"/api/v1/namespaces/{NAMESPACE}/secrets/blue-kubeconfig"
-    good = fleet.client.get(path)
-    if value is None:
-        fleet.client.delete(path)
-    else:
-        fleet.client.patch(path, {"data": {"value": value}})
-    try:
-        said = refused(fleet, capsys, f"far-{says.replace(' ', '-')}", 3)
-        assert says in said
-        assert said.count("\n") == 1
-    finally:
-        if value is None:
-            meta = map_at(good, "metadata")
-            fleet.client.create(path.rpartition("/")[0], {**good, "metadata": {"name": meta["name"]}})
-        else:
-            fleet.client.patch(path, {"data": good["data"]})
-
-
-def test_a_kubeconfig_that_may_make_no_token_is_not_used_where_another_is_given(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fleet.machine("poor")
-    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/blue-kubeconfig"
-    before = fleet.client.get(secret)
-    poor = base64.b64encode(fleet.plane.client_kubeconfig("poor").read_bytes()).decode()
-    fleet.client.patch(secret, {"data": {"value": poor}})
-    try:
-        assert rejoin(fleet, "poor") == 3
-        said = capsys.readouterr().err
-        assert "403 Forbidden" in said
-        assert "give --workload-kubeconfig of who may" in said
-        given = ("--workload-kubeconfig", str(fleet.plane.admin_kubeconfig))
-        made = issued(fleet, capsys, "poor", *given)
-        assert secret_of(fleet, str(made["token"]))["usage-bootstrap-authentication"] == "true"
-    finally:
-        fleet.client.patch(secret, {"data": {"value": text_at(before, "data", "value")}})
 
 
 def test_the_ledger_of_a_machine_made_anew_under_its_name_gets_none(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from attested_fleet import LEDGERS, PINS, SPKI, AttestedFleet
@@ -78,26 +77,6 @@ def test_what_is_cleared_is_shown_and_a_no_changes_nothing(
     assert "fingerprints" not in fleet.spec(ledger)
 
 
-def test_where_nobody_answers_the_way_to_do_without_is_told(
-    fleet: AttestedFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ledger = fleet.machine("unattended")
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert reset(fleet, "unattended") == 2
-    assert "set --yes" in capsys.readouterr().err
-    assert fleet.ledger(ledger) == ledger
-
-
-@pytest.mark.parametrize(
-    "words", [["plain"], ["plain", "--reason", ""], ["plain", "--reason", " \n"], ["plain", "--reason", "x" * 600]]
-)
-def test_without_a_reason_nothing_happens(
-    fleet: AttestedFleet, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["machines", "reset", *words, "--yes", *fleet.access]) == 2
-    assert "--reason" in capsys.readouterr().err
-
-
 def test_a_name_of_two_machines_lists_both_and_resets_neither(
     fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,16 +120,6 @@ def test_a_ledger_that_was_written_meanwhile_is_reset_as_it_is_then(
     assert len(items(spec, "resets")) == 1
 
 
-def test_a_machine_that_was_bound_anew_meanwhile_is_left_alone(
-    fleet: AttestedFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ledger = fleet.machine("rebound")
-    monkeypatch.setattr("sys.stdin", Meddler(fleet, ledger, {"fingerprints": {"ek": "sha256:" + "f" * 64}}))
-    assert reset(fleet, "rebound") == 1
-    assert "bound anew meanwhile" in capsys.readouterr().err
-    assert "fingerprints" in fleet.spec(ledger)
-
-
 def test_the_shipped_operator_role_is_enough(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
     [role] = [one for one in manifests.objects("rbac") if text_at(one, "metadata", "name") == "nodeattest:operator"]  # pyright: ignore[reportArgumentType] - plain JSON
     kubeconfig = fleet.grant("olga", *items(role, "rules"))  # pyright: ignore[reportArgumentType] - the same
@@ -161,29 +130,3 @@ def test_the_shipped_operator_role_is_enough(fleet: AttestedFleet, capsys: pytes
     )
     assert capsys.readouterr().err == ""
     assert text_at(next(maps_at(fleet.spec(ledger), "resets")), "by") == "olga"
-
-
-def test_without_the_right_to_write_events_the_reset_is_done_and_this_is_said(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rule: JsonMap = {
-        "apiGroups": ["attestation.cluster.x-k8s.io"],
-        "resources": ["machineattestations"],
-        "verbs": ["get", "list", "update"],
-    }
-    kubeconfig = fleet.grant("otto", rule)
-    ledger = fleet.machine("silent")
-    words = ["machines", "reset", "silent", "--reason", "r", "--yes", "--kubeconfig", str(kubeconfig), "-n", "fleet"]
-    assert main(words) == 0
-    assert "the Event could not be written: 403" in capsys.readouterr().err
-    assert "fingerprints" not in fleet.spec(ledger)
-
-
-def test_a_workload_cluster_is_told_from_a_management_cluster(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with start_sandbox(tmp_path, name="workload") as plane:
-        access = ["--kubeconfig", str(plane.admin_kubeconfig)]
-        for words in (["reset", "x", "--reason", "r"], ["rejoin", "x"], ["list"]):
-            assert main(["machines", *words, *access]) == 1
-            assert "point --kubeconfig at the management cluster" in capsys.readouterr().err

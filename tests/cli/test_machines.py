@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-import yaml
 
 from nodeattest_cli.fleet import MachineRow, rows_of
 from nodeattest_cli.machines.list import outage_budget
@@ -133,22 +132,6 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         assert shown("b", "-o", "wide").splitlines()[1].split()[10:12] == ["metal://b", "blue-b"]
         assert shown("-n", "nowhere") == "no machine in namespace nowhere; -A looks in every one\n"
         assert shown("nobody", code=1) == ""
-
-
-def test_the_contexts_namespace_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with start_sandbox(tmp_path, name="management") as plane:
-        client = plane.client()
-        install_definitions(client, cast("list[JsonMap]", manifests.crds()))
-        kubeconfig = yaml.safe_load(plane.admin_kubeconfig.read_text())
-        kubeconfig["contexts"][0]["context"]["namespace"] = "fleet"
-        chosen = tmp_path / "kubeconfig"
-        chosen.write_text(yaml.safe_dump(kubeconfig))
-        assert main(["machines", "list", "--kubeconfig", str(chosen)]) == 0
-        assert "namespace fleet;" in capsys.readouterr().out
-        assert main(["machines", "list", "--kubeconfig", str(chosen), "-n", "other"]) == 0
-        assert "namespace other;" in capsys.readouterr().out
-        assert main(["machines", "reset", "x", "--reason", "r", "--kubeconfig", str(chosen)]) == 1
-        assert "no machine x has a MachineAttestation in namespace fleet" in capsys.readouterr().err
 
 
 def _fill(client: Client) -> None:

@@ -109,40 +109,6 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.Captu
     assert "expected a NodeAttestationPolicy" in capsys.readouterr().err
 
 
-LUNAR = """
-from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.config_fields import check_keys, items
-from nodeattest_providers.verifier_interface import ClusterAPISigner
-
-
-class Signer(ClusterAPISigner):
-    provider, versions, secure, takes_platform = ProviderName("lunar"), (1,), True, True
-
-    def __init__(self, *, platform):
-        assert not platform.may_call, "a policy is checked offline"
-
-    def check_settings(self, settings):
-        check_keys(settings, "spec.providers.lunar", ("craters",))
-        items(settings.get("craters", []), "spec.providers.lunar.craters")
-
-    async def verify_client_attestation_data(self, request, facts): ...
-
-    async def verify_serving_attestation_data(self, request, facts): ...
-"""
-
-
-@pytest.fixture
-def lunar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install a third party's provider."""
-    (tmp_path / "lunar_settings.py").write_text(LUNAR)
-    info = tmp_path / "lunar_settings-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lunar-settings\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[nodeattest.signers]\nlunar = lunar_settings:Signer\n")
-    monkeypatch.delitem(sys.modules, "lunar_settings", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - pytest leaves the path untyped
-
-
 @pytest.mark.parametrize(
     ("labels", "enforcement", "is_noted"),
     [
@@ -168,16 +134,6 @@ def test_a_namespace_without_the_webhooks_label_is_noted_with_the_command(
     assert main(["policy", "check", "-f", str(file)]) == 0
     said = "kubectl label namespace fleet attestation.cluster.x-k8s.io/bootstrap-config=enabled"
     assert (said in capsys.readouterr().out) == is_noted
-
-
-@pytest.mark.usefixtures("lunar")
-def test_a_third_partys_section_is_read_by_its_own_provider() -> None:
-    good = made(authorizedAttestors=["lunar"], providers={"lunar": {"craters": ["tycho"]}})
-    assert list(problems(good)) == []
-    bad = made(authorizedAttestors=["lunar"], providers={"lunar": {"crater": ["tycho"]}})
-    assert list(problems(bad)) == [
-        "expected spec.providers.lunar: one of craters, got 'crater'; did you mean 'craters'?"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -237,17 +193,6 @@ def test_a_policy_of_another_namespace_is_not_beside_the_cluster(tmp_path: Path)
     code, said = checked(tmp_path, made(), elsewhere, cluster("blue", {}))
     assert code == 0
     assert "Cluster blue: ruled by blue" in said
-
-
-def test_a_clusters_own_list_narrows_and_is_said_to_be_dropped_by_cluster_api(tmp_path: Path) -> None:
-    security: JsonValue = {"kubeletAuthentication": True, "authorizedAttestors": ["challenge", "gcp"]}
-    code, said = checked(
-        tmp_path, made(authorizedAttestors=["tpm", "challenge"]), cluster("blue", {}, security=security)
-    )
-    assert code == 0
-    assert "Cluster blue: ruled by blue, admits challenge" in said
-    assert "drop it on arrival" in said
-    assert "cannot add gcp" in said
 
 
 @pytest.mark.parametrize("enforcement", ["Enforce", "Audit"])

@@ -239,7 +239,7 @@ def explanation_lines(explanation: Explanation) -> list[str]:
                 lines += [f"      expected  {step.expected}", f"      got       {step.got}"]
             case CheckOutcome.NOT_CHECKED:
                 lines.append(f"      {step.got}")
-    return [*lines, "", _verdict(explanation), *(explanation.log.lines() if explanation.log else ())]
+    return [*lines, "", _verdict(explanation)]
 
 
 def _verdict(explanation: Explanation) -> str:

@@ -18,10 +18,8 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, Inputs, NotChecked, Platforms, pick
 from nodeattest_cli.explain.tpm import (
-    ShownLog,
     explain_endorsement_keys,
     explain_quote_signature,
-    read_log,
     tpm_facts,
 )
 from nodeattest_controller.controllers.csr.checks import CHECKS, EVIDENCE, ROUND, VERIFICATION, CSRFacts
@@ -126,8 +124,6 @@ class Explanation:
     steps: Sequence[CheckStep]
     refused_then: bool = False
     """Whether the request's stored verdict is a denial."""
-    log: ShownLog | None = None
-    """The event log that the request carries: what the node says of its boot, beside what the quote proves."""
 
     @property
     def failed(self) -> bool:
@@ -141,13 +137,12 @@ class Explanation:
 
     def to_json(self) -> JsonObject:
         """Return the one object of ``-o json``."""
-        document: JsonObject = {
+        return {
             "facts": dict[str, JsonValue](self.facts),
             "checks": [step.to_json() for step in self.steps],
             "refused": self.failed,
             "refusedThen": self.refused_then,
         }
-        return {**document, **({"eventLog": self.log.to_json()} if self.log is not None else {})}
 
 
 def first_request_name(csr: JsonObject) -> str | None:
@@ -171,28 +166,25 @@ def explain_request(
     denied = condition(items(csr, "status", "conditions"), "Denied")
     # A first request that was closed because its answer was certified was refused by nothing.
     superseded = denied is not None and denied.get("reason") == Reason.SUPERSEDED
-    log = None
     if stored is not None and stored.is_kubelets:
         steps = _explain_kubelets(csr, documents, facts)
     else:
-        steps, log = _explain_attested(csr, documents, facts, platforms)
+        steps = _explain_attested(csr, documents, facts, platforms)
     refused_then = stored is not None and stored.state is RequestState.DENIED and not superseded
-    return Explanation(facts=facts, steps=steps, refused_then=refused_then, log=log)
+    return Explanation(facts=facts, steps=steps, refused_then=refused_then)
 
 
 def _explain_attested(
     csr: JsonObject, documents: Sequence[JsonObject], said: list[tuple[str, str]], platforms: Platforms
-) -> tuple[list[CheckStep], ShownLog | None]:
+) -> list[CheckStep]:
     """Evaluate an attested request, and add to its facts."""
     try:
         request = parse_request(csr)
     except Denied as denied:
-        return [_refusal(_PARSED, "wire format", denied)], None
+        return [_refusal(_PARSED, "wire format", denied)]
     said += _request_facts(request)
     if request.evidence.provider == "tpm":
         said += tpm_facts(request)
-    log = read_log(request)
-    said += [("event log", log.summary)] if log else []
     inputs = pick(documents, provider_id=request.csr.provider_id)
     source = DocumentFacts(inputs=inputs, created=request.created, platforms=platforms)
     facts = CSRFacts(source, request)  # as it was evaluated: pending
@@ -211,7 +203,7 @@ def _explain_attested(
         return evaluated
 
     parsed = _passed(_PARSED, "wire format", "a kubelet's request in the canonical envelope")
-    return [parsed, *asyncio.run(steps())], log
+    return [parsed, *asyncio.run(steps())]
 
 
 def _explain_kubelets(csr: JsonObject, documents: Sequence[JsonObject], said: list[tuple[str, str]]) -> list[CheckStep]:
