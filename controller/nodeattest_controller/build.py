@@ -33,7 +33,7 @@ from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.cluster_controller import ClusterController, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
-from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks, MarkedClusters, Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
@@ -65,7 +65,6 @@ class _Shared:
     management: ManagementCache
     configs: KubeadmConfigs
     changes: ChangeBus
-    ownership: Ownership
     still_leads: Callable[[], Awaitable[bool]]
     """Whether nobody else has led up to now, by a read of the Lease that begins now; raises ApiError."""
     guard: ClusterGuard
@@ -92,16 +91,15 @@ def build_manager(
     client.may_send = may_act
     log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
     marks = _cluster_marks(settings, management, events)
-    ownership = MarkedClusters(may_act, management, marks)
+    guard = ClusterGuard(management, may_act, marks)
     shared = _Shared(
         settings=settings,
         metrics=metrics,
         management=management,
         configs=KubeadmConfigs(client, management.start_watch),
         changes=changes,
-        ownership=ownership,
         still_leads=still_leads,
-        guard=ClusterGuard(management, ownership),
+        guard=guard,
         events=events,
         log=log,
     )
@@ -111,7 +109,7 @@ def build_manager(
     clusters = ClusterManager(
         management,
         in_clusters,
-        ownership=ownership,
+        guard=guard,
         marks=marks,
         metrics=metrics,
         connect=connect,
@@ -252,7 +250,7 @@ def _csr_controller(
 def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
     reconciler = PolicyStatusReconciler(
         shared.management,
-        ownership=shared.ownership,
+        guard=shared.guard,
         events=shared.events,
         metrics=shared.metrics,
         now=_now,

@@ -109,7 +109,7 @@ class AutoApprovalWorld:
             events = EventRecorder(self.api, component="test", instance="test-1", now=_now)
             self.controller = AutoApprovalController(
                 management,
-                guard=ClusterGuard(management, self),
+                guard=ClusterGuard(management, lambda: self.owned),
                 events=events,
                 metrics=self.metrics,
                 now=_now,
@@ -138,7 +138,7 @@ class AutoApprovalWorld:
                 management,
                 events=cluster_events,
                 metrics=self.metrics,
-                guard=ClusterGuard(management, self),
+                guard=ClusterGuard(management, lambda: self.owned),
                 now=_now,
                 clock=time.monotonic,
                 sleep=_briefly,
@@ -173,12 +173,6 @@ class AutoApprovalWorld:
     def events(self) -> list[str]:
         """List the reasons of the Events."""
         return [text(obj, "reason") for path, obj in self.api.objects.items() if "/events/" in path]
-
-    def owns(self, cluster: ClusterKey) -> bool:
-        return self.owned and cluster == KEY
-
-    def leads(self) -> bool:
-        return self.owned
 
     def is_approved(self, *groups: str) -> bool:
         """Tell whether the in-tree approver would approve a request of a user in these groups."""

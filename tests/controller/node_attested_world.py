@@ -18,7 +18,7 @@ from nodeattest_controller.model.attestation import Attestation, render_attestat
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.refusals import parse_refusals
 from nodeattest_controller.runtime.cluster_controller import CSRDenied
-from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import condition, items, mapping, text
@@ -57,7 +57,7 @@ class NodeAttestedWorld:
         self.controller = NodeAttestedController(
             NodeAttestedDeps(
                 management=self.management,
-                guard=ClusterGuard(self.management, LeaderOwnsAll(lambda: self.leads)),
+                guard=ClusterGuard(self.management, lambda: self.leads),
                 metrics=self.metrics,
                 now=self.now,
                 clock=lambda: self.seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_controller.controllers.policy_status.reconciler import LABEL_RESYNC, RECOUNT, PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll, Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import ChangeBus
@@ -35,20 +35,21 @@ CLUSTERS = "/apis/cluster.x-k8s.io/{}/namespaces/" + NAMESPACE + "/clusters"
 INFRASTRUCTURE = "/apis/infrastructure.cluster.x-k8s.io/{}/namespaces/" + NAMESPACE + "/devclusters"
 
 
-class Asked:
-    """Answers as another ownership does, and counts the questions: each reconciliation begins with one."""
+class Asked(ClusterGuard):
+    """Counts the questions: each reconciliation begins with one."""
 
-    def __init__(self, ownership: Ownership) -> None:
-        self._ownership = ownership
+    def __init__(self, management: ManagementCache, leads: Callable[[], bool]) -> None:
+        super().__init__(management, self._counted)
         self.times = Counter[str]()
+        self._leads = leads
 
-    def owns(self, cluster: ClusterKey) -> bool:
-        self.times[cluster] += 1
-        return self._ownership.owns(cluster)
-
-    def leads(self) -> bool:
+    def _counted(self) -> bool:
         self.times[LEADS] += 1
-        return self._ownership.leads()
+        return self._leads()
+
+    def owns(self, key: ClusterKey) -> bool:
+        self.times[key] += 1
+        return self._leads()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Office:
 async def working(
     plane: ControlPlane,
     *,
-    ownership: Ownership | None = None,
+    leads: Callable[[], bool] = lambda: True,
     serves: bool = True,
     recount: float = RECOUNT,
     has_webhook: bool = False,
@@ -93,7 +94,7 @@ async def working(
     ``recount``: seconds, of policies in conflict; ``label_resync``: of those whose namespace has the webhook's label.
     """
     async with ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as client:
-        metrics, owner, changes = Metrics(), Asked(ownership or LeaderOwnsAll(lambda: True)), ChangeBus()
+        metrics, changes = Metrics(), ChangeBus()
         events = EventRecorder(client, component="test", instance="here", now=lambda: NOW)
         management = ManagementCache(
             client,
@@ -102,9 +103,10 @@ async def working(
             on_policies=changes.policies_changed,
             now=lambda: NOW,
         )
+        owner = Asked(management, leads)
         keeper = PolicyStatusReconciler(
             management,
-            ownership=owner,
+            guard=owner,
             events=events,
             metrics=metrics,
             now=lambda: NOW,
@@ -114,9 +116,7 @@ async def working(
             is_rendered=has_agent,
             label_resync=label_resync,
         )
-        publisher = SignerNamesReconciler(
-            management, guard=ClusterGuard(management, owner), serves=serves, now=lambda: NOW
-        )
+        publisher = SignerNamesReconciler(management, guard=owner, serves=serves, now=lambda: NOW)
         changes.subscribe_clusters(keeper.cluster_changed)
         changes.subscribe_policies(keeper.changed)
         changes.subscribe_clusters(publisher.cluster_changed)

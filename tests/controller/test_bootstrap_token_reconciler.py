@@ -37,7 +37,7 @@ from nodeattest_controller.controllers.bootstrap_token.reconciler import (
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import new_attestation, render_attestation
-from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -362,7 +362,7 @@ async def test_runs_under_audit_write_no_token_and_the_next_one_under_enforce_do
         controller = bootstrap_token_controller(
             scene.management,
             configs=KubeadmConfigs(scene.management.client, scene.management.start_watch),
-            guard=ClusterGuard(scene.management, LeaderOwnsAll(lambda: runs.append(None) is None)),
+            guard=ClusterGuard(scene.management, lambda: runs.append(None) is None),
             events=EventRecorder(scene.management.client, component="test", instance="test", now=_utc_now),
             metrics=Metrics(),
             now=_utc_now,

@@ -27,7 +27,7 @@ from nodeattest_controller.controllers.challenge_secret import (
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
 from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
-from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.supervisor import ChangeBus
@@ -209,7 +209,7 @@ class Site:
             controller = challenge_secret_controller(
                 management,
                 configs=KubeadmConfigs(self.api, management.start_watch),
-                guard=ClusterGuard(management, LeaderOwnsAll(lambda: True)),
+                guard=ClusterGuard(management, lambda: True),
                 events=EventRecorder(self.api, component="test", instance="test", now=lambda: datetime.now(UTC)),
                 resync=ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02),
                 clock=lambda: self.now,

@@ -16,7 +16,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
-from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeconfig_status import ACCEPTED, REFUSED, KubeconfigStatus
 from nodeattest_controller.runtime.supervisor import ChangeBus
@@ -31,17 +31,14 @@ KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
 
 
-class Owner:
+class Owner(ClusterGuard):
     """What this replica owns."""
 
     def __init__(self) -> None:
         self.everything = True
 
-    def owns(self, cluster: ClusterKey) -> bool:
-        return bool(cluster) and self.everything
-
-    def leads(self) -> bool:
-        return self.everything
+    def owns(self, key: ClusterKey) -> bool:
+        return bool(key) and self.everything
 
 
 class Runner:
@@ -101,8 +98,11 @@ class Observer:
         self.last[key] = ""
 
 
-class Marks:
+class Marks(ClusterMarks):
     """Leaves every Cluster to this controller."""
+
+    def __init__(self) -> None:
+        pass
 
     def is_ours(self, cluster: JsonObject) -> bool:
         return not cluster
@@ -159,7 +159,7 @@ class World:
             manager = ClusterManager(
                 management,
                 controllers,
-                ownership=self.owner,
+                guard=self.owner,
                 marks=Marks(),
                 metrics=self.metrics,
                 connect=self.connect,
@@ -253,7 +253,7 @@ class StatusWorld:
             recorder = EventRecorder(self.api, component="c", instance="i", now=lambda: datetime.now(UTC))
             status = KubeconfigStatus(
                 management,
-                guard=ClusterGuard(management, LeaderOwnsAll(lambda: self.leads)),
+                guard=ClusterGuard(management, lambda: self.leads),
                 events=recorder,
                 now=lambda: datetime.now(UTC),
                 clock=lambda: self.now,

@@ -34,7 +34,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import webhook_configuration as webhook_label
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import WebhookCalls, webhook_calls
-from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_controller.verification.policy_validation import first_flaw
 from nodeattest_kube.events import EventRecorder
@@ -397,21 +397,6 @@ async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_c
 # A policy's spec wakes the clusters beside it, its status does not
 
 
-class Owner:
-    """Whether this replica leads."""
-
-    def __init__(self, *, owns: bool) -> None:
-        self.is_ours = owns
-        self.asked = 0
-
-    def owns(self, cluster: ClusterKey) -> bool:
-        return bool(cluster)
-
-    def leads(self) -> bool:
-        self.asked += 1
-        return self.is_ours
-
-
 def now() -> datetime:
     return datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -457,7 +442,7 @@ async def test_a_write_that_another_was_faster_with_is_made_again_from_what_they
         api.on_call = faster
         events = EventRecorder(api, component="test", instance="one", now=now)
         reconciler = PolicyStatusReconciler(
-            management, ownership=Owner(owns=True), events=events, metrics=metrics, now=now
+            management, guard=ClusterGuard(management, lambda: True), events=events, metrics=metrics, now=now
         )
         changes.subscribe_policies(reconciler.changed)
         task = asyncio.create_task(reconciler.run())

@@ -23,7 +23,7 @@ from nodeattest_controller.controllers.signer_names import (
 )
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.runtime.guard import ClusterGuard, LeaderOwnsAll
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.errors import Forbidden
@@ -123,7 +123,7 @@ async def test_the_names_stand_in_the_status_and_go_with_the_policy(plane: Contr
 async def test_a_cluster_of_another_replica_is_left_alone(plane: ControlPlane) -> None:
     create_cluster(plane.client(), "others", labels={"c": "others"}, infra="others")
     create_policy(plane.client(), "others", labels={"c": "others"})
-    async with working(plane, ownership=LeaderOwnsAll(lambda: False)) as office:
+    async with working(plane, leads=lambda: False) as office:
         await office.cluster_reconciled("others")
     assert fields_of(plane, "others") == (None, None)
 
@@ -177,7 +177,7 @@ class Farm:
     async def working(self) -> AsyncGenerator[None]:
         changes = ChangeBus()
         async with cached(self.api, changes) as management:
-            guard = ClusterGuard(management, LeaderOwnsAll(lambda: True))
+            guard = ClusterGuard(management, lambda: True)
             publisher = SignerNamesReconciler(management, guard=guard, serves=True, now=lambda: NOW)
             changes.subscribe_clusters(publisher.cluster_changed)
             publisher.cluster_changed(ClusterKey("fleet/blue"), None)

@@ -23,7 +23,7 @@ from nodeattest_controller.controllers.issuer import (
     issuer_controller,
 )
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.guard import ClusterGuard, Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
@@ -53,7 +53,7 @@ class Fleet:
         found: JsonObject = {"metadata": {"namespace": namespace, "name": name, "uid": key}}
         return {**found, "spec": {"paused": self.paused}} if key in {KEY, OTHER} else None
 
-    def owns(self, _key: ClusterKey) -> bool:
+    def leads(self) -> bool:
         self.looks += 1
         return self.owned
 
@@ -90,7 +90,7 @@ class Bench:
         management, events = cast("ManagementCache", self.fleet), cast("EventRecorder", self.fleet)
         controller = issuer_controller(
             management,
-            guard=ClusterGuard(management, cast("Ownership", self.fleet)),
+            guard=ClusterGuard(management, self.fleet.leads),
             events=events,
             metrics=self.metrics,
             targets=PublishTargets(self.base, self.place or f"dir:{self.folder}", 3600),

@@ -24,7 +24,7 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
-from nodeattest_controller.runtime.guard import Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
@@ -76,30 +76,6 @@ class KubeconfigObserver(Protocol):
         ...
 
 
-class Marks(Protocol):
-    """Marks the Clusters that are served (``ClusterMarks``)."""
-
-    def is_ours(self, cluster: JsonObject) -> bool:
-        """Return whether a Cluster has our mark."""
-        ...
-
-    def report_conflict(self, cluster: JsonObject) -> None:
-        """Tell of a Cluster with our label that another controller serves."""
-        ...
-
-    def report_full(self, cluster: JsonObject, limit: int) -> None:
-        """Tell of a Cluster beyond the limit of its namespace."""
-        ...
-
-    async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
-        """Mark a Cluster before any work in it; raises ApiError."""
-        ...
-
-    async def release(self, cluster: JsonObject) -> None:
-        """Remove our mark after all work has ended; raises ApiError."""
-        ...
-
-
 class ClusterManager:
     """The connections to all opted-in clusters."""
 
@@ -108,8 +84,8 @@ class ClusterManager:
         management: ManagementCache,
         controllers: Sequence[ClusterController],
         *,
-        ownership: Ownership,
-        marks: Marks,
+        guard: ClusterGuard,
+        marks: ClusterMarks,
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = RESTART,
@@ -121,7 +97,7 @@ class ClusterManager:
         """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError."""
         self._management = management
         self._controllers = controllers
-        self._ownership = ownership
+        self._guard = guard
         self._marks = marks
         self._metrics = metrics
         self._connect = connect
@@ -219,7 +195,7 @@ class ClusterManager:
         await self._disconnect(key)
         if cluster is not None and kubeconfig is None:
             await self._marks.release(cluster)
-        if kubeconfig is None or not self._ownership.owns(key):
+        if kubeconfig is None or not self._guard.owns(key):
             self._leave(key)
             self._observer.not_refused(key)
             return
@@ -238,7 +214,7 @@ class ClusterManager:
         [namespace] = _namespace_of(key)
         client.use_resolver(self._lookups.of(namespace))
         client.schedule_input(self._input.cluster(namespace, key))
-        client.may_send = partial(self._ownership.owns, key)
+        client.may_send = partial(self._guard.owns, key)
         self._log.opened(key, client.server)
         client.on_contact = partial(self._log.answered, key)
         client.has_reported = partial(self._log.has_reported, key)
@@ -259,7 +235,7 @@ class ClusterManager:
             raise
 
     def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
-        cluster = self._management.cluster(key) if self._ownership.owns(key) else None
+        cluster = self._management.cluster(key) if self._guard.owns(key) else None
         if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata"):
             return None
         if not self._management.opts_in(cluster):

@@ -1,17 +1,11 @@
-"""Whether this replica may act: on a cluster, or on what belongs to no one cluster.
+"""Whether this replica may act on a cluster, and the mark by which no other controller serves it at the same time.
 
-Promises: an answer holds for this instant and becomes False by time alone, so ask again after each wait and before each
-write. Leaves to others: writes that stay safe when a paused replica makes them late (compare-and-swap).
-
-Marks each Cluster that this controller serves, so that no other one serves it at the same time.
-
-Promises: a Cluster is served only after our mark was written by compare-and-swap, or found; another's mark is never
-replaced. Ours is removed after all work in the cluster has ended. Before a Cluster is marked, the records that its
-former controller wrote are in the cache: a check across machines (a key or name that another machine has) holds when a
-Cluster moves.
-Leaves to others: which Clusters are wanted (``guard``), connecting and ending (``cluster_manager``).
-
-Which controller a Cluster is for, by Cluster API's label, and which one serves it, by a condition. Pure.
+An answer holds for this instant and becomes False by time alone, so ask again after each wait and before each write. A
+Cluster is served only if it has our label (Cluster API's watch filter), and after our mark, a condition, was written by
+compare-and-swap, or found; another's mark is never replaced. Ours is removed after all work in the cluster has ended.
+Before a Cluster is marked, the records that its former controller wrote are in the cache: a check across machines (a
+key or name that another machine has) holds when a Cluster moves. Leaves to others: writes that stay safe when a paused
+replica makes them late (compare-and-swap), connecting and ending (``cluster_manager``).
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_record import cluster_active
@@ -43,64 +37,37 @@ from nodeattest_parsing.values import JsonObject, one_line
 from nodeattest_providers.errors import Denied, Unavailable
 
 
-class Ownership(Protocol):
-    """Which clusters this replica serves."""
-
-    def owns(self, cluster: ClusterKey) -> bool:
-        """Return whether this replica serves the cluster now: reads and writes in it, and of its Machines' objects."""
-        ...
-
-    def leads(self) -> bool:
-        """Return whether this replica does now what belongs to no one cluster, such as the status of policies."""
-        ...
-
-
-class LeaderOwnsAll:
-    """The leader serves every cluster while it leads."""
-
-    def __init__(self, may_act: Callable[[], bool]) -> None:
-        self._may_act = may_act
-
-    def owns(self, cluster: ClusterKey) -> bool:
-        """Return whether this replica leads."""
-        return self._may_act()
-
-    def leads(self) -> bool:
-        """Return whether this replica leads."""
-        return self._may_act()
-
-
-class MarkedClusters(LeaderOwnsAll):
-    """The leader serves the clusters that its label and marks leave to this controller.
+class ClusterGuard:
+    """Answers for every controller whether it may act now.
 
     Cluster API's controllers serve every Cluster where they have no watch filter. Here it is only those without the
     label: two controllers must never serve one Cluster.
     """
 
-    def __init__(self, may_act: Callable[[], bool], management: ManagementCache, marks: ClusterMarks) -> None:
-        super().__init__(may_act)
+    def __init__(
+        self, management: ManagementCache, leads: Callable[[], bool], marks: ClusterMarks | None = None
+    ) -> None:
+        """``leads``: whether this replica leads, and so does what belongs to no one cluster.
+
+        ``marks`` leave clusters to other controllers; None: there are none.
+        """
         self._management = management
+        self.leads = leads
         self._marks = marks
 
-    def owns(self, cluster: ClusterKey) -> bool:
-        """Return whether this replica leads and the Cluster exists and is not another controller's.
+    def owns(self, key: ClusterKey) -> bool:
+        """Return whether this replica serves the cluster now: reads and writes in it, and of its Machines' objects.
 
         A deleted Cluster is nobody's: another one of its name may be another controller's.
         """
-        found = self._management.cluster(cluster)
-        return self.leads() and found is not None and self._marks.may_serve(found)
-
-
-class ClusterGuard:
-    """Answers for every controller whether it may act on a cluster now."""
-
-    def __init__(self, management: ManagementCache, ownership: Ownership) -> None:
-        self._management = management
-        self._ownership = ownership
+        if not self.leads() or self._marks is None:
+            return self.leads()
+        found = self._management.cluster(key)
+        return found is not None and self._marks.may_serve(found)
 
     def active_cluster(self, key: ClusterKey) -> JsonObject | None:
         """Return the Cluster if it is this replica's, exists, is not paused and is not being deleted; else None."""
-        cluster = self._management.cluster(key) if self._ownership.owns(key) else None
+        cluster = self._management.cluster(key) if self.owns(key) else None
         return cluster if cluster is not None and cluster_active(cluster) else None
 
     def enforced_cluster(self, key: ClusterKey) -> tuple[JsonObject, Policy] | None:

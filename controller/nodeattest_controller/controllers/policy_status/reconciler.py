@@ -39,7 +39,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_view import control_plane_ref
 from nodeattest_controller.model.webhook_configuration import is_decided, is_disabled, needs_webhook, webhook_calls
 from nodeattest_controller.runtime.conditions import ConditionStatus
-from nodeattest_controller.runtime.guard import Ownership
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
@@ -94,7 +94,7 @@ class PolicyStatusReconciler:
         self,
         management: ManagementCache,
         *,
-        ownership: Ownership,
+        guard: ClusterGuard,
         events: EventRecorder,
         metrics: Metrics,
         now: Callable[[], datetime],
@@ -111,7 +111,7 @@ class PolicyStatusReconciler:
         of a control plane run the agent.
         """
         self._management = management
-        self._ownership = ownership
+        self._guard = guard
         self._events = events
         self._metrics = metrics
         self._now = now
@@ -149,7 +149,7 @@ class PolicyStatusReconciler:
             raise
 
     async def _reconcile(self, namespace: str) -> None:
-        if not self._ownership.leads():
+        if not self._guard.leads():
             self._queue.forget(namespace)  # another replica writes it, and this one ends
             return
         policies = self._management.policies(namespace)
