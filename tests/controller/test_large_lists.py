@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from counted_calls import calls
 from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, cached, management_api
+from management_kit import CAPI, add_cluster, add_policy, cached, management_api
 from polling import until
 
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
@@ -127,6 +127,21 @@ def test_a_change_of_a_large_list_costs_no_more_than_one_at_the_bound() -> None:
     assert change(machine(addresses=30_000)) < 80 * MAX_ADDRESSES
     assert calls(lambda: inventory.put_pool("fleet/x", pool(MAX_INSTANCES))) < 3 * MAX_INSTANCES
     assert calls(lambda: inventory.members(BLUE, "x://7")) < 200
+
+
+async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> None:
+    api, heard = management_api(), list[str]()
+    for namespace, count in (("a-flood", 300), ("fleet", 20)):
+        for number in range(count):
+            path = f"{CAPI}/v1beta2/namespaces/{namespace}/machines/m{number}"
+            api.put(path, {**machine(f"m{number}"), "metadata": {}})
+    path = f"{CAPI}/v1beta2/machines"
+    cache = Reflector(api, path, on_change=lambda key, _obj: heard.append(key), max_objects=100, shares=True)
+    running = asyncio.create_task(cache.run())
+    assert await cache.wait_synced(10), "too many objects are no reason to read none"
+    assert Counter(key.split("/")[0] for key in heard) == {"a-flood": 50, "fleet": 20}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 def test_a_namespace_gets_no_more_memory_by_more_clusters_and_gives_it_back_with_them() -> None:

@@ -181,6 +181,11 @@ def test_a_file_of_ours_with_another_content_is_replaced_not_believed() -> None:
     assert "ExecStart" not in text(files[0], "content")
 
 
+def test_a_mark_at_a_users_command_saves_no_setting_from_its_check() -> None:
+    kubelets: JsonValue = [{"path": DROP_IN}, {"path": "/etc/kubernetes/kubelet.conf", "content": "x"}]
+    assert "/etc/kubernetes/kubelet.conf" in refused(worker(preKubeadmCommands=[f"true {MARK}"], files=kubelets))
+
+
 def registration(version: str, **arguments: str) -> JsonValue:
     return {"nodeRegistration": {"kubeletExtraArgs": args(version, **arguments)}}
 
