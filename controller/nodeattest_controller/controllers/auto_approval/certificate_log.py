@@ -95,20 +95,16 @@ class UncoveredCertificates:
         """Count one more, or take in that one which was approved is issued now."""
         self.count += is_new
         self.named[found.uid] = found
-        issued_first = sorted(self.named.values(), key=lambda one: not one.serial)
-        self.named = {one.uid: one for one in issued_first[:NAMED]}
-        ends = [end for end in (self.last_end, found.not_after) if end is not None]
-        self.last_end = max(ends) if ends else None
-        times = [created for created in (self.last_created, found.created) if created is not None]
-        self.last_created = max(times) if times else None
+        issued_first = sorted(self.named.values(), key=lambda each: not each.serial)
+        self.named = {each.uid: each for each in issued_first[:NAMED]}
+        self.last_end = _latest(self.last_end, found.not_after)
+        self.last_created = _latest(self.last_created, found.created)
 
     def accept(self, until: datetime | None) -> None:
         """Forget what an operator says is dealt with: all of it, or nothing."""
-        if until is None:
-            return
-        if self.count and self.last_created is not None and self.last_created < until:
+        if until is not None and self.last_created is not None and self.last_created < until:
             self.count, self.named, self.last_end, self.last_created = 0, {}, None, None
-        if self.earlier_reported is not None and self.earlier_reported < until:
+        if until is not None and self.earlier_reported is not None and self.earlier_reported < until:
             self.earlier, self.earlier_reported = "", None
 
     def __bool__(self) -> bool:
@@ -124,6 +120,10 @@ class UncoveredCertificates:
             f"the in-tree signer's approval was given {self.count} times for names or keys that no attestation covers: "
             f"{', '.join(map(str, self.named.values()))}{more}; the last certificate ends {end}"
         )
+
+
+def _latest(*times: datetime | None) -> datetime | None:
+    return max((time for time in times if time is not None), default=None)
 
 
 class CertificateLog:
@@ -144,7 +144,7 @@ class CertificateLog:
         self._inventory = inventory
         self._now = now
         self._clock = clock
-        self._subscribers: list[Callable[[], None]] = []
+        self._subscriber: Callable[[], None] = lambda: None
         self._evaluated: dict[str, tuple[str, bool]] = {}
         """By name of a request that is still there: its UID, and whether its certificate was issued when evaluated."""
         self._observed_from: datetime | None = None
@@ -165,8 +165,8 @@ class CertificateLog:
         )
 
     def subscribe(self, subscriber: Callable[[], None]) -> None:
-        """Have a subscriber notified of requests that were approved or issued."""
-        self._subscribers.append(subscriber)
+        """Have ``subscriber`` called when a request was approved or issued."""
+        self._subscriber = subscriber
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -198,18 +198,18 @@ class CertificateLog:
         ``nodes`` says when each Node was created; without it renewals of attested nodes wait to be evaluated.
         """
         for value in list(self._reflector.values()):
-            issued = _parsed(value)
-            if issued is None or self._evaluated.get(issued.request) == (issued.uid, bool(issued.serial)):
+            if not flag(value, "approved"):
                 continue
-            is_new = self._evaluated.get(issued.request, ("", False))[0] != issued.uid
-            if issued.created is not None and issued.created < since:
+            issued = _parsed(value)
+            state, known = (issued.uid, bool(issued.serial)), self._evaluated.get(issued.request, ("", False))
+            if state == known or (issued.created is not None and issued.created < since):
                 continue
             if is_covered(issued, self._key, self._inventory):
                 continue
             if issued.renews_itself and (nodes is None or _is_older(nodes.get(issued.node_name), since)):
                 continue
-            self._evaluated[issued.request] = (issued.uid, bool(issued.serial))
-            self.found.add(issued, is_new=is_new)
+            self._evaluated[issued.request] = state
+            self.found.add(issued, is_new=known[0] != issued.uid)
             if issued.serial:
                 yield issued
 
@@ -217,8 +217,7 @@ class CertificateLog:
         if value is None:
             self._evaluated.pop(name, None)
         elif flag(value, "approved"):
-            for subscriber in self._subscribers:
-                subscriber()
+            self._subscriber()
 
 
 def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) -> bool:
@@ -238,25 +237,19 @@ def _summary(csr: JsonObject) -> JsonObject:
     meta: JsonObject = {
         name: text(csr, "metadata", name)[:1024] for name in ("name", "uid", "resourceVersion", "creationTimestamp")
     }
-    approved = condition(items(csr, "status", "conditions"), "Approved") is not None
     certificate = text(csr, "status", "certificate")
-    kept: JsonObject = {"metadata": meta, "approved": approved or bool(certificate)}
-    if not approved and not certificate:
-        return kept
-    kept["username"] = text(csr, "spec", "username")[:256]
-    kept |= _certified(certificate) if certificate else _requested(text(csr, "spec", "request"))
-    return kept
+    if not certificate and condition(items(csr, "status", "conditions"), "Approved") is None:
+        return {"metadata": meta, "approved": False}
+    read = _certified(certificate) if certificate else _requested(text(csr, "spec", "request"))
+    return {"metadata": meta, "approved": True, "username": text(csr, "spec", "username")[:256], **read}
 
 
 def _certified(encoded: str) -> JsonObject:
     """Read the certificate; one that cannot be read is reported, too."""
     try:
         certificate = x509.load_pem_x509_certificate(_decoded(encoded))
-        return {
-            **_named(certificate),
-            "serial": f"{certificate.serial_number:x}",
-            "notAfter": rfc3339(certificate.not_valid_after_utc),
-        }
+        end = rfc3339(certificate.not_valid_after_utc)
+        return {**_named(certificate), "serial": f"{certificate.serial_number:x}", "notAfter": end}
     except (ValueError, TypeError, UnsupportedAlgorithm, OverflowError):
         return {"node": _UNREADABLE, "serial": _UNREADABLE}
 
@@ -283,9 +276,7 @@ def _named(found: x509.Certificate | x509.CertificateSigningRequest) -> JsonObje
     return {"node": node[:253] or _UNREADABLE, "spki": f"sha256:{hashlib.sha256(spki).hexdigest()}"}
 
 
-def _parsed(value: JsonObject) -> IssuedInTree | None:
-    if not flag(value, "approved"):
-        return None
+def _parsed(value: JsonObject) -> IssuedInTree:
     return IssuedInTree(
         request=text(value, "metadata", "name"),
         uid=text(value, "metadata", "uid"),

@@ -1,19 +1,15 @@
-"""Which ClusterRoleBindings grant the in-tree signer's automatic approval, and to whom. Pure.
+"""Which ClusterRoleBindings grant the in-tree signer's automatic approval, to whom, and which Nodes need it. Pure.
 
 The in-tree approver checks whether the requester of a CSR may ``create`` the subresource ``nodeclient`` (a
-certificate for any node) or ``selfnodeclient`` (for himself) of certificatesigningrequests, in no namespace: hence
-RoleBindings never grant it, and rules that name objects neither, but for the empty name. What aggregates other roles
-holds their rules itself.
-Leaves to others: whether another authorizer grants it (a SubjectAccessReview shows this).
+certificate for any node) or ``selfnodeclient`` (for itself) of certificatesigningrequests, in no namespace. Hence
+RoleBindings never grant it, nor do rules that name objects, except the empty name. What aggregates other roles holds
+their rules itself. Out of scope: other authorizers (a SubjectAccessReview shows them).
+
+A Node needs no in-tree signer when its machine joined attested and has a client certificate that is still valid.
+Nothing that the node itself may write (labels, annotations, its status) takes it out of the count.
 Sources: kubernetes pkg/controller/certificates/approver/sarapprove.go; plugin/pkg/auth/authorizer/rbac/rbac.go
 (VisitRulesFor, RuleAllows) and pkg/apis/rbac/v1/evaluation_helpers.go; cmd/kubeadm/app/phases/bootstraptoken/node/
 tlsbootstrap.go; staging k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern).
-
-Counts the Nodes of a workload cluster that need no in-tree signer, because they are in the ledger. Pure.
-
-A Node counts when exactly its machine joined attested and has a client certificate that is still valid. Nothing that
-the node itself may write (labels, annotations, its status) takes it out of the count. Errs on the side of "not": what
-is missing here, for whatever reason, leaves the rotation as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_parsing.objects import items, mapping, moment, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -114,8 +109,8 @@ def grant_of(binding: JsonObject, permissions_of: dict[str, frozenset[Permission
     to = frozenset[SubjectKind]().union(*found)
     if not permissions or not to:
         return None
-    kubeadms = _KUBEADM.get(name)
-    is_kubeadm_default = kubeadms is not None and role == f"{_KUBEADM_ROLE}{kubeadms[0]}"
+    permission, subject_kind = _KUBEADM.get(name, (None, None))
+    made_by_kubeadm = role == f"{_KUBEADM_ROLE}{permission}" and all(kinds == {subject_kind} for kinds in found)
     return RoleGrant(
         name=name,
         uid=text(binding, "metadata", "uid"),
@@ -124,9 +119,7 @@ def grant_of(binding: JsonObject, permissions_of: dict[str, frozenset[Permission
         permissions=permissions,
         to=to,
         created=moment(text(binding, "metadata", "creationTimestamp")),
-        is_kubeadm_default=is_kubeadm_default
-        and kubeadms is not None
-        and all(subject == frozenset({kubeadms[1]}) for subject in found),
+        is_kubeadm_default=made_by_kubeadm,
     )
 
 
@@ -217,12 +210,8 @@ def is_attested(node: JsonObject, cluster: ClusterKey, inventory: Inventory, now
         return False
     [attestation] = holders
     members = inventory.members(cluster, attestation.provider_id)
-    if len(members) != 1 or not _owns(members[0].uid, attestation):  # 2
+    if len(members) != 1 or not members[0].uid or members[0].uid != attestation.owner_uid:  # 2
         return False
     if provider_id:  # 3
         return provider_id == attestation.provider_id
     return members[0].node_ref_uid is not None and members[0].node_ref_uid == text(node, "metadata", "uid")
-
-
-def _owns(uid: str, attestation: Attestation) -> bool:
-    return bool(uid) and uid == attestation.owner_uid

@@ -88,7 +88,6 @@ class RBACAudit:
         self._now = now
         self._clock = clock
         self._most = most
-        self._may_read_tokens = True
         self._counted: tuple[float, NodeCoverage] | None = None
 
     async def look(self, *, enforce: bool) -> AuditFacts:
@@ -144,18 +143,16 @@ class RBACAudit:
         return tuple(grants), frozenset(groups), born
 
     async def _groups_of_tokens(self) -> set[str]:
-        """Read the groups that living tokens give; without the right to, none, and it is not tried again."""
+        """Read the groups that living tokens give; without the right to, none."""
         groups: set[str] = set()
         kept = ListLimit("bootstrap tokens", self._most)
-        if not self._may_read_tokens:
-            return groups
         try:
             async for secret in self._items(_TOKENS, {"fieldSelector": f"type={SECRET_TYPE}"}):
                 for group in set(authenticating_groups(secret, self._now()) or ()) - groups:
                     kept.take(group)
                     groups.add(group)
         except Forbidden:
-            self._may_read_tokens = False
+            return set()
         return groups
 
     async def _allowed_pairs(self, groups: Collection[str]) -> AllowedPairs:
@@ -204,7 +201,7 @@ class RBACWatch:
     """The two watches of one cluster."""
 
     def __init__(self, client: ApiClient, *, on_recovery: Callable[[], None] | None = None) -> None:
-        self._subscribers: list[Callable[[], None]] = []
+        self._subscriber: Callable[[], None] = lambda: None
         kinds: dict[str, Callable[[JsonObject], JsonObject]] = {
             "clusterroles": lambda role: _summary(role, matters=bool(permissions_of_role(role))),
             "clusterrolebindings": lambda binding: _summary(binding, matters=binds_joiners_or_nodes(binding)),
@@ -223,8 +220,8 @@ class RBACWatch:
         ]
 
     def subscribe(self, subscriber: Callable[[], None]) -> None:
-        """Have a subscriber notified of permissions that appear."""
-        self._subscribers.append(subscriber)
+        """Have ``subscriber`` called when a permission appears."""
+        self._subscriber = subscriber
 
     def trouble(self) -> str:
         """Say what keeps one of the two from being followed; empty while nothing does."""
@@ -238,8 +235,7 @@ class RBACWatch:
 
     def _changed(self, _name: str, value: JsonObject | None) -> None:
         if value is not None and flag(value, "matters"):
-            for subscriber in self._subscribers:
-                subscriber()
+            self._subscriber()
 
 
 def trouble_of(reflector: Reflector) -> str:
