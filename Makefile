@@ -16,7 +16,7 @@ JOBS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || echo 2) )))
 # Tests and demo start hundreds of processes, which would compile all they import each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test core servers oracles check prove docs reference picture man stats conformance bench fuzz wheels packages images lock-images release audit lock clean
+.PHONY: help venv demo test core servers oracles check prove docs reference stats conformance bench fuzz wheels packages images lock-images release audit lock clean
 help:
 	@echo "make demo         watch nodes with TPMs join and attackers be refused"
 	@echo "make test         run the tests, in JOBS processes"
@@ -32,8 +32,6 @@ help:
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS)"
 	@echo "make wheels       build the wheels into dist/"
 	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources, checks"
-	@echo "make picture      draw docs/demo.svg from a run of the demo"
-	@echo "make man          man pages of the nodeattest command, into dist/man"
 	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, amd64 and arm64, into dist/"
 	@echo "make images       build the controller's OCI images and their SBOMs, amd64 and arm64, into dist/"
 	@echo "make lock-images  renew the locks of the images' Debian packages"
@@ -111,18 +109,12 @@ wheels: venv
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist $(WHEELS)
 
 reference: venv
-	@$(BIN)/python tools/cli_reference.py --markdown docs/commands.md
+	@$(BIN)/python -m tools.cli_reference docs/commands.md
 	@$(BIN)/python -m tools.metrics_reference docs/metrics.md
 	@$(BIN)/python -m tools.crds_reference docs/crds.md
 	@$(BIN)/python -m tools.configuration_reference docs/configuration.md
 	@PYTHONPATH=.:tests:tests/providers:tests/controller $(BIN)/python tests/proof/checks_page.py
 	@$(BIN)/python tests/docs/test_trusted_core.py
-
-man: venv
-	@$(BIN)/python tools/cli_reference.py --man dist/man
-
-picture: venv
-	@$(BIN)/python -m tools.demo_picture docs/demo.svg
 
 packages: venv
 	@tools/system-packages packages

@@ -3,8 +3,7 @@
 
 Standard library only. Source lines are those of the rooms, without tests; the longest function is one
 of all files. An import circle is made of imports anywhere in a module: those in functions and under ``TYPE_CHECKING``
-count, too. A broad except is one of ``Exception``, ``BaseException``
-or everything that does not raise again.
+count, too.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final, cast
 
@@ -25,7 +25,12 @@ TREE: Final = Path(__file__).parents[1]
 NOT_SOURCE: Final = ("tests", "tools", "images", "examples")
 SHORT: Final = 60
 """Lines; a file below it is counted as short."""
-LIMITS: Final = {"longest function": 60, "import circles": 0, "noqa and per-file ignores": 100, "sleeps in tests": 3}
+LIMITS: Final = {
+    "longest function": 60,
+    "import circles": 0,
+    "noqa and per-file ignores": 100,
+    "sleeps in tests": 3,
+}
 """What --check allows."""
 BUDGET: Final = {
     ("controller",): 15_000,
@@ -40,12 +45,18 @@ BUDGET: Final = {
     ("tests",): 60_000,
 }
 """Lines of Python that each group of folders is to have at most."""
-CEILINGS: Final = {"lines outside of tests": 91_000, "lines of tests": 112_000}
+CEILINGS: Final = {"lines outside of tests": 81_000, "lines of tests": 100_000}
 """What --check allows on the way to the budget (59,000 and 60,000): lower them with each deletion."""
 TESTS: Final = ("tests",)
 LONG_SLEEP: Final = 0.1
 """Seconds; a test's sleep that lasts so long, or for a time that no number states, is counted."""
-MAY_SLEEP: Final = {"tests/polling.py": "the one place that polls", "tests/virtual.py": "its seconds take no time"}
+MAY_SLEEP: Final = {
+    "tests/polling.py": "the one place that polls",
+    "tests/virtual.py": "its seconds take no time",
+    "tests/identity/raw_sockets.py": "attackers in a process of their own",
+    "tests/clouds/aws/front.py": "a slow service",
+    "tests/clouds/azure/manager.py": "a slow service",
+}
 """Test modules whose sleeps are not counted, each with its reason."""
 
 
@@ -95,47 +106,13 @@ def imports(module: Module, known: Mapping[str, Module]) -> set[str]:
     return (found & known.keys()) - {module.name}
 
 
-def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the strongly connected components of more than one module (Tarjan, without recursion)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-    for root in edges:
-        if root in index:
-            continue
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        work = [(root, iter(sorted(edges[root])))]
-        while work:
-            name, children = work[-1]
-            child = next(children, None)
-            if child is None:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
-                if low[name] == index[name]:
-                    at = stack.index(name)
-                    found += [stack[at:]] if len(stack) - at > 1 else []
-                    del stack[at:]
-            elif child not in index:
-                index[child] = low[child] = len(index)
-                stack.append(child)
-                work.append((child, iter(sorted(edges[child]))))
-            elif child in stack:
-                low[name] = min(low[name], index[child])
-    return found
-
-
-def broad_excepts(module: Module) -> int:
-    """Count the broad handlers that do not raise again."""
-    count = 0
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ExceptHandler):
-            caught = {each.id for each in ast.walk(node.type) if isinstance(each, ast.Name)} if node.type else {""}
-            raises = any(isinstance(each, ast.Raise) for each in ast.walk(node))
-            count += bool(caught & {"", "Exception", "BaseException"}) and not raises
-    return count
+def circle(edges: Mapping[str, set[str]]) -> list[str]:
+    """Return the modules of a circle; none: an empty list."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
 
 
 def suppressed(paths: Iterable[Path]) -> int:
@@ -176,10 +153,6 @@ def print_budget(lines: Mapping[str, int]) -> dict[str, int]:
     totals = {"lines outside of tests": sum(lines.values()) - tests, "lines of tests": tests}
     for name, total in totals.items():
         print(f"{name:<27} {total:>7} (at most {CEILINGS[name]} now)")
-    for kind, pattern in (("Go", "*.go"), ("shell", "*.sh")):
-        command = ["git", "ls-files", pattern]
-        found = subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=True).stdout.split()
-        print(f"{kind:<27} {sum((TREE / name).read_text().count(chr(10)) for name in found):>7}")
     return totals
 
 
@@ -188,11 +161,11 @@ def main(arguments: list[str]) -> int:
     paths = tracked()
     modules = parsed(paths)
     source = [module for module in modules if module.path.parts[0] not in NOT_SOURCE]
-    tests = [module for module in modules if module.path.parts[0] == "tests"]
+    tests = [module for module in modules if module.path.parts[0] == "tests" and module.path.parts[1] != "bench"]
     lengths = sorted(module.lines for module in source)
     longest = max(each for module in modules for each in functions(module))
     known = {module.name: module for module in source}
-    found = circles({name: imports(module, known) for name, module in known.items()})
+    found = circle({name: imports(module, known) for name, module in known.items()})
     short = sum(length < SHORT for length in lengths)
     figures = {
         "longest function": longest[0],
@@ -200,7 +173,7 @@ def main(arguments: list[str]) -> int:
         "noqa and per-file ignores": suppressed(paths),
         "sleeps in tests": sum(sleeps(module) for module in tests if str(module.path) not in MAY_SLEEP),
     }
-    notes = {"longest function": longest[1], "import circles": "; ".join(" ".join(sorted(each)) for each in found)}
+    notes = {"longest function": longest[1], "import circles": " ".join(found)}
     lines = Counter[str]()
     for module in modules:
         lines[module.path.parts[0]] += module.lines
@@ -208,7 +181,6 @@ def main(arguments: list[str]) -> int:
     print(f"source files                {len(lengths)}")
     print(f"files under {SHORT} lines        {100 * short // len(lengths)} %")
     print(f"95th percentile of files    {lengths[95 * len(lengths) // 100]} lines")
-    print(f"broad excepts               {sum(map(broad_excepts, source))}")
     for name, value in figures.items():
         print(f"{name:<27} {value} (goal {LIMITS[name]}) {notes.get(name, '')}".rstrip())
     over = [f"{name} is {value}, more than {LIMITS[name]}" for name, value in figures.items() if value > LIMITS[name]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from nodeattest_cli.errors import ExitCode
 from nodeattest_cli.main import cli, main
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.pki import ClusterPki
+from tools import cli_reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -116,11 +115,6 @@ def test_the_page_has_every_exit_code() -> None:
     assert [code for code in ExitCode if f"\n| {code.value} |" not in page] == []
 
 
-def test_the_page_is_what_the_commands_say(tmp_path: Path) -> None:
-    copy, folder = tmp_path / "commands.md", tmp_path / "man"
-    copy.write_text((DOCS / "commands.md").read_text())
-    tool = Path(__file__).parents[2] / "tools" / "cli_reference.py"
-    subprocess.run([sys.executable, tool, "--markdown", copy, "--man", folder], check=True, timeout=120)
-    assert copy.read_text() == (DOCS / "commands.md").read_text(), "make reference"
-    assert {page.name for page in folder.iterdir()} == {f"nodeattest-{'-'.join(words)}.1" for words in COMMANDS}
-    assert all(page.read_text().startswith(".TH ") for page in folder.iterdir())
+def test_the_page_is_what_the_commands_say() -> None:
+    page = (DOCS / "commands.md").read_text()
+    assert cli_reference.markdown(page) == page, "make reference"

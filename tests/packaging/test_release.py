@@ -56,11 +56,11 @@ def test_an_artefact_is_the_same_when_it_is_made_again(release: Path, tmp_path_f
     again = tmp_path_factory.mktemp("again")
     KINDS["manifests"](again)
     assert (again / MANIFESTS).read_bytes() == (release / MANIFESTS).read_bytes()
-    for kind in ("chart", "clusterctl", "man"):
+    for kind in ("chart", "clusterctl"):
         KINDS[kind](again / "one")
         KINDS[kind](again / "other")
     made = [{f.name: f.read_bytes() for f in (again / name).rglob("*") if f.is_file()} for name in ("one", "other")]
-    assert len(made[0]) == len(("chart", "components", "metadata", "man"))
+    assert len(made[0]) == len(("chart", "components", "metadata"))
     assert made[0] == made[1]
 
 
@@ -125,11 +125,11 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def make(checkout: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Make the man pages' part of a release in a checkout."""
+    """Make the manifests' part of a release in a checkout."""
     folders = ["parsing", "providers", "kube", "serving", "discovery", "identity"]
     folders += ["authenticator", "controller", "sandbox", "cli"]
     variables = {**os.environ, "PYTHONPATH": ":".join(str(checkout / name) for name in folders)}
-    command = [sys.executable, "-m", "tools.release", "--only", "man", *words]
+    command = [sys.executable, "-m", "tools.release", "--only", "manifests", *words]
     return subprocess.run(command, cwd=checkout, env=variables, capture_output=True, text=True, check=False)
 
 
@@ -156,19 +156,17 @@ def test_a_release_is_made_of_a_commit_and_into_an_empty_folder(checkout: Path, 
     assert made.returncode == 0, made.stderr
     commit = subprocess.run([GIT, "rev-parse", "HEAD"], cwd=TREE, capture_output=True, text=True, check=True).stdout
     assert f"commit {commit.strip()}, 5 files, 0 MiB, signed" in made.stdout
-    assert list(verify(out, PUBLIC, commit=commit.strip())) == ["nodeattest-man-0.1.0.tar.gz"]
+    assert list(verify(out, PUBLIC, commit=commit.strip())) == [MANIFESTS]
     assert "expected an empty folder" in make(checkout, "--out", out).stderr
 
 
 def test_nothing_is_sealed_if_the_checkout_changes_meanwhile(checkout: Path, tmp_path: Path) -> None:
-    with (checkout / "tools" / "cli_reference.py").open("a") as script:
-        script.write("\n")
-    text = (checkout / "tools" / "cli_reference.py").read_text()
-    changing = "if given.man:\n        Path(__file__).with_name('more.py').touch()"
-    (checkout / "tools" / "cli_reference.py").write_text(text.replace("if given.man:", changing))
+    writer = checkout / "tools" / "release" / "archive.py"
+    changing = "    Path(__file__).with_name('more.py').touch()\n    held = io.BytesIO()"
+    writer.write_text(writer.read_text().replace("    held = io.BytesIO()", changing))
     committed(checkout)
     made = make(checkout, "--out", tmp_path / "dist")
-    assert (made.returncode, "such as tools/more.py" in made.stderr) == (1, True), made.stderr
+    assert (made.returncode, "such as tools/release/more.py" in made.stderr) == (1, True), made.stderr
     assert not (tmp_path / "dist" / SUMS).exists()
 
 

@@ -21,7 +21,7 @@ from apiserver_kit import (
 )
 from polling import succeeds
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, maps_at, text_at, value_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_bootstrap_token
@@ -78,18 +78,6 @@ def test_approval_takes_conditions_and_no_certificate(admin: Client, control_pla
     assert text_at(stored, "lastUpdateTime") == text_at(stored, "lastTransitionTime") != ""
 
 
-@pytest.mark.parametrize(("subresource", "kind"), [("approval", "Denied"), ("status", "Failed")])
-def test_approval_and_status_may_change_annotations_too(
-    admin: Client, unique: str, subresource: str, kind: str
-) -> None:
-    value = admin.create(CSRS, csr_object(unique))
-    map_at(value, "metadata")["annotations"] = {"by": subresource}
-    value["status"] = {"conditions": [condition(kind)]}
-    after = admin.replace(f"{CSRS}/{unique}/{subresource}", value)
-    assert text_at(after, "metadata", "annotations", "by") == subresource
-    assert [text_at(one, "type") for one in maps_at(after, "status", "conditions")] == [kind]
-
-
 def test_a_decision_is_irrevocable(admin: Client, unique: str) -> None:
     value = approved(admin, unique)
     value["status"] = {}
@@ -115,23 +103,6 @@ def test_certificate_is_written_once(admin: Client, control_plane: ControlPlane,
     assert text_at(again, "metadata", "resourceVersion") == text_at(first, "metadata", "resourceVersion")
     other: JsonMap = {"status": {"certificate": encoded(certificate + certificate)}}
     assert refusal(lambda: admin.patch(f"{CSRS}/{unique}/status", other)).fields == ["status.certificate"]
-
-
-def test_write_on_an_old_version_is_a_conflict(admin: Client, unique: str) -> None:
-    old = admin.create(CSRS, csr_object(unique))
-    admin.patch(f"{CSRS}/{unique}", {"metadata": {"labels": {"a": "b"}}})
-    old["status"] = {"conditions": [condition("Approved")]}
-    refused = refusal(lambda: admin.replace(f"{CSRS}/{unique}/approval", old))
-    assert (refused.code, refused.reason) == (409, "Conflict")
-
-
-def test_write_without_a_version_overwrites_blindly(admin: Client, unique: str) -> None:
-    value = admin.create(CSRS, csr_object(unique))
-    admin.patch(f"{CSRS}/{unique}", {"metadata": {"labels": {"a": "b"}}})
-    map_at(value, "metadata").pop("resourceVersion")
-    value["status"] = {"conditions": [condition("Approved")]}
-    after = admin.replace(f"{CSRS}/{unique}/approval", value)
-    assert value_at(after, "metadata", "labels") is None
 
 
 @pytest.mark.parametrize("allowed", [SIGNER, "cluster.x-k8s.io/*"])
@@ -160,10 +131,3 @@ def test_signer_verbs_are_asked_by_name_and_by_domain(
     admin.create(f"{RBAC}/clusterrolebindings", binding(f"{unique}-s", f"{unique}-s", user(unique)))
     after = succeeds(write)
     assert len(list(maps_at(after, "status", "conditions"))) == 1
-
-
-def test_requests_are_selected_by_signer(admin: Client, unique: str) -> None:
-    admin.create(CSRS, csr_object(unique, signerName=f"{unique}.example/one"))
-    admin.create(CSRS, csr_object(f"{unique}-b", signerName=f"{unique}.example/two"))
-    found = admin.list(CSRS, fieldSelector=f"spec.signerName={unique}.example/one")
-    assert [text_at(item, "metadata", "name") for item in found] == [unique]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from apiserver_kit import encoded, refusal
+from apiserver_kit import refusal
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, value_at
 from nodeattest_sandbox.client import Client, PatchKind
@@ -44,60 +44,6 @@ def test_server_owns_its_metadata(admin: Client, namespace: str) -> None:
     assert text_at(stored, "metadata", "resourceVersion").isdigit()
 
 
-def test_second_object_of_a_name_already_exists(admin: Client, namespace: str) -> None:
-    admin.create(config_maps(namespace), config("a"))
-    refused = refusal(lambda: admin.create(config_maps(namespace), config("a")))
-    assert (refused.code, refused.reason) == (409, "AlreadyExists")
-    assert text_at(refused.status, "message") == 'configmaps "a" already exists'
-
-
-def test_generated_names_differ(admin: Client, namespace: str) -> None:
-    body: JsonMap = {"metadata": {"generateName": "g-"}}
-    made = {text_at(admin.create(config_maps(namespace), body), "metadata", "name") for _ in range(3)}
-    assert len(made) == 3
-    assert all(name.startswith("g-") and len(name) == 7 for name in made)
-
-
-def test_absent_object_is_not_found(admin: Client, namespace: str) -> None:
-    for call in (
-        lambda: admin.get(f"{secrets(namespace)}/none"),
-        lambda: admin.delete(f"{secrets(namespace)}/none"),
-        lambda: admin.patch(f"{secrets(namespace)}/none", {"data": {}}),
-        lambda: admin.replace(f"{secrets(namespace)}/none", {"metadata": {"name": "none"}}),
-    ):
-        refused = refusal(call)
-        assert (refused.code, text_at(refused.status, "message")) == (404, 'secrets "none" not found')
-
-
-def test_put_of_an_absent_lease_creates_it(admin: Client, namespace: str) -> None:
-    stored = admin.replace(f"{leases(namespace)}/new", {"metadata": {"name": "new"}, "spec": {"holderIdentity": "a"}})
-    assert text_at(stored, "spec", "holderIdentity") == "a"
-
-
-def test_absent_namespace_is_not_found(admin: Client, unique: str) -> None:
-    refused = refusal(lambda: admin.create(config_maps(f"{unique}-none"), config("a")))
-    assert (refused.code, text_at(refused.status, "message")) == (404, f'namespaces "{unique}-none" not found')
-
-
-def test_unknown_resource_is_not_found(admin: Client) -> None:
-    refused = refusal(lambda: admin.get("/api/v1/unicorns"))
-    assert text_at(refused.status, "message") == "the server could not find the requested resource"
-    assert refusal(lambda: admin.get("/apis/none.example/v1/things")).code == 404
-
-
-def test_name_and_namespace_must_match_the_path(admin: Client, namespace: str) -> None:
-    admin.create(config_maps(namespace), config("a"))
-    assert refusal(lambda: admin.replace(f"{config_maps(namespace)}/a", config("b"))).code == 400
-    body = config("c")
-    map_at(body, "metadata")["namespace"] = "elsewhere"
-    assert refusal(lambda: admin.create(config_maps(namespace), body)).code == 400
-
-
-@pytest.mark.parametrize("change", [{"kind": "Secret"}, {"apiVersion": "v2"}])
-def test_other_kind_is_a_bad_request(admin: Client, namespace: str, change: JsonMap) -> None:
-    assert refusal(lambda: admin.create(config_maps(namespace), {**config("a"), **change})).code == 400
-
-
 def test_update_on_an_old_version_is_a_conflict(admin: Client, namespace: str) -> None:
     old = admin.create(config_maps(namespace), config("a", x="1"))
     admin.patch(f"{config_maps(namespace)}/a", {"data": {"x": "2"}})
@@ -111,12 +57,6 @@ def test_update_on_an_old_version_is_a_conflict(admin: Client, namespace: str) -
     assert refusal(lambda: admin.patch(f"{config_maps(namespace)}/a", stale)).code == 409
 
 
-def test_update_for_another_uid_is_a_conflict(admin: Client, namespace: str) -> None:
-    value = admin.create(config_maps(namespace), config("a"))
-    map_at(value, "metadata")["uid"] = "11111111-2222-3333-4444-555555555555"
-    assert refusal(lambda: admin.replace(f"{config_maps(namespace)}/a", value)).code == 409
-
-
 def test_lease_update_needs_a_version(admin: Client, namespace: str) -> None:
     value = admin.create(leases(namespace), {"metadata": {"name": "a"}, "spec": {"holderIdentity": "x"}})
     map_at(value, "metadata").pop("resourceVersion")
@@ -128,18 +68,6 @@ def test_update_that_changes_nothing_keeps_the_version(admin: Client, namespace:
     value = admin.create(config_maps(namespace), config("a", x="1"))
     same = admin.replace(f"{config_maps(namespace)}/a", copy.deepcopy(value))
     assert text_at(same, "metadata", "resourceVersion") == text_at(value, "metadata", "resourceVersion")
-
-
-def test_dry_run_writes_nothing(admin: Client, namespace: str) -> None:
-    admin.create(config_maps(namespace), config("a"), dryRun="All")
-    assert admin.list(config_maps(namespace)) == []
-
-
-def test_secret_text_is_encoded_and_its_type_stays(admin: Client, namespace: str) -> None:
-    stored = admin.create(secrets(namespace), {"metadata": {"name": "a"}, "stringData": {"k": "v"}})
-    assert (map_at(stored, "data"), text_at(stored, "type")) == ({"k": encoded(b"v")}, "Opaque")
-    assert "stringData" not in stored
-    assert refusal(lambda: admin.patch(f"{secrets(namespace)}/a", {"type": "other"})).fields == ["type"]
 
 
 def operation(op: str, path: str, **more: str) -> JsonMap:
@@ -187,11 +115,6 @@ def test_json_patch_that_does_not_apply_changes_nothing(admin: Client, namespace
     assert admin.get(f"{config_maps(namespace)}/a") == before
 
 
-def test_body_of_another_form_is_unsupported(admin: Client, namespace: str) -> None:
-    refused = refusal(lambda: admin.request("POST", config_maps(namespace), config("a"), content_type="text/plain"))
-    assert refused.code == 415
-
-
 def test_labels_select(admin: Client, namespace: str) -> None:
     for name, labels in (("a", {"x": "1"}), ("b", {"x": "2", "y": ""}), ("c", {})):
         admin.create(config_maps(namespace), config(name, labels))
@@ -211,11 +134,6 @@ def test_labels_select(admin: Client, namespace: str) -> None:
     assert found == expected
 
 
-def test_bad_selectors_are_bad_requests(admin: Client, namespace: str) -> None:
-    assert refusal(lambda: admin.list(config_maps(namespace), labelSelector="x in")).code == 400
-    assert refusal(lambda: admin.list(config_maps(namespace), fieldSelector="data.x=1")).code == 400
-
-
 def test_fields_select(admin: Client, namespace: str) -> None:
     admin.create(secrets(namespace), {"metadata": {"name": "a"}, "type": "example.com/one"})
     admin.create(secrets(namespace), {"metadata": {"name": "b"}, "type": "example.com/two"})
@@ -223,15 +141,6 @@ def test_fields_select(admin: Client, namespace: str) -> None:
     assert names(admin.list(secrets(namespace), fieldSelector="metadata.name=a")) == ["a"]
     everywhere = f"metadata.namespace={namespace},type!=example.com/one"
     assert names(admin.list("/api/v1/secrets", fieldSelector=everywhere)) == ["b"]
-
-
-def test_items_of_built_in_lists_name_no_kind(admin: Client, namespace: str) -> None:
-    stored = admin.create(config_maps(namespace), config("a", x="1"))
-    listed = admin.get(config_maps(namespace), fieldSelector="metadata.name=a")
-    (item,) = maps_at(listed, "items")
-    assert text_at(listed, "kind") == "ConfigMapList"
-    assert {"kind", "apiVersion"} - set(item) == {"kind", "apiVersion"}
-    assert item == {key: value for key, value in stored.items() if key not in {"kind", "apiVersion"}}
 
 
 def test_pages_show_the_state_of_the_first(admin: Client, namespace: str) -> None:
@@ -251,15 +160,6 @@ def test_pages_show_the_state_of_the_first(admin: Client, namespace: str) -> Non
     assert "continue" not in map_at(last, "metadata")
 
 
-def test_delete_tells_what_is_gone(admin: Client, namespace: str) -> None:
-    stored = admin.create(config_maps(namespace), config("a"))
-    answer = admin.delete(f"{config_maps(namespace)}/a")
-    assert (text_at(answer, "status"), text_at(answer, "details", "uid")) == (
-        "Success",
-        text_at(stored, "metadata", "uid"),
-    )
-
-
 def test_delete_with_preconditions_spares_another_object(admin: Client, namespace: str) -> None:
     admin.create(config_maps(namespace), config("a"))
     for field in ("uid", "resourceVersion"):
@@ -277,10 +177,3 @@ def test_finalizers_hold_an_object_until_the_last_is_gone(admin: Client, namespa
     assert text_at(admin.get(f"{config_maps(namespace)}/a"), "metadata", "deletionTimestamp")
     admin.patch(f"{config_maps(namespace)}/a", {"metadata": {"finalizers": None}})
     assert refusal(lambda: admin.get(f"{config_maps(namespace)}/a")).code == 404
-
-
-def test_collection_is_deleted_by_selection(admin: Client, namespace: str) -> None:
-    for name, label in (("a", "1"), ("b", "2")):
-        admin.create(secrets(namespace), {"metadata": {"name": name, "labels": {"x": label}}})
-    admin.request("DELETE", secrets(namespace), query={"labelSelector": "x=1"})
-    assert names(admin.list(secrets(namespace))) == ["b"]

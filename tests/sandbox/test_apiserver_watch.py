@@ -52,15 +52,6 @@ def test_watch_from_a_version_tells_every_later_change_once(admin: Client, names
     assert versions == sorted(set(versions))
 
 
-def test_watch_tells_of_other_namespaces_only_when_asked(admin: Client, namespace: str) -> None:
-    start = version_of(admin.create(config_maps(namespace), config("a")))
-    admin.create(config_maps("default"), config(f"{namespace}-other"))
-    admin.create(config_maps(namespace), config("b"))
-    assert told(admin.watch(config_maps(namespace), resourceVersion=start)) == [("ADDED", "b")]
-    everywhere = told(admin.watch("/api/v1/configmaps", resourceVersion=start))
-    assert everywhere == [("ADDED", f"{namespace}-other"), ("ADDED", "b")]
-
-
 def test_entering_and_leaving_a_selection_is_added_and_deleted(admin: Client, namespace: str) -> None:
     path = config_maps(namespace)
     start = version_of(admin.create(path, config("a", x="no")))
@@ -68,14 +59,6 @@ def test_entering_and_leaving_a_selection_is_added_and_deleted(admin: Client, na
         admin.patch(f"{path}/a", {"metadata": {"labels": {"x": label, "round": str(time.monotonic_ns())}}})
     events = admin.watch(path, resourceVersion=start, labelSelector="x=yes")
     assert told(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
-
-
-def test_one_object_is_watched_by_its_name(admin: Client, namespace: str) -> None:
-    path = config_maps(namespace)
-    start = version_of(admin.create(path, config("a")))
-    admin.create(path, config("b"))
-    admin.patch(f"{path}/a", {"data": {"x": "1"}})
-    assert told(admin.watch(path, resourceVersion=start, fieldSelector="metadata.name=a")) == [("MODIFIED", "a")]
 
 
 def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str, control_plane_kind: str) -> None:
@@ -92,11 +75,6 @@ def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str, con
     assert (text_at(last, "kind"), text_at(last, "apiVersion")) == ("ConfigMap", "v1")
     assert int(version_of(last)) >= int(start)
     assert not text_at(last, "metadata", "name")
-
-
-def test_no_bookmark_unless_asked(admin: Client, namespace: str) -> None:
-    start = version_of(admin.get(config_maps(namespace)))
-    assert admin.watch(config_maps(namespace), resourceVersion=start) == []
 
 
 def test_changes_arrive_while_the_watch_runs(admin: Client, namespace: str) -> None:
@@ -140,19 +118,6 @@ def test_old_version_is_told_410_in_the_stream(forgetful: ControlPlane) -> None:
     (event,) = forgetful.client().watch(config_maps("default"), resourceVersion=old)
     assert event["type"] == "ERROR"
     assert (value_at(event, "object", "code"), value_at(event, "object", "reason")) == (410, "Expired")
-
-
-def test_present_version_goes_on_after_history_was_forgotten(forgetful: ControlPlane) -> None:
-    client = forgetful.client()
-    path = config_maps("default")
-    present = version_of(client.get(path))
-    for line in watch_live(client, f"{path}?watch=true&resourceVersion={present}&timeoutSeconds=60"):
-        if line is None:
-            client.create(path, config("next"))
-        elif (line["type"], value_at(line, "object", "metadata", "name")) == ("ADDED", "next"):
-            break
-    else:
-        pytest.fail("the watch ended")
 
 
 def test_objects_outlive_a_restart(forgetful: ControlPlane) -> None:

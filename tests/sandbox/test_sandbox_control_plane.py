@@ -15,7 +15,7 @@ from polling import eventually
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.child_process import StartFailed
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_real, start_sandbox
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_sandbox
 
 
 def alive(pid: int) -> bool:
@@ -60,28 +60,9 @@ def test_stopped_control_plane_leaves_no_process(own: ControlPlane) -> None:
     assert not any(alive(pid) for pid in pids)
 
 
-def test_client_certificate_becomes_user_and_groups(control_plane: ControlPlane) -> None:
-    path = control_plane.client_kubeconfig("somebody", ("one", "two"))
-    control_plane.client(path).get("/version")
-
-    def seen() -> bool:
-        return any(
-            e.user == "somebody" and e.groups == ("one", "two", "system:authenticated")
-            for e in control_plane.requests()
-        )
-
-    eventually(seen)
-    assert path.stat().st_mode & 0o077 == 0
-
-
 def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(StartFailed, match="unrecognized arguments: --nonsense"):
         start_sandbox(tmp_path, name="bad", options=["--nonsense"])
-
-
-def test_absent_binary_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StartFailed, match="etcd is not in"):
-        start_real(tmp_path / "plane", tmp_path, name="bad")
 
 
 def test_control_plane_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
@@ -97,14 +78,6 @@ def test_control_plane_dies_with_the_process_that_started_it(tmp_path: Path) -> 
         assert alive(pid)
         parent.kill()
     eventually(lambda: not alive(pid))
-
-
-def test_a_command_that_ends_first_gives_its_exit_code(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(tmp_path / "pid"), "sh", "-c", "exit 3"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as wrapper:
-        assert wrapper.wait(60) == 3  # its standard input is still open
-        assert wrapper.stderr is not None
-        assert wrapper.stderr.read() == b""
 
 
 def test_a_command_that_ignores_sigterm_ends_with_its_parent(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from nodeattest_sandbox.swtpm import SoftwareTpm, SoftwareTpmError
+from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm
 
@@ -34,11 +34,6 @@ def test_tpms_made_at_the_same_time_share_one_authority_and_no_key(tmp_path: Pat
     assert len(fingerprints) == 6
 
 
-def test_a_tpm_made_before_is_found_again(tmp_path: Path) -> None:
-    first = SoftwareTpm.create(tmp_path, name="a").endorsement_fingerprint()
-    assert SoftwareTpm.create(tmp_path, name="a").endorsement_fingerprint() == first
-
-
 def test_a_tpm_starts_stops_and_comes_back_after_a_power_loss(tmp_path: Path) -> None:
     tpm = SoftwareTpm.create(tmp_path, name="a")
     assert tpm.pid is None
@@ -53,23 +48,6 @@ def test_a_tpm_starts_stops_and_comes_back_after_a_power_loss(tmp_path: Path) ->
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
         end()
-
-
-def test_a_folder_too_deep_for_a_socket_works_and_is_cleaned_up(tmp_path: Path) -> None:
-    deep = tmp_path / ("deep" * 20) / ("deeper" * 10)
-    with SoftwareTpm.create(deep, name="a") as tpm:
-        short = socket_of(tpm)
-        assert len(os.fsencode(short)) < 100
-        assert short.is_socket()
-    assert not short.parent.exists()
-
-
-def test_a_tpm_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
-    tpm = SoftwareTpm.create(tmp_path, name="a")
-    state = tmp_path / "a" / "tpm2-00.permall"
-    state.write_bytes(b"no state of a TPM")
-    with pytest.raises(SoftwareTpmError, match=r"swtpm\.log"), tpm:
-        raise AssertionError("a spoilt TPM does not start")
 
 
 def test_the_authoritys_key_is_for_its_owner_only(tmp_path: Path) -> None:

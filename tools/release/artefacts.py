@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -49,14 +48,6 @@ def _packages(out: Path) -> None:
         )
 
 
-def _man(out: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(TREE / "tools" / "cli_reference.py"), "--man", folder]
-        subprocess.run(command, check=True)
-        archive = packed(Path(folder), "man1", compress=True)
-    (out / f"nodeattest-man-{__version__}.tar.gz").write_bytes(archive)
-
-
 def _clusterctl(out: Path) -> None:
     write_provider(out)
 
@@ -78,7 +69,6 @@ KINDS: Final[Mapping[str, Callable[[Path], None]]] = MappingProxyType(
         "clusterctl": _clusterctl,
         "chart": _chart,
         "manifests": _manifests,
-        "man": _man,
     }
 )
 """Name to what writes the files of this kind into a folder."""
