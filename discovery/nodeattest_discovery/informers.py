@@ -1,8 +1,7 @@
 """Informers of bootstrap tokens and of cluster-info.
 
-Promises: field selectors limit the watch to bootstrap tokens and cluster-info, so that a watcher needs no further
-permissions (``manifests/workload-discovery``, ``manifests/discovery-front``).
-Leaves to others: limits of memory, the meaning of the objects (``secret``, ``clusterinfo``).
+Field selectors limit the watch to these, so that a watcher needs no further permissions
+(``manifests/workload-discovery``, ``manifests/discovery-front``).
 Source: Kubernetes API concepts, "Field selectors".
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from nodeattest_discovery import clusterinfo, secret
@@ -22,50 +21,52 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 
 ChangeFunction = Callable[[str, JsonObject | None], None]
 
-_MOST_OBJECTS: Final = 100_000
+_MAX_INFO: Final = 256 << 20
+"""Bytes; a ConfigMap of a megabyte must be within a 64th of it (``Reflector``)."""
+_MAX_INFO_OBJECTS: Final = 4
+"""The selector names one object; more are refused."""
 _KEPT_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A collection, and which objects of it are watched."""
-
-    path: str
-    field_selector: str
-
-
-TOKENS: Final = Watched(paths.core_path("secrets", namespace=secret.NAMESPACE), f"type={secret.SECRET_TYPE}")
-"""The bootstrap tokens."""
-CLUSTER_INFO: Final = Watched(
-    paths.core_path("configmaps", namespace=clusterinfo.NAMESPACE), f"metadata.name={clusterinfo.NAME}"
-)
-
-
-def informer(
+def watch_tokens(
     client: ApiClient,
-    watched: Watched,
     on_change: ChangeFunction,
     *,
-    transform: Callable[[JsonObject], JsonObject] | None = None,
+    data_keys: Collection[str] | None,
+    max_objects: int,
     max_bytes: int,
-    max_objects: int = _MOST_OBJECTS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Reflector:
-    """Watch ``TOKENS`` or ``CLUSTER_INFO``; without ``transform`` objects are kept whole."""
+    """Watch the bootstrap tokens; of their data these keys are kept, None: all."""
     return Reflector(
         client,
-        watched.path,
+        paths.core_path("secrets", namespace=secret.NAMESPACE),
         on_change=on_change,
-        query={"fieldSelector": watched.field_selector},
-        transform=transform,
+        query={"fieldSelector": f"type={secret.SECRET_TYPE}"},
+        transform=partial(_slim, data_keys=data_keys),
         max_objects=max_objects,
         max_bytes=max_bytes,
         clock=clock,
     )
 
 
-def slim(item: JsonObject, data_keys: Collection[str] | None = None) -> JsonObject:
-    """Return of a Secret what decides about a token, and of its data these keys; None: all of it."""
+def watch_cluster_info(
+    client: ApiClient, on_change: ChangeFunction, *, clock: Callable[[], float] = time.monotonic
+) -> Reflector:
+    """Watch cluster-info; it is kept whole, to be written back whole."""
+    return Reflector(
+        client,
+        paths.core_path("configmaps", namespace=clusterinfo.NAMESPACE),
+        on_change=on_change,
+        query={"fieldSelector": f"metadata.name={clusterinfo.NAME}"},
+        max_objects=_MAX_INFO_OBJECTS,
+        max_bytes=_MAX_INFO,
+        clock=clock,
+    )
+
+
+def _slim(item: JsonObject, data_keys: Collection[str] | None) -> JsonObject:
+    """Keep of a Secret what decides about a token."""
     data = dig(item, "data")
     return {
         "type": item.get("type"),

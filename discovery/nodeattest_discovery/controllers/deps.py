@@ -1,7 +1,4 @@
-"""Dependencies of the bootstrap token controllers: clocks, timers, the observer, informers.
-
-Of a token only the fields that are used stay in memory. What is watched is in ``informers``.
-"""
+"""Dependencies of the bootstrap token controllers: clocks, timers and the observer."""
 
 from __future__ import annotations
 
@@ -13,26 +10,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Protocol
 
-from nodeattest_discovery import informers
-from nodeattest_discovery.informers import ChangeFunction
-from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.fair_queue import Timer, WorkQueue, loop_timer
 from nodeattest_kube.periodic import BackoffPolicy
-from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.values import JsonObject
 
 RECHECK: Final = 60.0
 """Maximum seconds until an expiry is checked again, as the clock may jump."""
 _RETRY: Final = BackoffPolicy(initial=0.25, cap=30.0, jitter=0.25)
 """Short, because a join may wait for the signature."""
-_MAX_TOKENS: Final = 16 << 20
-"""Bytes of tokens kept of one cluster: some ten thousand."""
-_MAX_INFO: Final = 256 << 20
-"""Bytes; a ConfigMap of a megabyte must be within a 64th of it (``Reflector``)."""
-_MAX_INFO_OBJECTS: Final = 4
-"""The selector names one object; more are refused."""
-_KEPT_DATA: Final = ("token-id", "token-secret", "expiration", "usage-bootstrap-signing")
 
 
 class TokenController(StrEnum):
@@ -74,23 +59,6 @@ class ControllerDeps:
         return WorkQueue(backoff=_RETRY, clock=self.clock, random=self.random, timer=self.timer)
 
 
-def token_informer(client: ApiClient, on_change: ChangeFunction) -> Reflector:
-    """Watch the bootstrap tokens."""
-    return informers.informer(client, informers.TOKENS, on_change, transform=slim_token, max_bytes=_MAX_TOKENS)
-
-
-def watch_cluster_info(client: ApiClient, on_change: ChangeFunction) -> Reflector:
-    """Watch cluster-info; it is kept whole, to be written back whole."""
-    return informers.informer(
-        client, informers.CLUSTER_INFO, on_change, max_bytes=_MAX_INFO, max_objects=_MAX_INFO_OBJECTS
-    )
-
-
 def seconds_until(moment: datetime, now: datetime) -> float:
     """Return the seconds until a time, at most ``RECHECK``: clocks jump."""
     return min(max((moment - now).total_seconds(), 0.0), RECHECK)
-
-
-def slim_token(item: JsonObject) -> JsonObject:
-    """Keep the fields of a token that are used."""
-    return informers.slim(item, _KEPT_DATA)

@@ -1,24 +1,29 @@
 """Both bootstrap token controllers of one cluster, on one informer of its tokens.
 
-Promises: a bug in one of them, or in what it does on a change, stops neither the informer nor the other.
-Leaves to others: starting one anew (``Supervise``).
+A bug in one of them, or in what it does on a change, stops neither the informer nor the other.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from nodeattest_discovery.controllers.bootstrap_signer import BootstrapSigner
-from nodeattest_discovery.controllers.deps import ControllerDeps, Observer, TokenController, token_informer
+from nodeattest_discovery.controllers.deps import ControllerDeps, Observer, TokenController
 from nodeattest_discovery.controllers.token_cleaner import TokenCleaner
+from nodeattest_discovery.informers import watch_tokens
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.periodic import notify
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import key_of
 from nodeattest_parsing.values import JsonObject
+
+_KEPT_DATA: Final = ("token-id", "token-secret", "expiration", "usage-bootstrap-signing")
+_MAX_OBJECTS: Final = 100_000
+_MAX_BYTES: Final = 16 << 20
+"""Of tokens kept of one cluster: some ten thousand."""
 
 Supervise = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]
 """Runs the controller of a name, and starts it anew after a bug."""
@@ -45,7 +50,9 @@ class TokenControllers:
         self._observer = observer
         self._deps = deps or ControllerDeps()
         self._supervise = supervise
-        self._tokens = token_informer(client, self._changed)
+        self._tokens = watch_tokens(
+            client, self._changed, data_keys=_KEPT_DATA, max_objects=_MAX_OBJECTS, max_bytes=_MAX_BYTES
+        )
         self._signer: BootstrapSigner | None = None
         self._cleaner: TokenCleaner | None = None
 

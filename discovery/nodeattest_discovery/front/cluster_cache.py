@@ -18,7 +18,7 @@ from nodeattest_parsing.values import JsonObject
 
 _MAX_TOKENS: Final = 20_000
 _MAX_BYTES: Final = 64 << 20
-"""Of tokens in memory, and of cluster-info."""
+"""Of tokens in memory."""
 
 
 class ClusterReader(Protocol):
@@ -44,16 +44,10 @@ class ClusterCache:
         """``max_stale``: seconds without contact to the API server, after which nothing is answered."""
         self._max_stale = max_stale
         self._clock = clock
-        self._tokens = informers.informer(
-            client,
-            informers.TOKENS,
-            _ignore,
-            transform=informers.slim,
-            max_objects=_MAX_TOKENS,
-            max_bytes=_MAX_BYTES,
-            clock=clock,
+        self._tokens = informers.watch_tokens(
+            client, _ignore, data_keys=None, max_objects=_MAX_TOKENS, max_bytes=_MAX_BYTES, clock=clock
         )
-        self._info = informers.informer(client, informers.CLUSTER_INFO, _ignore, max_bytes=_MAX_BYTES, clock=clock)
+        self._info = informers.watch_cluster_info(client, _ignore, clock=clock)
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
