@@ -20,7 +20,7 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 NAMESPACE = "fleet"
 LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
 SPKI = "sha256:" + "5" * 64
-PINS: JsonMap = {"ek": "sha256:" + "e" * 64, "ak": "000b" + "a" * 64}
+PINS: JsonMap = {"tpm.ek": "sha256:" + "e" * 64, "tpm.ak": "000b" + "a" * 64}
 
 
 @dataclass

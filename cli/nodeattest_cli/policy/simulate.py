@@ -9,7 +9,7 @@ hold is unknown, and is no pass. Out of scope: first joins, of which nothing is 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,63 +141,39 @@ _Ruling = Policy | Denied | Unavailable
 
 
 async def _simulate(fleet: _Fleet, changed: Sequence[JsonObject], only: str | None) -> JsonObject:
-    """Evaluate every machine with a valid certificate under the policies as they are and as they would be."""
+    """Evaluate every machine with a valid certificate, of the clusters that a changed policy selects or selected."""
     now, in_force = datetime.now(UTC), of_kind(fleet.documents, POLICY)
     names = {text(policy, "metadata", "name") for policy in changed}
     others = [policy for policy in in_force if text(policy, "metadata", "name") not in names]
     touching = [*changed, *(policy for policy in in_force if policy not in others)]
-    policies = [*others, *changed]
     touched = {
         text(cluster, "metadata", "name"): cluster
         for cluster in of_kind(fleet.documents, *CLUSTER_KINDS)
         if only in {None, text(cluster, "metadata", "name")} and any(selects(policy, cluster) for policy in touching)
     }
-    before = {name: _rule(fleet, cluster, in_force, now) for name, cluster in touched.items()}
-    after = {name: _rule(fleet, cluster, policies, now) for name, cluster in touched.items()}
+    rulings = {name: _rule(fleet, cluster, [*others, *changed], now) for name, cluster in touched.items()}
     rows: list[JsonObject] = []
-    joined: defaultdict[str, set[str]] = defaultdict(set)
     for record in map(parse_attestation, of_kind(fleet.documents, ATTESTATION)):
         name, newest = record.cluster_name, record.live(now)
         if name in touched and newest is not None:
-            joined[name].add(record.provider_id)
-            then = await _forecast(fleet, record, touched[name], after[name], now)
-            was = await _forecast(fleet, record, touched[name], before[name], now)
             row: JsonObject = {
                 "cluster": name,
                 "attestation": record.name,
                 "node": record.node_name,
                 "provider": record.provider,
                 "expires": rfc3339(newest.not_after),
-                "refusedInForce": was["outcome"] == _REFUSED and was["reason"] == then["reason"],
             }
-            rows.append({**row, **then})
+            rows.append({**row, **await _forecast(fleet, record, touched[name], rulings[name], now)})
     rows.sort(key=lambda row: (_ORDER[text(row, "outcome")], text(row, "cluster"), text(row, "node")))
-    members = (
-        (name, view) for name, one in touched.items() for view in fleet.inventory.members_of(ClusterKey(key_of(one)))
-    )
     return {
         "machines": [*rows],
         "total": len(rows),
         **{outcome: sum(row["outcome"] == outcome for row in rows) for outcome in _ORDER},
         "clusters": [
-            {
-                "cluster": name,
-                "machines": len(joined[name]),
-                "policyInForce": _name(before[name]),
-                **_ruled(after[name]),
-            }
-            for name in touched
+            {"cluster": name, "policy": ruling.name if isinstance(ruling, Policy) else None}
+            for name, ruling in rulings.items()
         ],
-        "withoutCertificate": sum(view.provider_id not in joined[name] for name, view in members),
     }
-
-
-def _name(ruling: _Ruling) -> str | None:
-    return ruling.name if isinstance(ruling, Policy) else None
-
-
-def _ruled(ruling: _Ruling) -> JsonObject:
-    return {"policy": _name(ruling), "reason": "" if isinstance(ruling, Policy) else ruling.reason}
 
 
 def _rule(fleet: _Fleet, cluster: JsonObject, policies: Sequence[JsonObject], now: datetime) -> _Ruling:
@@ -311,19 +287,9 @@ def _lines(report: JsonObject) -> list[str]:
     shown = [row for row in machines if row["outcome"] != _PASSES]
     rows = [[text(row, name) or "-" for name in _COLUMNS] for row in shown]
     lines = [*format_table([[name.upper() for name in _COLUMNS], *rows]), ""] if rows else []
-    already = sum(row["outcome"] == _REFUSED and row["refusedInForce"] is True for row in machines)
     total = "1 machine" if len(machines) == 1 else f"{len(machines)} machines"
-    first = f"{report[_REFUSED]} of {total} would be refused at their next renewal; {report[_UNKNOWN]} unknown"
-    lines.append(first + (f"; {already} are refused by the policy in force, too" if already else ""))
+    lines.append(f"{report[_REFUSED]} of {total} would be refused at their next renewal; {report[_UNKNOWN]} unknown")
     reasons = Counter((text(row, "outcome"), text(row, "reason"), text(row, "rule")) for row in shown)
     for (outcome, *why), count in sorted(reasons.items(), key=lambda each: (_ORDER[each[0][0]], -each[1])):
         lines.append(f"  {count} {outcome}: {': '.join(filter(None, why))}")
-    for one in items(report, "clusters"):
-        was, becomes = (text(one, name) or "no policy" for name in ("policyInForce", "policy"))
-        if was != becomes or one["reason"]:
-            why = f" ({text(one, 'reason')})" if one["reason"] else ""
-            head = f"cluster {text(one, 'cluster')} ({one['machines']} with a certificate)"
-            lines.append(f"{head} would be ruled by {becomes}{why}, now by {was}")
-    if without := report["withoutCertificate"]:
-        lines.append(f"{without} without a valid certificate: only renewals are simulated, no first joins")
     return lines
