@@ -1,8 +1,7 @@
 """``node-attestation-controller``: reads flags and the configuration file, then runs until a signal.
 
-Promises: a user's mistake is one line on standard error and exit code 2, never a traceback; SIGTERM and SIGINT end the
-controller in order with exit code 0, a second signal ends it at once. The environment is read here and nowhere below.
-Leaves everything else to ``app``.
+A user's mistake is one line on standard error and exit code 2, never a traceback. SIGTERM and SIGINT end the
+controller in order with exit code 0; a second signal ends it at once. The environment is read here and nowhere below.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -108,67 +107,50 @@ def cli() -> None:
     """Verify, approve and sign kubelet certificate requests of Cluster API workload clusters."""
 
 
-_OPTIONS: Final = (
-    click.option("--config", type=click.Path(path_type=Path), help="Component configuration file."),
-    click.option("--kubeconfig", help="Kubeconfig of the management cluster; without it, the pod's service account."),
-    click.option("--namespace", help="Namespace of the controller's own Lease and Secret."),
-    click.option("--watch-namespace", help="The only namespace whose Clusters are served."),
-    click.option(
-        "--watch-filter",
-        help="Serve only Clusters whose label cluster.x-k8s.io/watch-filter has this value; without it, only those "
-        "that lack the label.",
-    ),
-    click.option(
-        "--controllers",
-        help='"*", "name" and "-name", separated by commas; a name wins over "*"; of several entries for one name, the '
-        "first. "
-        f'"*" does not mean {" and ".join(OFF_BY_DEFAULT)}.',
-    ),
-    click.option(
-        "--inventory",
-        help=f"Where clusters and machines come from, separated by commas: {', '.join(INVENTORIES)}; "
-        "the first by default.",
-    ),
-    click.option("--leader-elect", type=bool, help="Whether replicas elect a leader."),
-    click.option("--health-bind-address", help="host:port of /healthz, /livez and /readyz."),
-    click.option("--metrics-bind-address", help='host:port of /metrics; "0" serves none.'),
-    click.option(
-        "--metrics-secure",
-        type=bool,
-        help="Whether /metrics is served over HTTPS, only to whom the API server authenticates and allows it.",
-    ),
-    click.option(
-        "--metrics-cert-dir", help="Folder of its tls.crt and tls.key; without it, the certificate is self-signed."
-    ),
-    click.option(
-        "--webhook-bind-address", help='host:port of the bootstrap-config webhook, over TLS; "0" serves none.'
-    ),
-    click.option("--webhook-cert-dir", help="Folder of its tls.crt and tls.key; read again when they change."),
-    click.option(
-        "--webhook-client-ca-file",
-        help="CAs in PEM of API servers' client certificates; without it, anybody who reaches the webhook may ask.",
-    ),
-    click.option(
-        "--webhook-allowed-cidrs",
-        help="Networks of API servers, separated by commas; the webhook closes connections from others at once.",
-    ),
-    click.option(
-        "--allowed-addresses",
-        help="Networks, separated by commas, that kubeconfigs of workload clusters may lead to although they are "
-        "loopback, link-local, a cloud's own or of the controller's pod.",
-    ),
-    click.option("--clusters-per-namespace", type=int, help="Clusters of one namespace that are served; more wait."),
-    click.option("--workers", type=int, help="Requests that are worked on at the same time."),
-    click.option("--certificate-lifetime", help="Of certificates where the policy names none, such as 336h."),
-    click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged."),
-    click.option("--log-format", type=click.Choice(LOG_FORMATS), help="How it is logged."),
-)
+_OPTIONS: Final[Mapping[str, str]] = {
+    "config": "Component configuration file.",
+    "kubeconfig": "Kubeconfig of the management cluster; without it, the pod's service account.",
+    "namespace": "Namespace of the controller's own Lease and Secret.",
+    "watch-namespace": "The only namespace whose Clusters are served.",
+    "watch-filter": "Serve only Clusters whose label cluster.x-k8s.io/watch-filter has this value; without it, only "
+    "those that lack the label.",
+    "controllers": '"*", "name" and "-name", separated by commas; a name wins over "*"; of several entries for one '
+    f'name, the first. "*" does not mean {" and ".join(OFF_BY_DEFAULT)}.',
+    "inventory": f"Where clusters and machines come from, separated by commas: {', '.join(INVENTORIES)}; the first by "
+    "default.",
+    "leader-elect": "Whether replicas elect a leader.",
+    "health-bind-address": "host:port of /healthz, /livez and /readyz.",
+    "metrics-bind-address": 'host:port of /metrics; "0" serves none.',
+    "metrics-secure": "Whether /metrics is served over HTTPS, only to whom the API server authenticates and allows it.",
+    "metrics-cert-dir": "Folder of its tls.crt and tls.key; without it, the certificate is self-signed.",
+    "webhook-bind-address": 'host:port of the bootstrap-config webhook, over TLS; "0" serves none.',
+    "webhook-cert-dir": "Folder of its tls.crt and tls.key; read again when they change.",
+    "webhook-client-ca-file": "CAs in PEM of API servers' client certificates; without it, anybody who reaches the "
+    "webhook may ask.",
+    "webhook-allowed-cidrs": "Networks of API servers, separated by commas; the webhook closes connections from others "
+    "at once.",
+    "allowed-addresses": "Networks, separated by commas, that kubeconfigs of workload clusters may lead to although "
+    "they are loopback, link-local, a cloud's own or of the controller's pod.",
+    "workers": "Requests that are worked on at the same time.",
+    "certificate-lifetime": "Of certificates where the policy names none, such as 336h.",
+    "log-level": "What is logged.",
+    "log-format": "How it is logged.",
+}
 """What an operator turns daily; the configuration file holds every setting. A flag beats the file."""
+_TYPES: Final[Mapping[str, click.ParamType | type]] = {
+    "config": click.Path(path_type=Path),
+    "leader-elect": bool,
+    "metrics-secure": bool,
+    "workers": int,
+    "log-level": click.Choice(LOG_LEVELS),
+    "log-format": click.Choice(LOG_FORMATS),
+}
+"""Of options that are no text."""
 
 
 def _with_options(command: Callable[..., int]) -> Callable[..., int]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
+    for name, text in reversed(_OPTIONS.items()):
+        command = click.option(f"--{name}", type=_TYPES.get(name), help=text)(command)
     return command
 
 
