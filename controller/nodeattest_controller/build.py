@@ -87,10 +87,23 @@ def build_manager(
     ``may_act``: whether this replica may now. ``still_leads``: whether, by the Lease, nobody else has led up to now.
     """
     changes = ChangeBus()
-    management = _management_cache(settings, client, changes)
+    management = ManagementCache(
+        client,
+        namespace=settings.watch_namespace,
+        on_change=changes.cluster_changed,
+        inventory=settings.inventory,
+        on_policies=changes.policies_changed,
+        now=_now,
+    )
     client.may_send = may_act
     log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
-    marks = _cluster_marks(settings, management, events)
+    marks = ClusterMarks(
+        management,
+        controller=f"{settings.namespace}/{settings.instance}",
+        watch_filter=settings.watch_filter,
+        events=events,
+        now=_now,
+    )
     guard = ClusterGuard(management, may_act, marks)
     shared = _Shared(
         settings=settings,
@@ -105,7 +118,8 @@ def build_manager(
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     in_clusters, global_ones = _controllers(shared, verifiers)
-    kubeconfigs = _kubeconfig_status(shared)
+    queue_metrics = metrics.queues.named("kubeconfig-status")
+    kubeconfigs = KubeconfigStatus(management, guard=guard, events=events, now=_now, queue_metrics=queue_metrics)
     clusters = ClusterManager(
         management,
         in_clusters,
@@ -122,28 +136,7 @@ def build_manager(
         management=management,
         clusters=clusters,
         controllers={**global_ones, "kubeconfig-status": kubeconfigs.run},
-        closers=(verifiers.aclose, shared.events.drain),
-    )
-
-
-def _management_cache(settings: Settings, client: ApiClient, changes: ChangeBus) -> ManagementCache:
-    return ManagementCache(
-        client,
-        namespace=settings.watch_namespace,
-        on_change=changes.cluster_changed,
-        inventory=settings.inventory,
-        on_policies=changes.policies_changed,
-        now=_now,
-    )
-
-
-def _cluster_marks(settings: Settings, management: ManagementCache, events: EventRecorder) -> ClusterMarks:
-    return ClusterMarks(
-        management,
-        controller=f"{settings.namespace}/{settings.instance}",
-        watch_filter=settings.watch_filter,
-        events=events,
-        now=_now,
+        closers=(verifiers.aclose, events.drain),
     )
 
 
@@ -152,37 +145,36 @@ def _controllers(
 ) -> tuple[Sequence[ClusterController], Mapping[str, Callable[[], Awaitable[None]]]]:
     """Build the controllers of each cluster, and those that run once."""
     settings, events, metrics = shared.settings, shared.events, shared.metrics
-    management, guard = shared.management, shared.guard
-    auto_approval = (
-        [AutoApprovalController(management, guard=guard, events=events, metrics=metrics, now=_now)]
-        if settings.enabled("hardening")
-        else []
-    )
-    deps = NodeAttestedDeps(management=management, guard=guard, metrics=metrics, now=_now, clock=time.monotonic)
-    node_attested = [NodeAttestedController(deps, events=events)] if settings.enabled("standing") else []
-    in_clusters: list[ClusterController] = [*auto_approval, *node_attested]
-    everywhere: dict[str, Callable[[], Awaitable[None]]] = {}
-    keys = ChallengeKeys(
-        management.client,
-        namespace=settings.namespace,
-        rotate_after=timedelta(seconds=settings.challenge_key_rotation),
-        now=_now,
-    )
-    everywhere["challenge-keys"] = keys.run
-    if _purposes(settings):
-        csr = _csr_controller(shared, keys, verifiers, observers=(*auto_approval, *node_attested))
+    management, guard, configs = shared.management, shared.guard, shared.configs
+    in_clusters: list[ClusterController] = []
+    observers: list[CSRObserver] = []
+    if settings.enabled("hardening"):
+        auto_approval = AutoApprovalController(management, guard=guard, events=events, metrics=metrics, now=_now)
+        in_clusters.append(auto_approval)
+        observers.append(auto_approval)
+    if settings.enabled("standing"):
+        deps = NodeAttestedDeps(management=management, guard=guard, metrics=metrics, now=_now, clock=time.monotonic)
+        node_attested = NodeAttestedController(deps, events=events)
+        in_clusters.append(node_attested)
+        observers.append(node_attested)
+    rotation = timedelta(seconds=settings.challenge_key_rotation)
+    keys = ChallengeKeys(management.client, namespace=settings.namespace, rotate_after=rotation, now=_now)
+    everywhere: dict[str, Callable[[], Awaitable[None]]] = {"challenge-keys": keys.run}
+    purposes = frozenset(purpose for purpose, controller in _PURPOSES.items() if settings.enabled(controller))
+    if purposes:
+        csr = _csr_controller(shared, keys, verifiers, observers=observers, purposes=purposes)
         in_clusters.insert(0, csr)
         everywhere["csr"] = csr.run
         everywhere["policy-status"] = _policy_status(shared).run
     if settings.enabled("attestation"):
         everywhere["signer-names"] = _signer_names(shared).run
-        in_clusters.append(challenge_secret_controller(management, configs=shared.configs, guard=guard, events=events))
+        in_clusters.append(challenge_secret_controller(management, configs=configs, guard=guard, events=events))
     pair = enabled_controllers(settings)
     if pair:
         in_clusters.append(TokenPairController(management, pair, events=events, metrics=metrics))
     if settings.enabled("bootstrap-token"):
         tokens = bootstrap_token_controller(
-            management, configs=shared.configs, guard=guard, events=events, metrics=metrics, now=_now
+            management, configs=configs, guard=guard, events=events, metrics=metrics, now=_now
         )
         in_clusters.append(tokens)
     targets = publish_targets(settings)
@@ -192,7 +184,12 @@ def _controllers(
 
 
 def _csr_controller(
-    shared: _Shared, keys: ChallengeKeys, verifiers: VerifierRegistry, *, observers: Sequence[CSRObserver]
+    shared: _Shared,
+    keys: ChallengeKeys,
+    verifiers: VerifierRegistry,
+    *,
+    observers: Sequence[CSRObserver],
+    purposes: frozenset[Purpose],
 ) -> CSRController:
     settings, events, metrics, management = shared.settings, shared.events, shared.metrics, shared.management
     verifications, configs = VerificationRunner(settings.verification_timeout), shared.configs
@@ -226,7 +223,7 @@ def _csr_controller(
             clock=time.monotonic,
         ),
         kubelet_serving=KubeletServingEvaluator(management, facts_of=facts_of, events=events, metrics=metrics),
-        purposes=_purposes(settings),
+        purposes=purposes,
         events=events,
         metrics=metrics,
         observers=observers,
@@ -263,16 +260,6 @@ def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
     return reconciler
 
 
-def _kubeconfig_status(shared: _Shared) -> KubeconfigStatus:
-    return KubeconfigStatus(
-        shared.management,
-        guard=shared.guard,
-        events=shared.events,
-        now=_now,
-        queue_metrics=shared.metrics.queues.named("kubeconfig-status"),
-    )
-
-
 def _signer_names(shared: _Shared) -> SignerNamesReconciler:
     reconciler = SignerNamesReconciler(
         shared.management,
@@ -283,10 +270,6 @@ def _signer_names(shared: _Shared) -> SignerNamesReconciler:
     )
     shared.changes.subscribe_clusters(reconciler.cluster_changed)
     return reconciler
-
-
-def _purposes(settings: Settings) -> frozenset[Purpose]:
-    return frozenset(purpose for purpose, controller in _PURPOSES.items() if settings.enabled(controller))
 
 
 def _now() -> datetime:

@@ -1,9 +1,8 @@
 """The component configuration: ``NodeAttestationControllerConfiguration`` in YAML, and flags over it.
 
-Promises: what is written is what is meant or an error: unknown and repeated fields, wrong types, a wrong apiVersion
-are a ``SettingsError`` naming the file, the path and the nearest known field. A flag beats the file, the file beats
-the default; null means the default. ``load(dump(s)) == s``. Leaves ranges to ``Settings``.
-Source: Kubernetes' component configuration, strictly decoded.
+Unknown and repeated fields, wrong types and a wrong apiVersion are a ``SettingsError`` naming the file, the path and
+the nearest known field. A flag beats the file, the file beats the default; null means the default.
+``load(dump(s)) == s``. Out of scope: ranges (``Settings``).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def dump(settings: Settings) -> str:
     for name, kind in _KINDS.items():
         value: object = getattr(settings, name)
         if value is not None:
-            document[camel(name)] = _write(kind, value)
+            document[camel(name)] = _WRITERS.get(kind, lambda same: same)(value)
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
@@ -116,22 +115,15 @@ def _describe(value: object) -> str:
     return f"{str(value).lower()} (a {kinds.get(type(value), type(value).__name__)})"
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("a string")
-    return value
+def _typed(kind: type, expected: str) -> Callable[[object], object]:
+    """Make a reader that takes values of exactly one type."""
 
+    def read(value: object) -> object:
+        if type(value) is not kind:
+            raise ValueError(expected)
+        return value
 
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError("a whole number")
-    return value
+    return read
 
 
 def _duration(value: object) -> float:
@@ -144,10 +136,11 @@ def _duration(value: object) -> float:
 
 
 def _path(value: object) -> Path:
-    path = Path(_text(value))
-    if not path.is_file():
+    if not isinstance(value, str):
+        raise ValueError("a string")
+    if not Path(value).is_file():
         raise ValueError("a file that exists")
-    return path
+    return Path(value)
 
 
 def _strings(value: object) -> tuple[str, ...]:
@@ -156,11 +149,10 @@ def _strings(value: object) -> tuple[str, ...]:
     return tuple(cast("list[str]", value))
 
 
-def _platforms(value: object) -> Mapping[str, Mapping[str, JsonValue]]:
-    sections = cast("dict[object, object]", value) if isinstance(value, dict) else {None: None}
-    if not all(isinstance(name, str) and isinstance(section, dict) for name, section in sections.items()):
+def _platforms(value: object) -> JsonValue:
+    if not isinstance(value, dict) or not all(isinstance(section, dict) for section in value.values()):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] - any value
         raise ValueError("a mapping from providers to their platforms' settings")
-    return cast("Mapping[str, Mapping[str, JsonValue]]", _plain(sections))
+    return _plain(cast("dict[object, object]", value))
 
 
 def _plain(value: object) -> JsonValue:
@@ -179,28 +171,21 @@ def _plain(value: object) -> JsonValue:
 
 
 _READERS: Final[dict[str, Callable[[object], object]]] = {
-    "str": _text,
-    "str | None": _text,
-    "bool": _boolean,
-    "int": _integer,
+    "str": _typed(str, "a string"),
+    "str | None": _typed(str, "a string"),
+    "bool": _typed(bool, "true or false"),
+    "int": _typed(int, "a whole number"),
     "float": _duration,
     "Path | None": _path,
     "tuple[str, ...]": _strings,
     "Mapping[str, Mapping[str, JsonValue]]": _platforms,
 }
 """By the annotation of the field: a field of a new type needs a reader here before it can be read."""
-
-
-def _write(kind: str, value: object) -> object:
-    match kind:
-        case "float":
-            return format_seconds(cast("float", value))
-        case "Path | None":
-            return str(value)
-        case "tuple[str, ...]":
-            return list(cast("tuple[str, ...]", value))
-        case _:
-            return value
+_WRITERS: Final[dict[str, Callable[[object], object]]] = {
+    "float": lambda value: format_seconds(cast("float", value)),
+    "Path | None": str,
+    "tuple[str, ...]": lambda value: list(cast("tuple[str, ...]", value)),
+}
 
 
 _KINDS: Final[dict[str, str]] = {field.name: str(field.type) for field in fields(Settings) if field.name != "identity"}
