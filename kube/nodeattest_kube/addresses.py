@@ -16,12 +16,12 @@ know networks in NO_PROXY, which clusters need. Source: golang.org/x/net/http/ht
 from __future__ import annotations
 
 import ipaddress
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
-from urllib.request import proxy_bypass_environment
 
 from nodeattest_kube.errors import KubeconfigError
 
@@ -142,7 +142,8 @@ def environment_proxy(server: str, environment: Mapping[str, str]) -> str | None
     networks = [entry.strip() for entry in exempt.split(",")]
     if host == "localhost" or _is_loopback(host) or any(_in_network(host, each) for each in networks):
         return None
-    if proxy_bypass_environment(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", {"no": exempt}):
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if urllib.request.proxy_bypass_environment(authority, {"no": exempt}):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - typeshed lacks it
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
