@@ -6,15 +6,13 @@ its library for Go: prometheus_client has that for gauges only, and a gauge's na
 /healthz, /livez, /readyz and /metrics over plain HTTP, for probes and Prometheus.
 
 Liveness says only that the event loop runs: a program that waits for an API server must not be killed for it. Readiness
-lists every check by name. Only GET and HEAD are answered, bodies are not read. Above ``_CONNECTIONS`` the oldest
-connection is closed, so that idle connections neither block a probe nor use up file descriptors.
+lists every check by name. Only GET and HEAD are answered, bodies are not read.
 Leaves to others: the checks; who may connect (bind address, network policy): nothing here is secret.
 Source: kube-apiserver's ``staging/src/k8s.io/apiserver/pkg/server/healthz``.
 """
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -28,8 +26,9 @@ from prometheus_client.registry import Collector
 
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import COMMIT, of_checkout
-from nodeattest_serving.bounded_server import BindAddress, cannot_listen
-from nodeattest_serving.http_server import quiet_log
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
+from nodeattest_serving.listener import Listener
+from nodeattest_serving.replies import Reply
 
 
 class CounterFunc(Collector):
@@ -67,14 +66,11 @@ def _commit() -> str:
     return COMMIT or of_checkout()
 
 
-_KEEPALIVE: Final = 15.0
-"""Seconds an idle connection is kept; probes come every 10."""
-_SHUTDOWN: Final = 1.0
-"""Seconds for requests in progress at shutdown."""
-_CONNECTIONS: Final = 64
-"""At the same time; probes and Prometheus have one or two."""
-_BACKLOG: Final = 64
-_HEADERS: Final = {"Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
+_LIMITS: Final = ConnectionLimits(
+    connections=64, connections_of_client=64, replaces_oldest=True, connection_seconds=3600.0, idle_seconds=15.0
+)
+"""Probes come every 10 s; probes and Prometheus have one or two connections."""
+_TEXT: Final = "text/plain; charset=utf-8"
 _EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of Prometheus' text format."""
 _METHODS: Final = frozenset({"GET", "HEAD"})
@@ -92,55 +88,19 @@ class MetricsSource(Protocol):
         ...
 
 
-class _BoundedHttpServer(web.Server):
-    """A server with a limit of connections, which closes the oldest one itself."""
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Accept a connection; above the limit, abort the oldest one."""
-        super().connection_made(handler, transport)
-        held = [each.transport for each in self.connections if each.transport and not each.transport.is_closing()]
-        if len(held) > _CONNECTIONS:
-            held[0].abort()
-
-
-class _PlainServer(ABC):
+class _PlainServer(Listener, ABC):
     """One address with plain HTTP for reading."""
 
     def __init__(self, address: BindAddress) -> None:
-        self.port = 0
-        """Where it listens; the chosen one where 0 was asked for."""
-        self._address = address
-        self._runner: web.ServerRunner | None = None
+        super().__init__(self._reply, address, None, _LIMITS)
 
-    async def start(self) -> None:
-        """Listen; raises ``SettingsError`` when the address cannot be had."""
-        quiet = quiet_log()
-        server = _BoundedHttpServer(
-            self._handle, keepalive_timeout=_KEEPALIVE, access_log=quiet, logger=quiet, lingering_time=0.0
-        )
-        runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self._address.host or None, self._address.port, backlog=_BACKLOG).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise cannot_listen(self._address, error) from None
-        self._runner = runner
-        self.port = int(runner.addresses[0][1])
-
-    async def stop(self) -> None:
-        """Stop listening and close every connection; may be called twice."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
-
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _reply(self, request: web.BaseRequest, _client: str) -> Reply:
         if request.method not in _METHODS:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered")
-        return self._answer(request) or _text(HTTPStatus.NOT_FOUND, "not found")
+        return self._read(request) or _text(HTTPStatus.NOT_FOUND, "not found")
 
     @abstractmethod
-    def _answer(self, request: web.BaseRequest) -> web.Response | None:
+    def _read(self, request: web.BaseRequest) -> Reply | None:
         """Answer GET or HEAD of a path; None for a path that is not served."""
 
 
@@ -151,7 +111,7 @@ class MetricsServer(_PlainServer):
         super().__init__(address)
         self._metrics = metrics
 
-    def _answer(self, request: web.BaseRequest) -> web.Response | None:
+    def _read(self, request: web.BaseRequest) -> Reply | None:
         return _exposition(self._metrics) if request.path == "/metrics" else None
 
 
@@ -166,7 +126,7 @@ class HealthServer(_PlainServer):
         self._checks = dict(checks)
         self._metrics = metrics
 
-    def _answer(self, request: web.BaseRequest) -> web.Response | None:
+    def _read(self, request: web.BaseRequest) -> Reply | None:
         if request.path == "/metrics" and self._metrics is not None:
             return _exposition(self._metrics)
         name, _, only = request.path.removeprefix("/").partition("/")
@@ -179,7 +139,7 @@ class HealthServer(_PlainServer):
         return _report(name, results, verbose="verbose" in request.query)
 
 
-def _report(name: str, results: Mapping[str, str | None], *, verbose: bool) -> web.Response:
+def _report(name: str, results: Mapping[str, str | None], *, verbose: bool) -> Reply:
     passed = all(reason is None for reason in results.values())
     if passed and not verbose:
         return _text(HTTPStatus.OK, "ok")
@@ -201,9 +161,9 @@ def _run(check: HealthCheck) -> str | None:
         return f"the check itself failed with {type(error).__name__}"
 
 
-def _exposition(metrics: MetricsSource) -> web.Response:
-    return web.Response(body=metrics.render(), headers={**_HEADERS, "Content-Type": _EXPOSITION})
+def _exposition(metrics: MetricsSource) -> Reply:
+    return Reply(status=HTTPStatus.OK, body=metrics.render(), headers={"Content-Type": _EXPOSITION})
 
 
-def _text(status: HTTPStatus, text: str) -> web.Response:
-    return web.Response(status=status, text=text, headers=_HEADERS)
+def _text(status: HTTPStatus, text: str) -> Reply:
+    return Reply(status=status, body=text.encode(), headers={"Content-Type": _TEXT})

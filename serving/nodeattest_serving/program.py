@@ -10,11 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from nodeattest_serving.health import HealthServer, export_build_info
+from nodeattest_serving.http_server import HttpListener
 
 _log = logging.getLogger(__name__)
 
@@ -40,25 +40,8 @@ class ProgramMetrics:
         return generate_latest(self.registry)
 
 
-class Startable(Protocol):
-    """A listener."""
-
-    async def start(self) -> None:
-        """Listen; raises ``SettingsError``."""
-        ...
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        ...
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        ...
-
-
 async def run_server(
-    server: Startable,
+    server: HttpListener,
     health: HealthServer | None,
     tasks: Iterable[Callable[[], Awaitable[None]]],
     started: Callable[[Ports], None],
