@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
 import pytest
-from needs import not_possible
 from polling import until
 
-from nodeattest_kube.client import ApiClient, collection_path, core_path, object_path
-from nodeattest_kube.elector import LeaseElector
+from nodeattest_kube.client import ApiClient, core_path
 from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unauthorized, Unreachable
-from nodeattest_kube.list_watch import OBJECT
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
@@ -67,13 +64,6 @@ async def test_an_objects_life_with_every_verb(admin: ApiClient) -> None:
         await admin.get(maps("life"))
 
 
-async def test_an_invalid_object_is_invalid(admin: ApiClient, control_plane_kind: str) -> None:
-    if control_plane_kind == "sandbox":
-        not_possible("the sandbox checks no names")
-    with pytest.raises(Invalid):
-        await admin.create(maps(), config_map("Not A Name"))
-
-
 async def test_wrong_tokens_are_unauthorized_and_others_forbidden(plane: ControlPlane) -> None:
     async with ApiClient.from_kubeconfig_file(plane.token_kubeconfig()) as nobody:
         with pytest.raises(Forbidden):
@@ -81,56 +71,6 @@ async def test_wrong_tokens_are_unauthorized_and_others_forbidden(plane: Control
     async with ApiClient.from_kubeconfig_file(plane.token_kubeconfig("wrong-token")) as liar:
         with pytest.raises(Unauthorized):
             await liar.get(maps())
-
-
-async def test_a_paged_list_is_whole(admin: ApiClient) -> None:
-    for number in range(5):
-        await admin.create(maps(), config_map(f"page-{number}"))
-    pages = [page async for page in admin.pages(maps(), {"labelSelector": "room=kube"}, limit=2)]
-    names = [text(item, "metadata", "name") for page in pages for item in _items(page)]
-    assert [name for name in names if name.startswith("page-")] == [f"page-{number}" for number in range(5)]
-    assert len(pages) >= 3
-    assert len({text(page, "metadata", "resourceVersion") for page in pages}) == 1
-
-
-async def test_an_object_whose_texts_are_full_of_commas_is_read_as_any_other(admin: ApiClient) -> None:
-    """What is passed over for its values is in test_kube_large: no ConfigMap has room for so many."""
-    await admin.create(maps(), config_map("many-b", commas="," * OBJECT.values))
-    for name in ("many-a", "many-c"):
-        await admin.create(maps(), config_map(name))
-    pages = [page async for page in admin.pages(maps(), limit=1)]
-    names = [text(item, "metadata", "name") for page in pages for item in _items(page)]
-    assert all(f"many-{each}" in names for each in "abc")
-    reflector = Reflector(admin, maps(), on_change=lambda _key, _item: None, query={"labelSelector": "room=kube"})
-    running = asyncio.create_task(reflector.run())
-    try:
-        assert await reflector.wait_synced(30)
-        assert reflector.get("default/many-b") is not None
-        assert reflector.passed_over == 0
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-async def test_a_name_with_a_backslash_can_be_asked_for(admin: ApiClient, control_plane_kind: str) -> None:
-    if control_plane_kind == "sandbox":
-        not_possible("what names are taken is the real server's to say")
-    role: JsonObject = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": "back\\slash"},
-    }
-    group = ("rbac.authorization.k8s.io", "v1", "clusterroles")
-    await admin.create(collection_path(*group), role)
-    found = await admin.get(object_path(*group, "back\\slash"))
-    assert text(found, "metadata", "name") == "back\\slash"
-    await admin.delete(object_path(*group, "back\\slash"))
-
-
-def _items(page: JsonObject) -> list[JsonObject]:
-    items = page["items"]
-    assert isinstance(items, list)
-    return [item for item in items if isinstance(item, dict)]
 
 
 async def write(plane: ControlPlane, number: str) -> None:
@@ -188,37 +128,3 @@ async def test_a_frozen_server_is_unreachable_in_time(plane: ControlPlane) -> No
         finally:
             plane.resume()
         await client.get(maps())
-
-
-async def test_one_of_two_candidates_leads_and_the_other_follows(plane: ControlPlane) -> None:
-    async def lead() -> None:
-        await asyncio.Event().wait()
-
-    def elector(client: ApiClient, identity: str) -> LeaseElector:
-        return LeaseElector(
-            client,
-            namespace="kube-system",
-            name="kube-room",
-            identity=identity,
-            lease_duration=90.0,
-            renew_deadline=60.0,
-            retry_period=3.0,  # as long as a release may take
-        )
-
-    async with (
-        ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as one,
-        ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as two,
-    ):
-        first, second = elector(one, "one"), elector(two, "two")
-        leading = asyncio.create_task(first.run(lead))
-        await until(lambda: first.is_leader)
-        following = asyncio.create_task(second.run(lead))
-        await until(lambda: second.leader == "one")
-        assert not second.is_leader
-        leading.cancel()
-        await until(lambda: second.is_leader)
-        assert not first.is_leader
-        following.cancel()
-        await asyncio.gather(leading, following, return_exceptions=True)
-        released = await one.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-room")
-        assert text(released, "spec", "holderIdentity") == ""

@@ -210,26 +210,6 @@ async def test_the_deadline_counts_from_the_beginning_of_the_last_renewal() -> N
 
 
 @virtually
-async def test_a_short_outage_does_not_end_a_term() -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
-    task = candidate.start()
-    for outage in (Unreachable("down"), ApiError(500, "InternalError", "etcdserver: leader changed")):
-        await advance(20)
-        leases.trouble = outage
-        await advance(5)
-        leases.trouble = None
-    await advance(20)
-    leases.hung = True
-    await advance(3)
-    leases.hung = False
-    await advance(30)
-    assert not task.done()
-    assert candidate.elector.is_leader
-    await stop(task)
-
-
-@virtually
 async def test_a_renewal_whose_answer_was_lost_is_found_out() -> None:
     leases = Leases()
     candidate = Candidate(leases, "one")
@@ -295,19 +275,6 @@ async def test_a_stop_amid_a_renewal_releases_all_the_same() -> None:
 
 
 @virtually
-async def test_a_bug_in_the_work_comes_out_and_releases() -> None:
-    leases = Leases()
-
-    async def broken() -> None:
-        await advance(1)
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await Candidate(leases, "one").elector.run(broken)
-    assert leases.history[-1][1] == ""
-
-
-@virtually
 async def test_work_that_swallows_its_cancellation_still_loses_the_lease() -> None:
     leases = Leases()
     candidate = Candidate(leases, "one")
@@ -364,57 +331,6 @@ async def test_at_no_time_do_two_lead_through_random_outages() -> None:
     terms = sorted(term for candidate in candidates for term in candidate.terms)
     assert len(terms) >= 4
     assert all(ended <= begun for (_begun, ended), (begun, _ended) in pairwise(terms))
-
-
-class OtherWritesFirst(Leases):
-    """Before each write of ours, somebody else writes."""
-
-    def __init__(self, *, takes: bool) -> None:
-        super().__init__()
-        self._takes = takes
-
-    async def replace(self, path: str, body: JsonObject) -> JsonObject:
-        assert self.lease is not None
-        other = deepcopy(self.lease)
-        spec = other["spec"]
-        assert isinstance(spec, dict)
-        spec["renewTime"] = f"at {now()}"
-        if self._takes:
-            spec |= {"holderIdentity": "other", "leaseTransitions": 1}
-        await self._store(other)
-        return await super().replace(path, body)
-
-
-@pytest.mark.parametrize(("takes", "lost"), [(False, "was not renewed"), (True, "is held by other")])
-@virtually
-async def test_a_renewal_that_somebody_else_wrote_is_none_of_ours(*, takes: bool, lost: str) -> None:
-    candidate = Candidate(OtherWritesFirst(takes=takes), "one")
-    task = candidate.start()
-    await advance(60)
-    assert not candidate.elector.is_leader
-    with pytest.raises(LostLease, match=lost):
-        await task
-
-
-@pytest.mark.parametrize("way", ["gone", "nobody's"])
-@virtually
-async def test_a_lease_is_not_taken_again_once_it_is_gone_or_nobodys(way: str) -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
-    task = candidate.start()
-    await advance(9)
-    assert leases.lease is not None
-    if way == "gone":
-        leases.lease = None
-    else:
-        free = deepcopy(leases.lease)
-        assert isinstance(free["spec"], dict)
-        free["spec"]["holderIdentity"] = ""
-        await leases.replace("", free)
-    with pytest.raises(LostLease, match="nobody"):
-        await task
-    assert now() < 9 + 2 + 0.6
-    assert text(leases.lease, "spec", "holderIdentity") == ""
 
 
 @virtually

@@ -28,13 +28,6 @@ def taken(made: FairQueue[Key], count: int) -> list[Key | None]:
     return [made.take() for _ in range(count)]
 
 
-def test_without_groups_the_first_come_is_the_first_served() -> None:
-    made: FairQueue[int] = FairQueue(lambda _key: (), ())
-    for key in (3, 1, 2, 1):
-        made.add(key, 0.0)
-    assert [made.take() for _ in range(4)] == [3, 1, 2, None]
-
-
 def test_clusters_take_turns_and_so_do_the_requesters_of_each() -> None:
     made = turns()
     for key in [("a", "x", 1), ("a", "x", 2), ("a", "x", 3), ("a", "y", 1), ("b", "z", 1), ("b", "z", 2)]:
@@ -72,35 +65,6 @@ def test_a_key_beside_a_flood_is_taken_after_one_of_the_flood(flood: int) -> Non
     made.done(held[0])
     made.add(("a", "node", 1), 0.0)
     assert ("a", "node", 1) in taken(made, 2)
-
-
-def test_a_flood_of_requesters_delays_another_by_one_turn_each() -> None:
-    made = turns(per_cluster=99_999)
-    for number in range(300):
-        made.add(("a", f"thief-{number % 100}", number), 0.0)
-    made.add(("a", "node", 0), 0.0)
-    assert ("a", "node", 0) in taken(made, 101)
-
-
-def test_a_keys_groups_are_asked_when_it_comes_and_count_until_it_is_done() -> None:
-    requester = "x"
-    made: FairQueue[int] = FairQueue(lambda _key: (requester,), (1,))
-    made.add(1, 0.0)
-    requester = "y"
-    assert made.take() == 1
-    made.add(2, 0.0)
-    made.done(1)
-    requester = "x"
-    made.add(3, 0.0)
-    assert {made.take(), made.take()} == {2, 3}
-
-
-def test_the_oldest_of_all_groups_is_told() -> None:
-    made = turns()
-    assert made.oldest() is None
-    made.add(("a", "x", 1), 7.0)
-    made.add(("b", "y", 1), 5.0)
-    assert made.oldest() == 5.0
 
 
 KEYS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(0, 5)), max_size=40)
@@ -149,22 +113,3 @@ async def test_requesters_and_clusters_whose_work_hangs_delay_no_other() -> None
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-async def test_another_requesters_key_is_worked_on_within_a_few_of_a_flood() -> None:
-    queue: WorkQueue[Key] = WorkQueue(groups=groups, limits=(8, 4))
-    order: list[Key] = []
-
-    async def work(key: Key) -> None:
-        order.append(key)
-        if key == ("a", "thief", 100):
-            queue.add(("a", "node", 0))
-        await asyncio.sleep(0)
-        if len(order) == 2_001:
-            queue.shut_down()
-
-    for number in range(2_000):
-        queue.add(("a", "thief", number))
-    await asyncio.wait_for(queue.run(work, 32), 60)
-    assert len(order) == 2_001
-    assert order.index(("a", "node", 0)) - order.index(("a", "thief", 100)) <= 8

@@ -123,19 +123,6 @@ async def test_a_turn_that_nobody_waits_for_any_more_is_skipped_and_keeps_nobody
     await scheduler.cluster("a", "a/c").turn()
 
 
-@virtually
-async def test_a_piece_that_fails_ends_its_turn() -> None:
-    cluster = InputScheduler().cluster("a", "a/c")
-
-    async def fail() -> None:
-        await cluster.turn()
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        await fail()
-    await cluster.turn()
-
-
 class Gate(ClusterInput):
     """Keeps turns until they are granted, or grants and counts them."""
 
@@ -193,17 +180,6 @@ async def test_nothing_that_a_tenants_server_sends_is_parsed_before_its_turn(tmp
         grant()
         await reading
         assert gate.waiting.empty(), "one turn an answer"
-
-
-async def test_long_work_on_a_list_is_done_in_turns(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server, ApiClient.from_kubeconfig(server.kubeconfig()) as client:
-        gate = Gate()
-        client.schedule_input(gate)
-        pause = asyncio.create_task(client.pause())
-        grant = await gate.waiting.get()
-        assert not pause.done()
-        grant()
-        await pause
 
 
 async def test_a_list_without_pages_takes_a_turn_for_each_slice_and_a_page_is_no_longer_than_asked(

@@ -316,11 +316,6 @@ def test_a_client_key_that_is_costly_to_sign_with_is_refused(authority: Authorit
         parse_kubeconfig(kubeconfig(cluster, user))
 
 
-def test_an_absent_file_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(KubeconfigError, match="FileNotFoundError"):
-        ApiClient.from_kubeconfig_file(tmp_path / "absent")
-
-
 def test_in_cluster_takes_the_mounted_account(tmp_path: Path, authority: Authority) -> None:
     (tmp_path / "ca.crt").write_bytes(authority.pem)
     environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}

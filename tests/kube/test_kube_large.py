@@ -235,19 +235,6 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "nodeattest_kube.reflector"]
 
 
-async def test_a_reflector_tells_the_log_what_it_passes_over_and_never_what_is_in_it(
-    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    bad = [thing(f"{name}-bad", 5, fat="x" * PAGE.bytes) for name in "ac"]
-    collection = Collection(bad[0], thing("b", 6), bad[1], thing("d", 7))
-    follower = Follower(client)
-    assert await follower.follow(server, *[collection] * 30) == ["b", "d"]
-    assert follower.reflector.passed_over == 2
-    assert logged(caplog) == [
-        f"passed over an object of {server.url}/api/v1/things: it is larger than an answer may be (1 in all)"
-    ]
-
-
 async def test_a_reflector_that_fails_says_so_once_a_minute_in_its_own_words(
     server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -287,21 +274,6 @@ async def test_what_is_left_out_is_known_by_namespace_and_listed_again_in_a_whil
     await follower.follow(server, streams(), answers(listing(5, red)), streams(), waits=2)
     assert follower.reflector.left_out == 1
     assert not follower.reflector.lacks_any_of("blue")
-
-
-async def test_an_object_that_grew_too_heavy_is_dropped_and_one_that_goes_makes_room(
-    server: Server, client: ApiClient
-) -> None:
-    heavy = thing("a", 3, fat="x" * 1000)
-    follower = Follower(client, max_bytes=100_000)
-    changes = streams(event("ADDED", thing("a", 2)), event("MODIFIED", heavy), event("MODIFIED", heavy))
-    assert await follower.follow(server, answers(listing(1)), changes) == []
-    assert follower.told == [("a", True), ("a", False)]
-    turnover = [
-        line for n in range(3, 600, 2) for line in (event("ADDED", thing("b", n)), event("DELETED", thing("b", n)))
-    ]
-    await follower.follow(server, streams(*turnover))
-    assert follower.told[2:] == [("b", True), ("b", False)] * 299
 
 
 async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(

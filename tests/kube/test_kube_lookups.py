@@ -7,16 +7,12 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from polling import until
-from scripted import answers, serving, thing
 
-from nodeattest_kube.client import ApiClient
 from nodeattest_kube.store import PER_TENANT, Lookups
-from nodeattest_parsing.values import JsonObject
 
 
 class Resolver:
@@ -71,15 +67,3 @@ async def test_a_lookup_that_nobody_waits_for_counts_until_it_ends(resolver: Res
     lookups.close()
     with pytest.raises(OSError, match="no more"):
         await lookups.find("a", "honest.example", 443)
-
-
-async def test_a_client_looks_its_server_up_with_its_tenants_resolver(tmp_path: Path, resolver: Resolver) -> None:
-    lookups = Lookups(resolver.getaddrinfo)
-    async with serving(tmp_path, "api.honest.example") as server:
-        server.script = [answers(thing("a", 1))]
-        named: JsonObject = {"server": server.url.replace("127.0.0.1", "api.honest.example")}
-        async with ApiClient.from_kubeconfig(server.kubeconfig(named)) as client:
-            client.use_resolver(lookups.of("a"))
-            await client.get("/api/v1/things/a")
-    lookups.close()
-    assert resolver.asked == {"api.honest.example": 1}

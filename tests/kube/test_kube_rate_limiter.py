@@ -26,21 +26,6 @@ def test_a_burst_passes_at_once_and_then_so_much_a_second() -> None:
     assert [buckets.take("a") for _ in range(4)] == [True, True, True, False]
 
 
-def test_looking_for_a_token_takes_none() -> None:
-    clock = Clock()
-    buckets = RateLimiter(burst=1, per_second=2.0, clock=clock)
-    assert [buckets.has_token("a"), buckets.has_token("a"), buckets.take("a")] == [True, True, True]
-    assert not buckets.has_token("a")
-    assert buckets.has_token("b")
-    clock.now += 0.5
-    assert buckets.has_token("a")
-
-
-def test_one_keys_use_is_none_of_anothers() -> None:
-    buckets = RateLimiter(burst=1, per_second=1.0, clock=Clock())
-    assert [buckets.take(key) for key in ("a", "a", "b")] == [True, False, True]
-
-
 def test_who_waits_has_a_turn_of_its_own_in_the_order_of_asking() -> None:
     clock = Clock()
     buckets = RateLimiter(burst=2, per_second=4.0, clock=clock)

@@ -117,26 +117,6 @@ async def test_list_then_watch_from_its_version_with_bookmarks(server: Server, r
     assert rig.waits == []  # A watch that lasted is resumed at once.
 
 
-async def test_items_of_a_list_get_the_kind_that_events_have(server: Server, rig: Rig) -> None:
-    item = thing("a", 1)
-    del item["kind"], item["apiVersion"]
-    server.script = [answers(listing(1, item)), HELD]
-    async with rig.running():
-        await rig.reflector.wait_synced(5)
-    assert rig.reflector.get("a") == thing("a", 1)
-
-
-async def test_a_version_already_seen_is_told_once(server: Server, rig: Rig) -> None:
-    server.script = [
-        answers(listing(5, thing("a", 3))),
-        streams(event("ADDED", thing("a", 3)), event("MODIFIED", thing("a", 6)), event("MODIFIED", thing("a", 6))),
-        HELD,
-    ]
-    async with rig.running():
-        await rig.until(lambda: len(server.requests) == 3)
-    assert rig.told == [("a", "3"), ("a", "6")]
-
-
 @pytest.mark.parametrize(
     "gone",
     [refuses(410, "Expired"), streams(event("ERROR", status_object(410, "Expired", "too old resource version")))],
@@ -155,20 +135,6 @@ async def test_410_lists_again_and_tells_only_the_difference(server: Server, rig
     assert rig.told == [("a", "1"), ("b", "2"), ("c", "3"), ("c", None), ("b", "8")]
     assert versions(server) == ["list:500", "5", "list:500", "9"]
     assert rig.waits == [0.8]
-
-
-async def test_a_list_that_expires_between_pages_is_read_without_pages(server: Server, rig: Rig) -> None:
-    server.script = [
-        answers(listing(5, thing("a", 1), continues="t")),
-        refuses(410, "Expired"),
-        answers(listing(7, thing("b", 2))),
-        HELD,
-    ]
-    async with rig.running():
-        await rig.reflector.wait_synced(5)
-        await rig.until(lambda: len(server.requests) == 4)
-    assert versions(server) == ["list:500", "list:500", "list:all", "7"]
-    assert rig.told == [("b", "2")]  # Half a list never reaches the cache.
 
 
 @pytest.mark.parametrize(
@@ -288,13 +254,6 @@ async def test_a_version_that_the_server_keeps_refusing_is_given_up(server: Serv
     async with rig.running():
         await rig.until(lambda: len(server.requests) == 8)
     assert versions(server) == ["list:500", *["900"] * 5, "list:500", "7"]
-
-
-async def test_an_overloaded_server_is_not_asked_to_list_again(server: Server, rig: Rig) -> None:
-    server.script = [EMPTY, *[refuses(429, "TooManyRequests")] * 12, HELD]
-    async with rig.running():
-        await rig.until(lambda: len(server.requests) == 14)
-    assert versions(server) == ["list:500", *["1"] * 13]
 
 
 async def test_a_server_cannot_fill_the_cache_without_end(server: Server, client: ApiClient) -> None:

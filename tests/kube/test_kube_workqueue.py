@@ -60,21 +60,6 @@ async def test_a_key_added_while_worked_on_is_worked_on_once_more_and_never_by_t
 
 
 @virtually
-async def test_different_keys_are_worked_on_at_once() -> None:
-    ended: list[float] = []
-    made = queue()
-    for key in "abcd":
-        made.add(key)
-
-    async def worker(_key: str) -> None:
-        await advance(5)
-        ended.append(now())
-
-    await drive(made, worker, workers=2)
-    assert ended == [5, 5, 10, 10]
-
-
-@virtually
 async def test_the_earliest_of_several_delays_counts() -> None:
     done: list[float] = []
     made = queue()
@@ -176,45 +161,6 @@ async def test_shut_down_finishes_what_is_worked_on_and_drops_what_waits() -> No
     made.add_after("d", 1)
     assert (made.depth, made.delayed, made.in_flight) == (0, 0, 0)
     assert done == [("a", 5)]
-
-
-@virtually
-async def test_the_oldest_wait_is_told() -> None:
-    made = queue()
-    assert made.oldest == 0
-    made.add("a")
-    await advance(7)
-    made.add("b")
-    assert made.oldest == 7
-
-
-@virtually
-async def test_pending_is_what_waits_is_worked_on_or_becomes_due_in_time() -> None:
-    made = queue()
-    made.add("a")
-    made.add_after("b", 5)
-    made.add_after("c", 60)
-    assert (made.pending(0), made.pending(5), made.pending(60)) == (1, 2, 3)
-
-
-@virtually
-async def test_cancelling_run_cancels_the_workers() -> None:
-    cancelled: list[str] = []
-    made = queue()
-    made.add("a")
-
-    async def worker(key: str) -> None:
-        try:
-            await advance(100)
-        except asyncio.CancelledError:
-            cancelled.append(key)
-            raise
-
-    task = asyncio.create_task(made.run(worker, 2))
-    await advance(1)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert cancelled == ["a"]
 
 
 @given(

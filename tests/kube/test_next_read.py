@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from virtual import advance, now, virtually
 
 from nodeattest_kube.elector import NextRead
@@ -52,17 +51,3 @@ async def test_who_gives_up_takes_nothing_from_the_others() -> None:
     third.cancel()
     assert await second == 0
     assert await reads.read() == 2  # the third one's had begun
-
-
-@virtually
-async def test_an_error_is_of_those_who_asked_and_of_nobody_later() -> None:
-    slow = Slow()
-    slow.trouble = ValueError("broken")
-    reads = NextRead(slow.read)
-    answers = await asyncio.gather(reads.read(), reads.read(), return_exceptions=True)
-    assert [str(answer) for answer in answers] == ["broken", "broken"]
-    slow.trouble = None
-    assert await reads.read() == 1
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(reads.read(), 0.5)
-    assert await reads.read() == 3

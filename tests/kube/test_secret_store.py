@@ -72,7 +72,3 @@ async def test_who_loses_each_time_is_told_so_and_a_refusal_passes() -> None:
 def test_a_value_that_is_no_base64_is_none(value: str | int | None) -> None:
     assert secret_bytes({"data": {"k": value}}, "k") is None
     assert secret_bytes(None, "k") is None
-
-
-def test_content_does_not_show_in_a_repr() -> None:
-    assert "swordfish" not in repr(SecretContent({"k": b"swordfish"}))
