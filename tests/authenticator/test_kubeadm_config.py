@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,26 +119,6 @@ def test_what_kubeadm_init_takes_joins_nothing(documents: list[str]) -> None:
     assert parse(text.encode(), limit=1) is None
 
 
-OTHER_DOCUMENTS: dict[str, str] = {
-    "a decimal": "clientConnection: {qps: 0.5}",
-    "an exponent": "qps: 1e3",
-    "an alias": "a: &x 1\nb: *x",
-    "the same key twice": "a: 1\na: 2",
-    "many values": "a: [" + "1, " * 5000 + "]",
-    "the kind of another inside": "a:\n  kind: JoinConfiguration",
-}
-
-
-@pytest.mark.parametrize("content", OTHER_DOCUMENTS.values(), ids=OTHER_DOCUMENTS)
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_document_of_another_kind_is_skipped_whatever_it_holds(content: str, end: str) -> None:
-    proxy = f"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration # ours\n{content}\n"
-    for text in (f"{AS_CLUSTER_API_WRITES_IT}--- # next\n{proxy}", f"{proxy}---\n{AS_CLUSTER_API_WRITES_IT}"):
-        found = parse(text.replace("\n", end).encode(), limit=1)
-        assert found is not None
-        assert found.node_name == "node-0"
-
-
 @pytest.mark.parametrize(
     "proxy",
     [
@@ -216,22 +195,6 @@ def test_what_is_no_join_is_refused_without_its_secrets(document: object, said: 
         read(document)
     assert said in str(caught.value)
     assert TOKEN[7:] not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"\xff",
-        b"kind: JoinConfiguration\nkind: JoinConfiguration\n",
-        b"a: &x 1\nb: *x\n",
-        b"!!python/object:os.system {}",
-        b"---\na: b\n" * 17,
-        (yaml.safe_dump(configuration()) + "---\n" + yaml.safe_dump(configuration())).encode(),
-    ],
-)
-def test_yaml_that_readers_differ_in_is_refused(text: bytes) -> None:
-    with pytest.raises(AgentError):
-        parse(text, limit=1)
 
 
 @pytest.fixture
@@ -353,26 +316,6 @@ def failing(*fates: FailureKind) -> Callable[[], str]:
 def virtual() -> tuple[Clock, list[float]]:
     slept: list[float] = []
     return Clock(monotonic=lambda: sum(slept), sleep=slept.append), slept
-
-
-def test_at_the_first_boot_the_agent_tries_again_with_pauses_that_differ() -> None:
-    said: list[str] = []
-    clock, slept = virtual()
-
-    def on_wait(kind: str, what: str, until: float) -> None:
-        said.append(f"{kind}: {what} {until:.0f}")
-
-    clock = replace(clock, now=lambda: 1000.0 + sum(slept), on_wait=on_wait)
-    chances = iter((0.0, 0.5))
-    made = retry_until(
-        failing(FailureKind.TEMPORARY, FailureKind.TEMPORARY),
-        Deadline.after(clock, 60),
-        random=lambda: next(chances),
-    )
-    assert made == "joined"
-    assert slept == [10.0, 15.0]
-    assert len(said) == 2
-    assert all("nobody is there" in line and line.endswith(" 1060") for line in said)
 
 
 @pytest.mark.parametrize(

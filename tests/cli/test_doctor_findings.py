@@ -32,12 +32,11 @@ from nodeattest_cli.doctor.facts import (
     Unread,
 )
 from nodeattest_cli.doctor.installation import minor_version
-from nodeattest_cli.doctor.model import GROUPS, HealthSeverity, exit_code, to_document
-from nodeattest_cli.main import main
+from nodeattest_cli.doctor.model import GROUPS, HealthSeverity, exit_code
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
 from nodeattest_controller.model.webhook_configuration import LABEL
-from nodeattest_parsing.objects import items, key_of, mapping, text
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 ERROR, WARNING, UNKNOWN = HealthSeverity.ERROR, HealthSeverity.WARNING, HealthSeverity.UNKNOWN
@@ -112,11 +111,6 @@ def no_cluster(facts: HealthFacts) -> None:
     facts.workloads = {}
 
 
-def two_policies(facts: HealthFacts) -> None:
-    facts.management.policies = [policy("one"), policy("two")]
-    condition("Unknown", "CannotVerify")(facts)
-
-
 def reader(*bindings: JsonObject) -> Spoil:
     own = binding("nodeattest:node-bootstrapper", "system:node-bootstrapper", "system:bootstrappers")
     return workload(bindings=[own, *bindings])
@@ -177,10 +171,8 @@ def moving(namespace: JsonObject | Unread | None, *paused: str) -> Spoil:
 LABELED: JsonObject = {"metadata": {"name": "fleet", "labels": {LABEL: "enabled"}}}
 SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "an earlier move stopped": (moving(LABELED, "Cluster fleet/blue"), ERROR, "move-source"),
-    "no namespace to move to": (moving(None), ERROR, "move-namespace"),
     "a namespace to move to without the label": (moving({"metadata": {"name": "fleet"}}), ERROR, "move-namespace"),
     "an old management cluster": (management(version="v1.30.14"), ERROR, "management-version"),
-    "a management cluster too old for Cluster API": (management(version="v1.32.9"), WARNING, "management-version"),
     "an old workload cluster": (workload(version="v1.30.14"), ERROR, "workload-version"),
     "another contract": (management(cluster_api="v1alpha4"), ERROR, "cluster-api-version"),
     "another controller": (
@@ -202,11 +194,6 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "the leader is silent": (management(leases=[lease(written=timedelta(seconds=-40))]), ERROR, "controller-leader"),
     "a right is missing": (without("patch", "machines", "management"), ERROR, "management-rights"),
     "a right is missing in the workload cluster": (without("sign", "signers", "workload"), ERROR, "workload-rights"),
-    "no limit of the Secrets that the controller may create": (
-        creating_secrets(ValidatingAdmissionPolicy=None),
-        ERROR,
-        "challenge-secrets-policy",
-    ),
     "a limit that limits nothing": (
         creating_secrets(ValidatingAdmissionPolicy=without_validations()),
         ERROR,
@@ -214,15 +201,12 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     ),
     "the webhook is not configured": (management(webhook=None), ERROR, "webhook-configuration"),
     "other rules": (management(webhook=webhook(rules=[])), ERROR, "webhook-configuration"),
-    "failurePolicy Ignore": (management(webhook=webhook(failurePolicy="Ignore")), WARNING, "webhook-configuration"),
-    "another namespaceSelector": (management(webhook=webhook(namespaceSelector={})), ERROR, "webhook-configuration"),
     "another Service": (
         management(webhook=webhook(clientConfig={**CA, "service": {"namespace": "x", "name": "y"}})),
         ERROR,
         "webhook-configuration",
     ),
     "the CA has ended": (management(webhook=webhook(until=timedelta(hours=-1))), ERROR, "webhook-ca"),
-    "the CA ends soon": (management(webhook=webhook(until=timedelta(days=60))), WARNING, "webhook-ca"),
     "no endpoint": (management(endpoints=[]), ERROR, "webhook-endpoints"),
     "the webhook does not answer": (
         trial(
@@ -234,8 +218,6 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         ERROR,
         "webhook-answers",
     ),
-    "nothing is rendered": (trial(config("trial", rendered=False)), ERROR, "webhook-answers"),
-    "no trial is allowed": (trial(NOT_ALLOWED), UNKNOWN, "webhook-answers"),
     "a policy is invalid": (
         management(policies=[policy("prod", "tpm", "insecure")]),
         ERROR,
@@ -244,14 +226,8 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "a provider is not known": (management(policies=[policy("prod", "tpn")]), WARNING, "policies-providers"),
     "a policy is not looked at yet": (policy_status(observedGeneration=2), WARNING, "policies-accepted"),
     "two policies": (management(policies=[policy("one"), policy("two")]), ERROR, "policies-overlap"),
-    "two policies, so that automatic approval cannot be verified": (
-        two_policies,
-        ERROR,
-        "policies-overlap",
-    ),
     "there is no cluster": (no_cluster, WARNING, "clusters-without-policy"),
     "automatic approval is open": (condition("False", "Open"), ERROR, "automatic-approval"),
-    "automatic approval cannot be verified": (condition("Unknown", "CannotVerify"), WARNING, "automatic-approval"),
     "a binding was made again": (
         reader(binding("kubeadm:node-autoapprove-bootstrap", NODE_CLIENT_ROLE, TOKENS)),
         ERROR,
@@ -259,11 +235,6 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     ),
     "a machine is about to join without the agent": (
         management(configs=[config("b", rendered=False)]),
-        ERROR,
-        "bootstrap-data",
-    ),
-    "a machine of another bootstrap provider": (
-        management(machines=[machine("a", joined=True), machine("b", kind="RKE2Config")]),
         ERROR,
         "bootstrap-data",
     ),
@@ -341,13 +312,6 @@ def test_without_the_webhook_and_without_flags_for_it_an_installation_is_whole()
     assert set(findings(facts).values()) == {HealthSeverity.OK}
 
 
-@pytest.mark.parametrize("deployments", [[], NOT_ALLOWED])
-def test_whether_a_webhook_is_missing_is_unknown_where_no_deployment_is_seen(deployments: object) -> None:
-    facts = healthy_facts()
-    management(webhook=None, validation=None, deployments=deployments)(facts)
-    assert findings(facts)["webhook-configuration"] is UNKNOWN
-
-
 def selecting(*besides: JsonObject) -> JsonObject:
     found = webhook()
     [one] = items(found, "webhooks")
@@ -403,23 +367,6 @@ def test_a_right_is_asked_for_in_the_namespace_that_the_controller_watches() -> 
     assert by_name["patch machines/status.cluster.x-k8s.io"].subresource == "status"
 
 
-def test_the_json_form_counts_and_lists() -> None:
-    facts = healthy_facts()
-    workload(ahead=-90.0)(facts)
-    document = to_document(examine(facts))
-    assert document["severity"] == "warning"
-    assert mapping(document, "counts")["warning"] == 1
-    [entry] = [one for one in items(document, "findings") if one["severity"] == "warning"]
-    assert entry == {
-        "id": "workload-clock",
-        "severity": "warning",
-        "cluster": BLUE,
-        "expected": "the workload cluster's clock is within 60 s of the management cluster's",
-        "found": "90 s behind",
-        "remedy": "synchronize the clocks (NTP)",
-    }
-
-
 def test_the_page_has_every_finding_and_no_other() -> None:
     ids: Sequence[str] = [name for group in GROUPS.values() for name in group]
     assert len(ids) == len(set(ids))
@@ -428,12 +375,6 @@ def test_the_page_has_every_finding_and_no_other() -> None:
     assert told == ids
     spoilt = {name for _, _, names in SPOILT.values() for name in names.split(", ")}
     assert set(ids) == spoilt
-
-
-@pytest.mark.parametrize("words", [["-A", "-n", "fleet"], ["--move-to", "x", "--cluster", "blue"]])
-def test_flags_that_contradict_are_usage(words: list[str]) -> None:
-    assert main(["doctor", *words]) == 2
-    assert key_of(healthy_facts().clusters()[0]) == BLUE
 
 
 @pytest.mark.parametrize(

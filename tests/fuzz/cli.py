@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from fuzz.files import as_file
@@ -11,13 +10,12 @@ from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_cli.cluster_info import view_of
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.endorsement_keys.key_file import HostRef, parse_key_file
+from nodeattest_cli.endorsement_keys.key_file import parse_key_file
 from nodeattest_cli.errors import UserError
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.times import parse_duration
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT
 
 _SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
@@ -63,14 +61,7 @@ def _endorsement_key_file(data: bytes) -> bool:
     require(all(ENDORSEMENT_FINGERPRINT.fullmatch(row.fingerprint) for row in rows), "a fingerprint a row")
     require(len({row.machine for row in rows}) == len(rows), "no machine twice")
     require(len({row.fingerprint for row in rows}) == len(rows), "no key twice")
-    written = json.dumps([{**_named(row.machine), "endorsementKey": row.fingerprint} for row in rows])
-    again = [(row.machine, row.fingerprint) for row in parse_key_file(written)]
-    require(again == [(row.machine, row.fingerprint) for row in rows], "what is written is read")
     return True
-
-
-def _named(machine: HostRef | ProviderID) -> dict[str, str]:
-    return {"host": "/".join(machine)} if isinstance(machine, HostRef) else {"providerID": machine}
 
 
 def _object(data: bytes) -> JsonObject | None:

@@ -79,7 +79,7 @@ def import_keys(
     dry_run: bool,
     namespace: str | None,
 ) -> int:
-    """Register the endorsement keys of FILE, which is CSV or JSON; - is standard input.
+    """Register the endorsement keys of FILE, which is CSV; - is standard input.
 
     Each row has a host (Kind/namespace/name) or a providerID, and an endorsementKey: certificate, public key or
     fingerprint. A host object gets the annotation cluster-x-k8s-io/tpm-endorsement-key, a MachineRecord its

@@ -1,9 +1,9 @@
-"""The file of ``endorsement-keys import``: CSV or JSON, a machine and its endorsement key on each row.
+"""The file of ``endorsement-keys import``: CSV, a machine and its endorsement key on each row.
 
-Promises: any text gives rows in which no machine and no key occurs twice, or ``UserError`` with the line (CSV) or entry
-(JSON), expected, got and remedy; time and memory are linear in a size that the caller bounds. A machine is named by a
+Promises: any text gives rows in which no machine and no key occurs twice, or ``UserError`` with the line, expected, got
+and remedy; time and memory are linear in a size that the caller bounds. A machine is named by a
 host object or by a provider ID, exactly as written: nothing is looked up.
-Source: RFC 4180 (CSV); RFC 8259 (JSON).
+Source: RFC 4180.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 
 from nodeattest_cli.errors import UserError
 from nodeattest_controller.model.machine_record import MACHINE_RECORD
-from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import JsonObject, ParseError
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
@@ -32,8 +31,6 @@ from nodeattest_providers.tpm.registered_key import read_registered_key
 MAX_ROWS: Final = 10_000
 """As many as ``spec.tpm.endorsementKeys`` of a policy takes."""
 COLUMNS: Final = ("host", "providerID", "endorsementKey", "nodeName", "description")
-_MAX_VALUES: Final = MAX_ROWS * (2 * len(COLUMNS) + 1) + 1
-_MAX_DEPTH: Final = 2
 _MAX_DESCRIPTION: Final = 256
 _MAX_LABEL: Final = 63
 _SHOWN: Final = 80
@@ -85,7 +82,7 @@ class KeyRow:
     """A machine and its key."""
 
     position: str
-    """``line 3`` or ``entry 3``."""
+    """``line 3``."""
     machine: HostRef | ProviderID
     fingerprint: str
     node_name: str = ""
@@ -102,13 +99,11 @@ class KeyRow:
 
 
 def parse_key_file(text: str) -> tuple[KeyRow, ...]:
-    """Read every row; a text that begins with ``[`` is JSON, any other CSV."""
-    text = text.removeprefix(_BOM)
-    cells = _json_rows(text) if text.lstrip()[:1] == "[" else _csv_rows(text)
+    """Read every row."""
     rows: list[KeyRow] = []
     machines: dict[HostRef | ProviderID, str] = {}
     keys: dict[str, str] = {}
-    for position, values in cells:
+    for position, values in _csv_rows(text.removeprefix(_BOM)):
         if len(rows) == MAX_ROWS:
             raise _wrong(position, f"at most {MAX_ROWS} rows", "more", "split the file")
         row = _row(position, values)
@@ -163,25 +158,6 @@ def _check_column(position: str, name: str) -> None:
         nearest = difflib.get_close_matches(name, COLUMNS, n=1)
         remedy = f"did you mean {nearest[0]}?" if nearest else "remove it"
         raise _wrong(position, f"columns {_HEADER}", printable(name[:_SHOWN]) or "an empty name", remedy)
-
-
-def _json_rows(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield each entry's number and members."""
-    try:
-        found = strict_json.parse(text, max_size=None, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
-    except ParseError as error:
-        raise UserError(f"expected JSON, got {error.found}; expected {error.expected}") from None
-    for number, item in enumerate(found if isinstance(found, list) else [], 1):
-        position = f"entry {number}"
-        if not isinstance(item, dict):
-            raise _wrong(position, "an object", "another value", "write an object for each machine")
-        values: dict[str, str] = {}
-        for name, value in item.items():
-            _check_column(position, name)
-            if not isinstance(value, str):
-                raise _wrong(position, f"a string as {name}", "another value", "put quotes around it")
-            values[name] = value.strip()
-        yield position, values
 
 
 def _row(position: str, values: Mapping[str, str]) -> KeyRow:
