@@ -8,7 +8,7 @@ environment to nobody. Source: the names and defaults follow kube-controller-man
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -57,8 +57,8 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 """Seconds. A certificate shorter than 10 minutes is refused by the signer API (expirationSeconds >= 600); the in-tree
 cleaner removes a request that is pending for 24 hours, so a wait must end before."""
-_MAX_WORKERS: Final = 256
-_MAX_CLUSTERS: Final = 10_000
+_COUNTS: Final = {"workers": 256, "clusters_per_namespace": 10_000}
+"""The most of each; at least one."""
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _DNS_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL.pattern}(?:\.{_DNS_LABEL.pattern})*", re.ASCII)
@@ -165,19 +165,15 @@ class Settings:
             value: float = getattr(self, name)
             if not low <= value <= high:
                 _refuse(name, f"{format_seconds(low)} to {format_seconds(high)}", format_seconds(value))
-        if not 1 <= self.workers <= _MAX_WORKERS:
-            _refuse("workers", f"1 to {_MAX_WORKERS}", str(self.workers))
-        if not 1 <= self.clusters_per_namespace <= _MAX_CLUSTERS:
-            _refuse("clusters_per_namespace", f"1 to {_MAX_CLUSTERS}", str(self.clusters_per_namespace))
-        _check_patterns(self)
+        for name, highest in _COUNTS.items():
+            count: int = getattr(self, name)
+            if not 1 <= count <= highest:
+                _refuse(name, f"1 to {highest}", str(count))
+        _check_texts(self)
+        _check_controllers(self)
         _check_lease(self)
-        _check_controllers(self.controllers)
-        _check_inventory(self.inventory)
-        _check_webhook(self)
-        _check_metrics(self)
+        _check_servers(self)
         _check_issuer(self)
-        _check_networks("allowed_addresses", self.allowed_addresses)
-        _check_networks("webhook_allowed_cidrs", self.webhook_allowed_cidrs)
 
     def enabled(self, controller: str) -> bool:
         """Return whether a controller runs in this process; only implemented ones ever do."""
@@ -239,7 +235,7 @@ def split_address(address: str) -> tuple[str, int]:
     return found[1].strip("[]"), int(found[2])
 
 
-def _check_patterns(settings: Settings) -> None:
+def _check_texts(settings: Settings) -> None:
     for name, pattern, expected in (
         ("namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
         ("watch_namespace", _DNS_LABEL, "a namespace's name (a DNS label)"),
@@ -257,56 +253,54 @@ def _check_patterns(settings: Settings) -> None:
         value: str | None = getattr(settings, name)
         if value is not None and not pattern.fullmatch(value):
             _refuse(name, expected, repr(value))
-    if not settings.identity.strip():
-        _refuse("identity", "a name unique among replicas", "nothing")
     for name in ("health_bind_address", "metrics_bind_address", "webhook_bind_address"):
         address: str = getattr(settings, name)
         try:
             _ = address == "0" or split_address(address)
         except ValueError as error:
             _refuse(name, str(error), repr(address))
-    if settings.health_bind_address == "0":
-        _refuse("health_bind_address", "an address: probes need it", "'0'")
+    for name in ("allowed_addresses", "webhook_allowed_cidrs"):
+        networks: tuple[str, ...] = getattr(settings, name)
+        for each in networks:
+            try:
+                parse_network(each)
+            except ValueError:
+                _refuse(name, "IP addresses and networks such as 127.0.0.0/8", repr(each))
+
+
+def _check_controllers(settings: Settings) -> None:
+    for word in settings.controllers:
+        if word.removeprefix("-") not in CONTROLLERS and word != "*":
+            _refuse("controllers", '"*", a name or "-name" of ' + ", ".join(CONTROLLERS), repr(word))
+    if not any(_enabled(settings.controllers)):
+        _refuse("controllers", "at least one enabled controller", repr(",".join(settings.controllers)))
+    unknown = [word for word in settings.inventory if word not in INVENTORIES]
+    if unknown or not settings.inventory:
+        _refuse("inventory", "one or more of " + ", ".join(INVENTORIES), repr(unknown[0]) if unknown else "none")
 
 
 def _check_lease(settings: Settings) -> None:
-    """Keep client-go's order: a leader stops (renewDeadline) before another may begin (leaseDuration)."""
-    if settings.lease_duration != int(settings.lease_duration):
-        _refuse("lease_duration", "whole seconds, as a Lease holds them", format_seconds(settings.lease_duration))
-    if settings.renew_deadline >= settings.lease_duration:
-        expected = f"less than leaseDuration ({format_seconds(settings.lease_duration)})"
-        _refuse("renew_deadline", expected, format_seconds(settings.renew_deadline))
-    jittered = settings.retry_period * 1.2  # client-go's JitterFactor
-    if settings.renew_deadline <= jittered:
-        expected = f"more than 1.2 times retryPeriod ({format_seconds(jittered)})"
-        _refuse("renew_deadline", expected, format_seconds(settings.renew_deadline))
+    """Check the Lease as client-go: a leader stops before another may begin."""
+    lease, renew, retry = settings.lease_duration, settings.renew_deadline, settings.retry_period * 1.2  # JitterFactor
+    if not settings.identity.strip():
+        _refuse("identity", "a name unique among replicas", "nothing")
+    if lease != int(lease):
+        _refuse("lease_duration", "whole seconds, as a Lease holds them", format_seconds(lease))
+    if renew >= lease:
+        _refuse("renew_deadline", f"less than leaseDuration ({format_seconds(lease)})", format_seconds(renew))
+    if renew <= retry:
+        _refuse("renew_deadline", f"more than 1.2 times retryPeriod ({format_seconds(retry)})", format_seconds(renew))
 
 
-def _check_controllers(wanted: tuple[str, ...]) -> None:
-    for word in wanted:
-        name = word.removeprefix("-")
-        if name not in CONTROLLERS and word != "*":
-            _refuse("controllers", '"*", a name or "-name" of ' + ", ".join(CONTROLLERS), repr(word))
-    if not any(_enabled(wanted)):
-        _refuse("controllers", "at least one enabled controller", repr(",".join(wanted)))
-
-
-def _check_inventory(wanted: tuple[str, ...]) -> None:
-    unknown = next((word for word in wanted if word not in INVENTORIES), None)
-    if unknown is not None or not wanted:
-        _refuse("inventory", "one or more of " + ", ".join(INVENTORIES), repr(unknown) if unknown else "none")
-
-
-def _check_webhook(settings: Settings) -> None:
+def _check_servers(settings: Settings) -> None:
+    if settings.health_bind_address == "0":
+        _refuse("health_bind_address", "an address: probes need it", "'0'")
     if "bootstrap-config" in settings.controllers and settings.webhook_bind_address == "0":
         _refuse("webhook_bind_address", "an address, since bootstrap-config is asked for by name", "'0'")
     if settings.has_webhook and settings.webhook_cert_dir is None:
         _refuse("webhook_cert_dir", "the folder of tls.crt and tls.key, as manifests/default mounts it", "none")
     if settings.webhook_client_names and settings.webhook_client_ca_file is None:
         _refuse("webhook_client_names", "webhookClientCAFile, too: by it the names are verified", "names only")
-
-
-def _check_metrics(settings: Settings) -> None:
     if settings.metrics_secure and settings.metrics_bind_address == "0":
         _refuse("metrics_bind_address", "an address, since metricsSecure is asked for", "'0'")
     for name in ("metrics_cert_dir", "metrics_audiences"):
@@ -334,22 +328,11 @@ def _check_issuer(settings: Settings) -> None:
         _refuse("issuer_place", "a place", str(error))
 
 
-def _check_networks(field: str, networks: tuple[str, ...]) -> None:
-    for each in networks:
-        try:
-            parse_network(each)
-        except ValueError:
-            _refuse(field, "IP addresses and networks such as 127.0.0.0/8", repr(each))
-
-
 def _enabled(wanted: tuple[str, ...]) -> tuple[str, ...]:
     """List the controllers that run; the rule is kube-controller-manager's ``IsControllerEnabled``."""
     default = tuple(name for name in CONTROLLERS if "*" in wanted and name not in OFF_BY_DEFAULT)
-    return tuple(name for name in CONTROLLERS if next(_decisions(name, wanted), name in default))
-
-
-def _decisions(name: str, wanted: tuple[str, ...]) -> Iterator[bool]:
-    yield from (word == name for word in wanted if word in {name, f"-{name}"})
+    decisions = {name: [word == name for word in wanted if word in {name, f"-{name}"}] for name in CONTROLLERS}
+    return tuple(name for name, decided in decisions.items() if (decided or [name in default])[0])
 
 
 def _refuse(field: str, expected: str, got: str) -> None:
