@@ -1,8 +1,6 @@
 """The one digest that every proof covers (docs/wire-format.md, "Binding").
 
-``binding = SHA-256(lp("nodeattest/v1/binding", evidence block, cluster pin, signerName, SHA-256(CSR DER)))`` where
-``length_prefix`` is a 4-byte big-endian length followed by the bytes. The evidence block names provider and version, so
-that no proof of one is a proof of another.
+It names provider and version, so that no proof of one is a proof of another.
 """
 
 from __future__ import annotations

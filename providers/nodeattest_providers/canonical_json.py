@@ -1,11 +1,7 @@
 """Canonical JSON, base64url and closed schemas: the one spelling in which evidence and challenges travel.
 
-Promises: any bytes give a value or ``Denied``; a value has exactly one spelling, so decoding then encoding gives the
-same bytes. Linear in time; size, depth and number of values are bounded, so that the largest text costs a few
-milliseconds. Messages name fields of ours and lengths, never content.
-Source: docs/wire-format.md, "Canonical JSON"; strings are escaped as in RFC 8785 §3.2.2.2, keys are sorted by code
-point, numbers are int64 only (so that RFC 8785's number formatting never matters), base64url is RFC 4648 §5 without
-padding and with zero trailing bits (§3.5).
+Size, depth and number of values are bounded. Messages name fields of ours and lengths, never content.
+Source: docs/wire-format.md, "Canonical JSON"; RFC 8785 §3.2.2.2 (strings); RFC 4648 §5, §3.5 (base64url).
 """
 
 from __future__ import annotations

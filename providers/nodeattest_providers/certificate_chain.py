@@ -1,16 +1,8 @@
 """The chain from a TPM's or an instance's certificate to a configured authority, by RFC 5280, not by the web's rules.
 
-Promises: ``verify`` returns only when there is a chain now. Whatever certificates are sent, at most
-``MAX_SIGNATURES`` signatures are checked, by keys of bounded length; a certificate is used once, and only as the issuer
-of the one before it. Not checked: revocation; name constraints and policy mappings, which are refused where they are
-critical.
+At most ``MAX_SIGNATURES`` signatures are checked, by keys of bounded length. Not checked: revocation, and name
+constraints and policy mappings, which are refused where they are critical.
 Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/decisions.md.
-
-What cryptography raises on certificates that it cannot read: its border, in one place.
-
-Its exceptions have no common base: an X.509 version that does not exist, an extension that occurs twice and a kind of
-name that it has no class for are no ``ValueError``. Promises nothing of certificates that it can read.
-Source: cryptography's x509 documentation, "Exceptions"; the rest was found by fuzzing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The name of a first request, as a second one claims it: well-formed enough to be looked up, nothing more.
+"""Challenge and response over two CSRs: what every two-step provider shares.
 
-Challenge and response over two CSRs: the parts that every two-step provider shares.
-
-Promises: everything between the rounds is derived again from immutable fields (UID, creation time, spec), so that no
-state is kept and any replica can finish what another began; the second request is linked to exactly one live first
-request of the same requester, signer and PKCS#10 bytes, and is fresh by the API server's clock.
-Source: docs/wire-format.md, "Two steps"; docs/wire-format.md §3 (steps 10, 11), §4 (8, 11, 14, 15, 17).
+Everything between the rounds is derived again from immutable fields (UID, creation time, spec), so no state is kept and
+any replica can finish what another began.
+Source: docs/wire-format.md, "Two steps", §3 (steps 10, 11), §4 (8, 11, 14, 15, 17).
 """
 
 from __future__ import annotations

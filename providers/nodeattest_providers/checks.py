@@ -1,10 +1,6 @@
 """A verification's record: what was checked, from which source, what was expected and found.
 
-``explain`` replays it, an auditor re-reads it years later. A verification with no checks is a failure.
-
-What every verifier does first with an evidence block, recorded like any other check.
-
-Promises: a parser's refusal is in the record as the check that failed; its success is there too.
+``explain`` replays it, an auditor reads it years later. A verification without checks is a failure.
 Source: docs/wire-format.md, "Evidence".
 """
 

@@ -1,13 +1,9 @@
 """CMS SignedData: what a cloud's metadata service signs, read strictly enough to be verified by one signature.
 
-Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; DER throughout (Azure sends it; AWS
-streams BER, which its attestor rewrites); one content, one signer, one digest algorithm of SHA-256 or better, nothing
-behind.
-``signed_by`` says whether one certificate's key made the one signature over this very content.
-Known ambiguity (RFC 5652 §5.4): a signature over signed attributes is also one over a content of the same bytes without
-attributes; a content that could be such attributes is refused.
-Source: RFC 5652 §3, §5; RFC 3370 §3.2, RFC 5754 §3 (algorithms). Azure names sha256WithRSAEncryption where the digest
-algorithm belongs, as OpenSSL and .NET also accept: it counts as SHA-256.
+DER throughout, one content, one signer, one digest algorithm of SHA-256 or better. A signature over signed attributes
+is also one over a content of the same bytes without attributes (RFC 5652 §5.4), so a content that could be attributes
+is refused. Azure names sha256WithRSAEncryption as the digest algorithm, which counts as SHA-256.
+Source: RFC 5652 §3, §5; RFC 3370 §3.2, RFC 5754 §3.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """DER opened one level at a time, so that its reader can count what is there.
 
-cryptography answers "the extensions" and hides that there were two lists of them; Go merges both. Promises: bytes in,
-plain values out, or ``NotDer``; a length has its one shortest spelling, a value is encoded again and compared, and
-nothing may follow an element, so BER and trailing bytes do not pass. Elements are distinguished here, since pyasn1
-takes 1 ms for those of one request, and never more of them than the reader has use for; what a value means pyasn1 says,
-and this is the only module that touches it.
+cryptography hides that there were two lists of extensions, and Go merges both. A length has its one shortest spelling,
+a value is encoded again and compared, nothing may follow an element, and no more elements are read than the reader has
+use for. pyasn1 reads values only, since it takes 1 ms for the elements of one request.
 Source: X.690 §8 (encoding), §10-11 (what makes it distinguished).
 """
 

@@ -1,7 +1,6 @@
 """The envelope: the content of ``spec.request`` of a CertificateSigningRequest.
 
-Promises: three PEM blocks (request, provider, evidence), one spelling: ``decode`` accepts exactly the bytes that
-``encode`` writes, and any other bytes are ``Denied``, in time linear in their number.
+``decode`` accepts exactly the bytes that ``encode`` writes, in linear time.
 Source: docs/wire-format.md, "The envelope"; the proposal's table of PEM labels.
 """
 

@@ -1,8 +1,6 @@
-"""The two fates of a refused request, and the closed list of reasons.
+"""How a request ends: ``Denied`` is final, ``Unavailable`` means try again, ``ChallengeRequired`` asks for another.
 
-``Denied`` is final for the request, ``Unavailable`` means try again, ``ChallengeRequired`` asks for a second request.
-Every other exception is a bug. Messages never carry secrets or evidence bytes.
-Every ``Reason`` is explained in docs/denials.md; a test compares the two.
+Every other exception is a bug. Messages never carry secrets or evidence. docs/denials.md explains each ``Reason``.
 """
 
 from __future__ import annotations

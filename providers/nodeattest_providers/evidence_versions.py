@@ -1,7 +1,5 @@
-"""Which evidence versions a controller accepts: the text of an annotation, and back.
+"""Which evidence versions a controller accepts: the text of an annotation, such as ``acme/v2,acme/v1``, and back.
 
-Promises: one spelling (``acme/v2,acme/v1``, newest first, as in the provider block); ``parse`` reads what
-``versions_to_text`` writes, and any other text is ``Denied``, in time bounded by ``MAX_TEXT``.
 Source: docs/wire-format.md, "Versions".
 """
 

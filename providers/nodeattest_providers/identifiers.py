@@ -1,13 +1,7 @@
-"""The names of the contract: signers, annotations, the provider-ID extension, and the types that must not be mixed up.
+"""Names: signers, annotations, the provider-ID extension, node names, provider IDs.
 
-Sources: the Cluster API kubelet-authentication proposal; signer names follow
-pkg/apis/certificates/validation (a signer's domain needs at least two labels), so the domain is ``cluster.x-k8s.io``.
-
-The two names that a request carries: the node's and the provider's ID, as closed grammars.
-
-Promises: a ``NodeName`` or ``ProviderID`` made here has no look-alike: ASCII where Kubernetes says so, no control
-characters, bounded length. Attestor and verifier use the same rules, so a node learns of a bad name before it asks.
-Source: pkg/apis/core/validation ValidateNodeName (RFC 1123 subdomain); the proposal's provider-ID extension.
+Sources: the Cluster API kubelet-authentication proposal; kubernetes pkg/apis/certificates/validation (a signer's domain
+needs at least two labels), pkg/apis/core/validation ValidateNodeName.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
-"""The kinds of keys that certificates and tokens have here, as ``cryptography`` names them.
+"""Keys: the kinds that requests may have, and the fingerprint of an endorsement key.
 
-Which public keys and signature algorithms a request may have.
-
-Promises: ECDSA P-256 and P-384 with uncompressed points, RSA of 2048 to 4096 bits with e = 65537; signatures with
-SHA-256, SHA-384 or SHA-512 by the key's own algorithm. Everything here is cheap and done before the first costly
-operation on the key.
-Source: RFC 5480 §2, RFC 3279 §2.3.1, RFC 5758 §3.2, RFC 4055 §5; NIST SP 800-131A r2 §5; CVE-2017-15361.
-
-The fingerprint of an endorsement key: the one definition that policies, annotations, records and the CLI share.
-
-It is ``sha256:`` and the SHA-256, in lower-case hex, of the key's SubjectPublicKeyInfo in DER: the bytes that
-``openssl pkey -pubin -outform DER`` writes, with an uncompressed point (elliptic curves) or NULL parameters (RSA). It
-depends on the public key alone: not on the template's attributes, and not on a certificate.
-Source: RFC 5280 §4.1.2.7; RFC 5480 §2; RFC 3279 §2.3.1; docs/providers/tpm.md, "The fingerprint".
+A fingerprint is ``sha256:`` and the SHA-256 of the SubjectPublicKeyInfo that ``openssl pkey -pubin -outform DER``
+writes. Requests are checked before the first costly operation on the key.
+Source: RFC 5480 §2, RFC 3279 §2.3.1, RFC 5758 §3.2, RFC 4055 §5; NIST SP 800-131A r2 §5; CVE-2017-15361; RFC 5280
+§4.1.2.7; docs/providers/tpm.md, "The fingerprint".
 """
 
 from __future__ import annotations

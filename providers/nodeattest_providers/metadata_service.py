@@ -1,9 +1,7 @@
-"""The node's side of a cloud's metadata service: one request, one bounded answer, one clear line when there is none.
+"""The node's side of a cloud's metadata service: one request, one bounded answer.
 
-Promises: plain HTTP to the link-local address that the cloud documents (or that the node's own configuration names),
-never through a proxy, never after a redirect; an answer is bounded in size and time; whatever goes wrong is
-``Unavailable`` that names the service, and never shows a header or a body: tokens travel in both. A service that is
-busy or restarts is asked again, a few times with growing pauses.
+Plain HTTP, without proxy or redirect. Failures are ``Unavailable`` and show no header or body: tokens travel in both. A
+busy service is asked again a few times.
 Source: AWS "Use IMDSv2", Azure "Instance Metadata Service" (errors), Google "View and query VM metadata".
 """
 

@@ -1,7 +1,6 @@
 """The provider interface of the node: the ``Attestor``, and the values that attestor and verifier exchange.
 
-``verifier_interface`` has the controller's part. They are two modules because the agent starts often: every dataclass
-costs a starting process 0.4 ms, and the controller's facts and verdicts are a dozen.
+Apart from ``verifier_interface`` because the agent starts often, and every dataclass costs it 0.4 ms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The one PEM spelling that the envelope uses: a fixed list of labels, nothing before, between or after.
+"""The one PEM spelling of the envelope: a fixed list of labels, nothing before, between or after.
 
-Promises: ``decode`` accepts exactly what ``encode`` writes for the same labels, in time linear in the input; any other
-bytes are ``Denied``. So the laxities in which PEM readers differ (text around blocks, headers, CR, NUL, other widths,
-foreign labels, unequal END labels, stray base64 bits) is read the same by every reader.
-Source: RFC 7468 §3, its "stricttextualmsg" with 64 columns and LF only, no headers (RFC 1421 §4.4 has them).
+``decode`` accepts exactly what ``encode`` writes, so that no two readers differ.
+Source: RFC 7468 §3, its "stricttextualmsg" with 64 columns and LF only, no headers.
 """
 
 from __future__ import annotations

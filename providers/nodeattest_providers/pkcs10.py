@@ -1,21 +1,10 @@
-"""The one subject that a kubelet's request and certificate have.
+"""A node's certificate request: made on the node, read in the controller into a closed record, or ``Denied``.
 
-Source: kubernetes pkg/apis/certificates/helpers.go (O ``system:nodes``, CN ``system:node:<name>``).
-
-The one reading of a PKCS#10 request: a closed record, or ``Denied``.
-
-Promises: what passes has nothing that another parser could read otherwise or that nobody reads: each RDN, attribute,
-value and extension is counted, each element is DER, and the set of what may be there is closed. No list is read
-beyond the length that it may have, so that the costliest request costs little more than an honest one.
-Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; where Go's crypto/x509 and Python's
-cryptography differ.
-
-A node's certificate request: made on the node, read in the controller, by one set of rules.
-
-Promises: ``parse_csr`` accepts what ``build_csr`` makes; whatever it is given, it returns a closed record or raises
-``Denied``.
-Source: docs/wire-format.md, "The certificate request"; pkg/apis/certificates/helpers.go ValidateKubeletClientCSR and
-ValidateKubeletServingCSR, made stricter.
+What passes has nothing that another parser could read otherwise or that nobody reads: each RDN, attribute, value and
+extension is counted, each element is DER, and the set of what may be there is closed. No list is read beyond the length
+that it may have.
+Source: RFC 2986 §4; docs/wire-format.md, "The certificate request"; kubernetes pkg/apis/certificates/helpers.go
+(ValidateKubeletClientCSR, ValidateKubeletServingCSR), made stricter; where Go's crypto/x509 and cryptography differ.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Makes a provider's signer for the controller, and gives it its platform: settings, and an observer of its calls.
+"""The controller's side of a provider: its signer, and its platform's settings.
 
-Where a platform's API is, which CAs are trusted and which credentials are used comes from the controller's own
-configuration (``platforms.<provider>``), written by the controller's operator; never from a policy, whose author may
-be somebody else and could send the controller's credentials elsewhere, and never from a request.
-A signer reads its settings when it is made, and refuses wrong ones there with ``Denied``: files may be read then, no
-connection is opened. So the controller finds a mistake when it starts.
-
-Values that the ``platforms.<provider>`` sections of several clouds have: paths of files, and origins of endpoints.
-
-For the controller only: the node does not need ``pathlib`` and ``urllib.parse``, which cost a starting process 5 ms.
+Endpoints, CAs and credentials come from the controller's own configuration (``platforms.<provider>``), never from a
+policy or a request. A signer refuses wrong settings when it is made, and opens no connection then. Not for the node:
+``pathlib`` and ``urllib.parse`` cost a starting process 5 ms.
 """
 
 from __future__ import annotations

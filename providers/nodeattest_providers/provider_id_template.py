@@ -1,9 +1,7 @@
 """A provider ID as people configure it: with quotes that systemd removes, and with parts that the machine knows.
 
-Promises: pure. A text gives a value or ``Denied``; a template that somebody else did not fill in is refused.
-Source: systemd.service(5), "Command lines", and systemd src/basic/extract-word.c: kubeadm's packages start kubelet
-with ``$KUBELET_KUBEADM_ARGS``, which systemd splits into words; cloud-init cloudinit/templater.py for
-CI_MISSING_JINJA_VAR.
+Source: systemd.service(5), "Command lines", and systemd src/basic/extract-word.c (kubeadm's packages start kubelet with
+``$KUBELET_KUBEADM_ARGS``); cloud-init cloudinit/templater.py (CI_MISSING_JINJA_VAR).
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The table of built-in providers, and the lookup of providers by name: built-in ones first, then installed packages.
+"""The built-in providers, and the lookup of providers by name: built-in ones first, then installed packages.
 
-``BUILT_IN`` is the one place that lists the providers of this project. The controller, the command line, the checks of
-the CRD and of the import contracts read it. A built-in name always means the class that ships here, whatever else is
-installed. Classes of others register by an entry point in the group ``nodeattest.attestors`` or ``nodeattest.signers``
-(docs/write-a-provider.md); installed packages are trusted, since they run in this process.
-A class is imported when it is asked for and not before. A name that nobody offers, or that two packages offer, is
-``Denied``.
+``BUILT_IN`` is the one list of this project's providers. Others register by an entry point in ``nodeattest.attestors``
+or ``nodeattest.signers`` (docs/write-a-provider.md). A class is imported when it is asked for.
 Source: https://packaging.python.org/en/latest/specifications/entry-points/.
 """
 

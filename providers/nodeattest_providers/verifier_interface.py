@@ -1,9 +1,7 @@
-"""The provider interface: what a provider's verifier receives and returns.
+"""The provider interface: what a provider's verifier receives and returns, as frozen values.
 
-The controller gathers ``Facts`` (I/O), then asks a ``ClusterAPISigner`` for a verdict; the node's ``Attestor`` makes
-the evidence. Everything here is a frozen value.
-Source: the proposal's ``ClusterAPISigner``, with typed verdicts
-instead of a bare error, which cannot say "wait".
+The controller gathers ``Facts``, then asks a ``ClusterAPISigner``; the node's ``Attestor`` makes the evidence.
+Source: the proposal's ``ClusterAPISigner``, with typed verdicts.
 """
 
 from __future__ import annotations

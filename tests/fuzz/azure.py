@@ -5,36 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from fuzz.keys import AUTHORITY_KEY
-from fuzz.laws import refused, settings_law
+from fuzz.laws import bytes_law, evidence_law, refused, settings_law
 from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
-from nodeattest_providers import canonical_json
 from nodeattest_providers.azure.attested_document import parse_attested_document, parse_evidence
 from nodeattest_providers.azure.config import parse_platform, parse_policy
 from nodeattest_providers.azure.provider_id import PREFIX, parse_provider_id, provider_id_of
 from nodeattest_providers.azure.trust_bundle import parse_bundle
 from nodeattest_providers.errors import Denied, Reason
-
-
-def _evidence(data: bytes) -> bool:
-    try:
-        read = parse_evidence(canonical_json.loads(data))
-    except Denied as denied:
-        return refused(denied, Reason.EVIDENCE_MALFORMED)
-    require(canonical_json.dumps(read.to_json()) == data, "one spelling of evidence")
-    return True
-
-
-def _document(data: bytes) -> bool:
-    try:
-        read = parse_attested_document(data)
-    except Denied as denied:
-        return refused(denied, Reason.PLATFORM_DOCUMENT_MALFORMED)
-    require(read.vm_id == read.vm_id.lower() and read.created.tzinfo is not None, "a machine and a time")
-    return True
 
 
 def _provider_id(data: bytes) -> bool:
@@ -49,20 +30,19 @@ def _provider_id(data: bytes) -> bool:
     return True
 
 
-def _bundle(data: bytes) -> bool:
-    try:
-        read = parse_bundle(data)
-    except Denied as denied:
-        return refused(denied, Reason.POLICY_INVALID)
-    require(bool(read.roots), "a root at least")
-    return True
-
+DOCUMENT: Final = bytes_law(
+    parse_attested_document,
+    Reason.PLATFORM_DOCUMENT_MALFORMED,
+    "a machine and a time",
+    lambda read: read.vm_id == read.vm_id.lower() and read.created.tzinfo is not None,
+)
+BUNDLE: Final = bytes_law(parse_bundle, Reason.POLICY_INVALID, "a root at least", lambda read: bool(read.roots))
 
 TARGETS: Final = (
-    Target("azure-evidence", _evidence, CANONICAL),
-    Target("azure-document", _document, JsonTree(), 2048),
+    Target("azure-evidence", evidence_law(parse_evidence), CANONICAL),
+    Target("azure-document", DOCUMENT, JsonTree(), 2048),
     Target("azure-provider-id", _provider_id, None, 512),
-    Target("azure-trust-bundle", _bundle, PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)}), 8192),
+    Target("azure-trust-bundle", BUNDLE, PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)}), 8192),
     Target("azure-policy", settings_law(parse_policy), JsonTree(), 1024),
     Target("azure-configuration", settings_law(parse_platform), JsonTree(), 1024),
 )

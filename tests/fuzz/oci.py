@@ -7,13 +7,12 @@ from typing import Final
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fuzz.keys import AUTHORITY_KEY
-from fuzz.laws import refused, settings_law
+from fuzz.laws import bytes_law, evidence_law, refused, settings_law, text_law
 from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from fuzz.wire import CANONICAL
-from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
 from nodeattest_providers.oci.protocol import (
@@ -23,15 +22,6 @@ from nodeattest_providers.oci.protocol import (
     parse_identity_certificate,
     parse_provider_id,
 )
-
-
-def _evidence(data: bytes) -> bool:
-    try:
-        read = OciEvidence.parse(canonical_json.loads(data))
-    except Denied as denied:
-        return refused(denied, Reason.EVIDENCE_MALFORMED)
-    require(canonical_json.dumps(read.to_json()) == data, "one spelling of evidence")
-    return True
 
 
 def _certificate(data: bytes) -> bool:
@@ -44,30 +34,13 @@ def _certificate(data: bytes) -> bool:
     return True
 
 
-def _provider_id(data: bytes) -> bool:
-    text = data.decode(errors="surrogateescape")
-    try:
-        read = parse_provider_id(text)
-    except Denied as denied:
-        return refused(denied, Reason.PROVIDER_ID_INVALID)
-    require(PREFIX + read == text, "one spelling of a provider ID")
-    return True
-
-
-def _bundle(data: bytes) -> bool:
-    try:
-        read = parse_roots(data)
-    except Denied as denied:
-        return refused(denied, Reason.POLICY_INVALID)
-    require(bool(read), "a certificate at least")
-    return True
-
+BUNDLE: Final = bytes_law(parse_roots, Reason.POLICY_INVALID, "a certificate at least", bool)
 
 TARGETS: Final = (
-    Target("oci-evidence", _evidence, CANONICAL),
+    Target("oci-evidence", evidence_law(OciEvidence.parse), CANONICAL),
     Target("oci-certificate", _certificate, DerTree(AUTHORITY_KEY), 4096),
-    Target("oci-provider-id", _provider_id, None, 512),
-    Target("oci-trust-bundle", _bundle, PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)}), 8192),
+    Target("oci-provider-id", text_law(parse_provider_id, PREFIX.__add__, Reason.PROVIDER_ID_INVALID), None, 512),
+    Target("oci-trust-bundle", BUNDLE, PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)}), 8192),
     Target("oci-policy", settings_law(parse_policy), JsonTree(), 1024),
     Target("oci-configuration", settings_law(parse_platform), JsonTree(), 1024),
 )

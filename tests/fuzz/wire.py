@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from fuzz.keys import NODE_KEY, authority
+from fuzz.laws import evidence_law, refused, text_law
 from fuzz.mutators.der_tree import DerTree
 from fuzz.mutators.json_tree import JsonTree
 from fuzz.mutators.pem_blocks import PemBlocks
@@ -14,19 +15,10 @@ from nodeattest_providers import canonical_json, cms, der, envelope, evidence_ve
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.composite import protocol as composite_protocol
 from nodeattest_providers.der import NotDer, Tag
-from nodeattest_providers.errors import Denied
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName, Purpose
-from nodeattest_providers.node_interface import JsonObject
 from nodeattest_providers.pkcs10 import parse_csr, parse_kubelet_serving
 from nodeattest_providers.tpm import protocol as tpm_protocol
-
-_LONGEST_MESSAGE: Final = 2048
-"""Characters of a refusal of foreign bytes: it goes into conditions, Events and logs."""
-
-
-def _refused(denied: Denied) -> bool:
-    require(len(str(denied)) <= _LONGEST_MESSAGE, "a refusal of a few words")
-    return False
 
 
 def _envelope(data: bytes) -> bool:
@@ -38,7 +30,7 @@ def _envelope_for(data: bytes, purpose: Purpose) -> bool:
     try:
         csr, evidence = envelope.decode(data, purpose=purpose)
     except Denied as denied:
-        return _refused(denied)
+        return refused(denied)
     require(envelope.encode(csr.der, evidence) == data, "decoding, then encoding gives the same bytes")
     return True
 
@@ -47,7 +39,7 @@ def _pem(data: bytes) -> bool:
     try:
         contents = pem.decode(data, envelope.LABELS)
     except Denied as denied:
-        return _refused(denied)
+        return refused(denied)
     require(pem.encode(zip(envelope.LABELS, contents, strict=True)) == data, "decoding, then encoding gives the same")
     return True
 
@@ -61,7 +53,7 @@ def _kubelets_csr(data: bytes) -> bool:
     try:
         csr = parse_kubelet_serving(data)
     except Denied as denied:
-        return _refused(denied)
+        return refused(denied)
     require(bool(csr.dns_names or csr.ip_addresses), "a serving request has a name")
     return True
 
@@ -70,7 +62,7 @@ def _csr_for(data: bytes, purpose: Purpose) -> bool:
     try:
         csr = parse_csr(data, purpose=purpose)
     except Denied as denied:
-        return _refused(denied)
+        return refused(denied)
     require(csr.der == data, "the request's own bytes")
     require(bool(csr.provider_id) or purpose is Purpose.CLIENT, "a provider ID in serving requests")
     require((purpose is Purpose.SERVING) == bool(csr.dns_names or csr.ip_addresses), "names in serving requests only")
@@ -110,7 +102,7 @@ def _cms(data: bytes) -> bool:
     try:
         read = cms.parse(data)
     except Denied as denied:
-        return _refused(denied)
+        return refused(denied)
     require(read.content in data, "the content as it stands there")
     for certificate in (authority(), *read.certificates):
         read.signer.is_named_by(certificate)
@@ -124,51 +116,8 @@ def _canonical(data: bytes) -> bool:
     try:
         value = canonical_json.loads(data)
     except Denied as denied:
-        return _refused(denied)
+        return refused(denied)
     require(canonical_json.dumps(value) == data, "one spelling of a value")
-    return True
-
-
-class _Written(Protocol):
-    def to_json(self) -> JsonObject: ...
-
-
-class _Published(Protocol):
-    def to_text(self) -> str: ...
-
-
-def _evidence(parse: Callable[[JsonObject], _Written]) -> Callable[[bytes], bool]:
-    def law(data: bytes) -> bool:
-        try:
-            read = parse(canonical_json.loads(data))
-        except Denied as denied:
-            return _refused(denied)
-        require(canonical_json.dumps(read.to_json()) == data, "one spelling of evidence")
-        return True
-
-    return law
-
-
-def _challenge(parse: Callable[[str], _Published]) -> Callable[[bytes], bool]:
-    def law(data: bytes) -> bool:
-        text = data.decode(errors="surrogateescape")
-        try:
-            read = parse(text)
-        except Denied as denied:
-            return _refused(denied)
-        require(read.to_text() == text, "one spelling of a challenge")
-        return True
-
-    return law
-
-
-def _versions(data: bytes) -> bool:
-    text, provider = data.decode(errors="surrogateescape"), ProviderName("tpm")
-    try:
-        read = evidence_versions.parse(text, provider)
-    except Denied as denied:
-        return _refused(denied)
-    require(evidence_versions.versions_to_text(provider, read) == text, "one spelling of a list of versions")
     return True
 
 
@@ -185,7 +134,7 @@ def _read_text(reader: Callable[[str], object], text: str) -> bool:
     try:
         reader(text)
     except Denied as denied:
-        return _refused(denied)
+        return refused(denied)
     return True
 
 
@@ -194,6 +143,12 @@ CMS_CONTENT: Final = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'
 """What the authority signed in the seeds."""
 ENVELOPE: Final = PemBlocks({envelope.LABEL_CSR: DerTree(NODE_KEY), envelope.LABEL_DATA: CANONICAL})
 
+VERSIONS: Final = text_law(
+    lambda text: evidence_versions.parse(text, ProviderName("tpm")),
+    lambda versions: evidence_versions.versions_to_text(ProviderName("tpm"), versions),
+    Reason.EVIDENCE_VERSION_UNSUPPORTED,
+)
+
 TARGETS: Final = (
     Target("envelope", _envelope, ENVELOPE, 8192),
     Target("pem", _pem, PemBlocks({}), 8192),
@@ -201,12 +156,31 @@ TARGETS: Final = (
     Target("der", _der, DerTree(), 512),
     Target("cms", _cms, DerTree()),
     Target("canonical", _canonical, CANONICAL),
-    Target("challenge-evidence", _evidence(challenge_protocol.parse_evidence), CANONICAL, 1024),
-    Target("challenge-challenge", _challenge(challenge_protocol.Challenge.parse), CANONICAL, 1024),
-    Target("composite-evidence", _evidence(composite_protocol.parse_evidence), CANONICAL),
-    Target("composite-challenge", _challenge(composite_protocol.CompositeChallenge.parse), CANONICAL, 2048),
-    Target("tpm-evidence", _evidence(tpm_protocol.parse_evidence), CANONICAL),
-    Target("versions", _versions, None, 256),
+    Target("challenge-evidence", evidence_law(challenge_protocol.parse_evidence), CANONICAL, 1024),
+    Target(
+        "challenge-challenge",
+        text_law(challenge_protocol.Challenge.parse, challenge_protocol.Challenge.to_text, Reason.EVIDENCE_MALFORMED),
+        CANONICAL,
+        1024,
+    ),
+    Target("composite-evidence", evidence_law(composite_protocol.parse_evidence), CANONICAL),
+    Target(
+        "composite-challenge",
+        text_law(
+            composite_protocol.CompositeChallenge.parse,
+            composite_protocol.CompositeChallenge.to_text,
+            Reason.EVIDENCE_MALFORMED,
+        ),
+        CANONICAL,
+        2048,
+    ),
+    Target("tpm-evidence", evidence_law(tpm_protocol.parse_evidence), CANONICAL),
+    Target("versions", VERSIONS, None, 256),
     Target("provider-id-template", _provider_id_template, None, 256),
-    Target("tpm-challenge", _challenge(tpm_protocol.Challenge.parse), CANONICAL, 2048),
+    Target(
+        "tpm-challenge",
+        text_law(tpm_protocol.Challenge.parse, tpm_protocol.Challenge.to_text, Reason.EVIDENCE_MALFORMED),
+        CANONICAL,
+        2048,
+    ),
 )

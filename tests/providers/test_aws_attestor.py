@@ -109,10 +109,6 @@ def evidence_of(instance: Instance) -> AwsEvidence:
     return parse_evidence(attestor(instance.metadata_endpoint).attest(BINDING).data)
 
 
-def test_the_provider_id_is_zone_and_instance(instance: Instance) -> None:
-    assert attestor(instance.metadata_endpoint).provider_id() == f"aws:///{instance.zone}/{instance.instance_id}"
-
-
 def test_the_evidence_holds_the_document_its_signature_in_der_and_a_request_that_sts_answers(
     aws: SandboxAws, instance: Instance
 ) -> None:
@@ -341,9 +337,3 @@ def test_any_bytes_give_a_fixed_point_or_denied(data: bytes) -> None:
     except Denied:
         return
     assert to_definite_length(once) == once
-
-
-@given(st.binary(max_size=300))
-def test_a_long_content_survives(content: bytes) -> None:
-    parts = b"".join(b"\x04" + bytes([len(part)]) + part for part in (content[:100], content[100:200], content[200:]))
-    assert to_definite_length(b"\x24\x80" + parts + b"\0\0").endswith(content)

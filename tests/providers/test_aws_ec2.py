@@ -92,18 +92,6 @@ async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud, ec2_of
     await instances.aclose()
 
 
-async def test_an_instance_has_owner_place_and_addresses(amazon: Cloud, ec2_of: MakeEc2) -> None:
-    (one,) = amazon.start({"a": "b"})
-    instances = instances_of(ec2_of())
-    instance = await instances.find(HERE, one)
-    assert instance is not None
-    assert (instance.owner, instance.state, instance.zone) == (ACCOUNT, "running", f"{REGION}a")
-    assert instance.tags == {"a": "b"}
-    assert ("InternalDNS", instance.private_dns_name) in instance.addresses
-    assert len(instance.addresses) == len(set(instance.addresses))
-    await instances.aclose()
-
-
 @pytest.mark.parametrize(
     ("code", "status", "outcome"),
     [
@@ -212,12 +200,6 @@ async def found(keys: EndorsementKeys, shown: PublicKey = RSA, machine: Provider
     assert named.checks == checks.record()
     assert all(check.passed for check in named.checks)
     return named.fingerprint
-
-
-async def test_the_account_that_owns_the_instance_is_found_among_those_listed(ek_amazon: Amazon) -> None:
-    ek_amazon.instance = replace(RUNNING, owner=OTHERS)
-    await found(ek_amazon.keys(), RSA, INSTANCE, OURS, OTHERS)
-    assert ek_amazon.asked == [(OTHERS, KeyType.RSA_2048)]
 
 
 async def test_a_key_is_asked_for_once_in_five_minutes_whoever_wants_it(ek_amazon: Amazon) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import socket
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -85,33 +82,6 @@ def lists(cloud: SandboxAzure) -> list[str]:
     return [call for call in cloud.state.calls if "/virtualMachines?" in call]
 
 
-async def test_one_list_and_one_token_serve_a_scale_up(cloud: SandboxAzure) -> None:
-    calls = Calls()
-    signer = signer_for_cloud(cloud, calls)
-    machines = [cloud.launch(f"node-{number}") for number in range(60)]
-    requests = [with_document(request_of(one), b"") for one in machines]
-    documents = [document_for(asked, one, cloud.signing) for asked, one in zip(requests, machines, strict=True)]
-    await asyncio.gather(
-        *(
-            signer.verify_client_attestation_data(with_document(asked, document), facts_for(one))
-            for asked, document, one in zip(requests, documents, machines, strict=True)
-        )
-    )
-    await signer.aclose()
-    assert len(lists(cloud)) == 2  # two pages of one list
-    assert calls.seen == [("authority", CallOutcome.OK), ("machines", CallOutcome.OK), ("machines", CallOutcome.OK)]
-
-
-async def test_a_machine_that_is_not_there_is_told_from_a_list_begun_after_the_question(
-    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
-) -> None:
-    machines = Machines(manager)
-    assert await find(machines, machine)
-    missing = dataclasses.replace(machine, name="nobody")
-    assert await asyncio.gather(*(find(machines, missing) for _ in range(20))) == [None] * 20
-    assert len(lists(cloud)) <= 3  # one that the first begins, one for those who asked after it had begun
-
-
 FAULTS: dict[str, tuple[dict[str, object], CallOutcome, str]] = {
     "down": ({"down": True}, CallOutcome.FAILED, "status 503"),
     "throttled": ({"throttled": 17}, CallOutcome.THROTTLED, "throttled"),
@@ -160,28 +130,6 @@ async def test_a_throttled_azure_is_not_asked_before_the_time_that_it_named(
     clock.now += 2
     assert await find(machines, machine)
     await manager.aclose()
-
-
-async def test_a_throttled_subscription_delays_no_other(
-    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
-) -> None:
-    machines, other = Machines(manager), cloud.launch("vm-1", subscription=str(uuid.uuid4()))
-    cloud.state.switches = Switches(throttled=60, throttled_only=machine.subscription)
-    with pytest.raises(Unavailable):
-        await find(machines, machine)
-    assert await find(machines, other)
-
-
-async def test_an_azure_that_does_not_answer_is_given_up_in_time(cloud: SandboxAzure, machine: SandboxMachine) -> None:
-    calls = Calls()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
-        manager = manager_for(cloud, calls, time_limit=2.0, endpoints={"resourceManager": url, "authority": cloud.url})
-        with pytest.raises(Unavailable) as late:
-            await find(Machines(manager), machine)
-        await manager.aclose()
-    assert "timed_out" in late.value.detail
-    assert calls.seen[-1] == ("machines", CallOutcome.TIMED_OUT)
 
 
 async def test_a_next_page_elsewhere_is_not_asked(

@@ -33,7 +33,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform, make_signer
-from nodeattest_providers.verifier_interface import LedgerFacts, NodeRequest
+from nodeattest_providers.verifier_interface import NodeRequest
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +81,6 @@ async def test_a_machine_proves_itself_by_what_its_metadata_service_gives(
     assert proven.proven_node_name == machine.computer_name
     assert proven.fingerprints == {"vm": machine.vm_id}
     assert all(check.passed for check in proven.checks)
-
-
-@pytest.mark.parametrize("computer_name", ["", "näme", "a_b"])
-async def test_a_name_that_no_node_can_have_proves_none(
-    signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine, computer_name: str
-) -> None:
-    request, facts = honest(machine, cloud), facts_for(machine)
-    machine.computer_name = computer_name
-    assert (await signer.verify_client_attestation_data(request, facts)).proven_node_name is None
 
 
 # One part of the evidence spoilt
@@ -209,68 +200,6 @@ async def test_an_intermediate_that_the_document_embeds_counts_where_a_root_issu
     await signer.aclose()
 
 
-# The machine, the policy, the ledger
-
-Change = Callable[[SandboxMachine], None]
-
-
-def gone(machine: SandboxMachine) -> None:
-    machine.exists = False
-
-
-def in_state(state: str) -> Change:
-    return lambda machine: setattr(machine, "provisioning_state", state)
-
-
-MACHINES: dict[str, tuple[Change, dict[str, JsonValue], Reason | None]] = {
-    "that Azure still makes": (in_state("Creating"), {}, None),
-    "whose last change failed": (in_state("Failed"), {}, None),
-    "that Azure does not have": (gone, {}, Reason.PLATFORM_INSTANCE_NOT_FOUND),
-    "with the tag, whose name has another case": (lambda _: None, {"tags": {"team": "nodes"}}, None),
-    "without the tag": (lambda _: None, {"tags": {"owner": ""}}, Reason.PLATFORM_TAGS_NOT_ALLOWED),
-    "of no scale set, where one is demanded": (
-        lambda _: None,
-        {"scaleSets": ["pool"]},
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-    ),
-    "where no subscription is listed": (lambda _: None, {"subscriptions": []}, Reason.PLATFORM_ACCOUNT_NOT_ALLOWED),
-    "of a listed group in another case": (lambda _: None, {"resourceGroups": ["FLEET-RG"]}, None),
-}
-
-
-@pytest.mark.parametrize("what", MACHINES)
-async def test_a_machine_is_held_to_what_azure_says_and_the_policy_demands(
-    signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine, what: str
-) -> None:
-    change, policy, reason = MACHINES[what]
-    request, facts = honest(machine, cloud), facts_for(machine, **policy)
-    change(machine)
-    if reason is None:
-        assert await signer.verify_client_attestation_data(request, facts)
-    else:
-        assert (await verdict(signer, request, facts)).reason is reason
-
-
-async def test_a_machine_of_a_listed_scale_set_may_join_whichever_its_kind(
-    signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine
-) -> None:
-    uniform = cloud.launch(str(len(cloud.state.machines)), scale_set="Pool-A", computer_name="a000000")
-    machine.flexible_set = "POOL-A"
-    for one in (uniform, machine):
-        facts = facts_for(one, scaleSets=["pool-a"])
-        assert await signer.verify_client_attestation_data(honest(one, cloud), facts)
-
-
-async def test_the_ledgers_machine_is_the_only_one(
-    signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine
-) -> None:
-    request, facts = honest(machine, cloud), facts_for(machine)
-    same = dataclasses.replace(facts, ledger=LedgerFacts(fingerprints={"vm": machine.vm_id}))
-    other = dataclasses.replace(facts, ledger=LedgerFacts(fingerprints={"vm": "0" * 36}))
-    assert await signer.verify_client_attestation_data(request, same)
-    assert (await verdict(signer, request, other)).reason is Reason.PLATFORM_INSTANCE_MISMATCH
-
-
 # What Azure tells besides, and what is there without Azure
 
 
@@ -309,16 +238,3 @@ async def test_without_a_trust_bundle_nobody_is_believed_and_nothing_is_denied_f
     refused = await verdict(signer, honest(machine, cloud), facts_for(machine))
     assert isinstance(refused, Unavailable)
     assert "platforms.azure.trustBundle" in refused.remedy
-
-
-async def test_no_message_and_no_record_holds_the_document_or_a_token(
-    signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(0)
-    request, facts = honest(machine, cloud), facts_for(machine)
-    proven = await signer.verify_client_attestation_data(request, facts)
-    document = str(request.evidence.data["signature"])
-    shown = caplog.text + repr(proven) + repr(request)
-    assert "eyJ" not in shown  # what every JSON Web Token begins with, and the controller sent and got two
-    assert cloud.token_file.read_text().startswith("eyJ")
-    assert document[:64] not in shown

@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 from nodeattest_providers import canonical_json
 from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.node_interface import JsonObject, JsonValue
-
-_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
-_SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | _TEXT
-_VALUES: st.SearchStrategy[JsonValue] = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
-    max_leaves=5,
-)
-_OBJECTS: st.SearchStrategy[JsonObject] = st.dictionaries(_TEXT, _VALUES, max_size=4)
+from nodeattest_providers.node_interface import JsonObject
 
 
 def _canonical_or_denied(data: bytes) -> bool:
@@ -31,46 +22,9 @@ def _canonical_or_denied(data: bytes) -> bool:
     return canonical_json.dumps(value) == data
 
 
-@given(_OBJECTS)
-def test_decoding_undoes_encoding(value: JsonObject) -> None:
-    assert canonical_json.loads(canonical_json.dumps(value)) == value
-
-
 @given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_give_a_canonical_value_or_denied(data: bytes) -> None:
     assert _canonical_or_denied(data)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"{} ", id="trailing space"),
-        pytest.param(b'{"a":1}{}', id="two values"),
-        pytest.param(b'{"b":1,"a":1}', id="unsorted"),
-        pytest.param(b'{"a":1,"a":1}', id="duplicate key"),
-        pytest.param(b'{"a":1e999999999}', id="huge exponent"),
-        pytest.param(b'{"a":Infinity}', id="infinity"),
-        pytest.param(b'{"a":-9223372036854775809}', id="below int64"),
-        pytest.param(b'{"a":' + b"9" * 100_000 + b"}", id="huge integer"),
-        pytest.param(b'{"a":"\\u00e9"}', id="needless escape"),
-        pytest.param(b'{"a":"\\u001F"}', id="upper-case escape"),
-        pytest.param(b'{"a":"\xed\xa0\x80"}', id="surrogate in UTF-8"),
-        pytest.param('{"a":1}'.encode("utf-32-le"), id="UTF-32"),
-        pytest.param(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="nesting bomb"),
-        pytest.param(b'{"a":' + b"[" * 8 + b"]" * 8 + b"}", id="one level too deep"),
-        pytest.param(b'{"a":"' + b"x" * canonical_json.MAX_SIZE + b'"}', id="too large"),
-    ],
-)
-def test_another_spelling_is_denied(data: bytes) -> None:
-    with pytest.raises(Denied) as denied:
-        canonical_json.loads(data)
-    assert denied.value.reason is Reason.EVIDENCE_MALFORMED
-
-
-def test_the_deepest_allowed_nesting_passes() -> None:
-    data = b'{"a":' + b"[" * 7 + b"]" * 7 + b"}"
-    assert canonical_json.dumps(canonical_json.loads(data)) == data
 
 
 def _array(unit: bytes, times: int) -> bytes:
@@ -101,12 +55,6 @@ def test_any_text_is_the_only_base64url_spelling_or_denied(text: str) -> None:
     assert canonical_json.b64encode(data) == text
 
 
-@pytest.mark.parametrize("text", ["AA==", "AB", "AAB", "A", "+/8", "AA\n", " AA", "A A", "AA=", "ÀA", "Q2F0\x00"])
-def test_another_base64_spelling_is_denied(text: str) -> None:
-    with pytest.raises(Denied):
-        canonical_json.b64decode(text)
-
-
 _SCHEMA = "test/v1"
 
 
@@ -129,13 +77,6 @@ def test_a_closed_schema_gives_typed_values() -> None:
     assert [item.integer("a", 0, 9) for item in fields.nested_list("ns", 1, {"a"})] == [2]
     assert "absent" not in fields
     assert "i" in fields
-
-
-@pytest.mark.parametrize("text", ["[]", "null", "1", "{}", '{"a":1,"b":2}', '{"A":1}'])
-def test_an_open_schema_is_denied(text: str) -> None:
-    with pytest.raises(Denied) as denied:
-        _fields(text, {"a"})
-    assert denied.value.reason is Reason.EVIDENCE_MALFORMED
 
 
 def _refuses(read: Callable[[], object]) -> bool:
@@ -165,13 +106,3 @@ def test_a_value_of_the_wrong_type_or_size_is_denied(text: str) -> None:
     )
     allowed = 3 if text == "[]" else 0  # an empty array is an array of anything
     assert refused == 7 - allowed
-
-
-def test_no_evidence_stands_in_a_message() -> None:
-    with pytest.raises(Denied) as denied:
-        _fields('{"a":1,"hunter2":"hunter2"}', {"a"})
-    assert "hunter2" not in str(denied.value)
-    with pytest.raises(Denied) as denied:
-        _fields('{"a":"hunter2"}', {"a"}).integer("a", 0, 1)
-    assert "hunter2" not in str(denied.value)
-    assert "hunter2" not in repr(_fields('{"a":"hunter2"}', {"a"}))

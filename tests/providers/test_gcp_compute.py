@@ -104,16 +104,6 @@ async def running_instance(compute: Compute) -> ComputeInstance:
     return found
 
 
-async def test_keys_are_asked_once_by_the_numeric_id(cloud: GoogleCloud, compute: Compute, tpm: SoftTpm) -> None:
-    instance = await running_instance(compute)
-    keys = await asyncio.gather(*(compute.endorsement_keys(instance) for _ in range(10)))
-    assert set(keys) == {frozenset({tpm.fingerprint})}
-    assert await compute.endorsement_keys(instance) == {tpm.fingerprint}
-    assert [call.rpartition("/instances/")[2] for call in cloud.calls[1:]] == [
-        f"{instance.number}/getShieldedInstanceIdentity"
-    ]
-
-
 async def test_keys_that_are_not_there_yet_are_waited_for(cloud: GoogleCloud, compute: Compute, tpm: SoftTpm) -> None:
     cloud.instances[0].keys = {}
     instance = await running_instance(compute)
@@ -192,6 +182,3 @@ async def test_a_token_that_the_api_refuses_is_replaced_once(
     cloud.tokens.revoke_all()
     assert await compute.instance(InstanceRef(PROJECT, ZONE, "node-9")) is None
     assert [service for service, _ in calls.seen] == ["oauth", "compute", "compute", "oauth", "compute"]
-
-
-# Sharing

@@ -48,14 +48,6 @@ def answering(status: str, body: bytes, *headers: str) -> bytes:
 DRIPPING = b"HTTP/1.1 200 OK\r\nContent-Length: 4096\r\n\r\n"
 
 
-def test_a_document_is_what_the_service_answered() -> None:
-    seen: list[bytes] = []
-    with serving(answering("200 OK", b"document"), seen=seen) as port:
-        assert service(port).get("/latest/it", {"Metadata": "true"}) == b"document"
-    assert seen[0].startswith(b"GET /latest/it HTTP/1.1\r\n")
-    assert b"Metadata: true\r\n" in seen[0]
-
-
 @pytest.mark.parametrize("what", ["head", "body"])
 def test_a_service_that_drips_is_left_when_the_time_of_the_whole_request_is_over(what: str) -> None:
     over = threading.Event()
@@ -76,12 +68,6 @@ def test_a_service_that_drips_is_left_when_the_time_of_the_whole_request_is_over
         finally:
             over.set()
             thread.join(5)
-
-
-def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with serving(answering("200 OK", b"direct")) as port:
-        assert service(port).get("/") == b"direct"
 
 
 @pytest.mark.parametrize(

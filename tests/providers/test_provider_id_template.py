@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import suppress
 
 import pytest
@@ -37,12 +36,6 @@ def test_what_is_not_one_whole_word_is_denied(written: str) -> None:
     with pytest.raises(Denied) as denied:
         unquote(written)
     assert denied.value.reason is Reason.PROVIDER_ID_INVALID
-
-
-@given(st.text())
-def test_a_word_that_was_quoted_comes_back(text: str) -> None:
-    if "\\" not in text:
-        assert unquote(shlex.quote(text)) == text
 
 
 @pytest.mark.parametrize(

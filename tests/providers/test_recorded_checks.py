@@ -84,13 +84,6 @@ def test_a_register_that_was_not_quoted_is_unknown(
     assert said in unknown
 
 
-def test_a_record_without_registers_is_unknown_only_where_the_policy_lists_values(
-    tpm: SoftTpm, joined: AttestedNode
-) -> None:
-    assert check("tpm", recorded(joined, tpm.settings)) == ()
-    assert check("tpm", recorded(joined, with_values(tpm, values={"0": [OTHER]})))
-
-
 def test_an_event_log_is_on_no_record(tpm: SoftTpm, joined: AttestedNode) -> None:
     (unknown,) = check("tpm", recorded(joined, {**tpm.settings, "eventLog": "Require"}), joined.boot)
     assert "event logs are not stored" in unknown
@@ -101,12 +94,6 @@ def test_a_key_that_no_source_binds_any_more_is_refused_as_at_a_renewal(joined: 
     listed: dict[str, JsonValue] = {"endorsementKeys": [other]}
     for settings in ({}, listed):
         assert refusal("tpm", recorded(joined, settings), joined.boot) is Reason.ENDORSEMENT_KEY_UNTRUSTED
-
-
-def test_the_infrastructures_word_and_the_ledgers_pin_bind_a_key(tpm: SoftTpm, joined: AttestedNode) -> None:
-    named = machine(endorsement_keys={"infrastructure machine": tpm.fingerprint})
-    assert check("tpm", recorded(joined, {}, machine=named), joined.boot) == ()
-    assert check("tpm", recorded(joined, {"trustOnFirstUse": True}), joined.boot) == ()
 
 
 def test_a_chain_of_certificates_is_on_no_record(tpm: SoftTpm, joined: AttestedNode) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections import Counter
@@ -18,7 +17,6 @@ from tpm_world import (
     CSR,
     MACHINE,
     MASTER,
-    OTHER_PIN,
     PCR_VALUES,
     PIN,
     EkKey,
@@ -44,7 +42,7 @@ from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ClusterPin,
 )
-from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
@@ -79,12 +77,6 @@ def test_a_registered_key_proves_the_node_name_of_its_entry_and_nothing_else_doe
     by_platform = machine(endorsement_keys={"infrastructure machine": tpm.fingerprint})
     stated = sound_round(tpm, machine=by_platform)
     assert stated.verify().proven_node_name is None
-
-
-def test_a_sound_answer_over_an_rsa_attestation_key_attests_the_node() -> None:
-    prefix = rsa_ak_prefix(2048)
-    rsa_ak = SoftTpm(ak=rsa.generate_private_key(65537, 2048), ak_prefix=prefix)
-    assert sound_round(rsa_ak).verify().checks
 
 
 def quoted(**changes: object) -> Callable[[Round], SecondEvidence]:
@@ -130,27 +122,6 @@ def test_a_copy_that_was_handled_first_does_not_get_the_honest_answer_denied(sou
     assert denied.value.reason is Reason.TPM_CLOCK_REVERSED
 
 
-@pytest.mark.parametrize(("clock", "reset_count"), [(5_001, 3), (5_000, 4), (0, 4)])
-def test_an_answer_in_the_ledger_excuses_no_older_quote_than_the_ledger_s(
-    sound: Round, clock: int, reset_count: int
-) -> None:
-    with pytest.raises(Denied) as denied:
-        sound.verify(ledger=ledger(clock=clock, reset_count=reset_count, answered=True))
-    assert denied.value.reason is Reason.TPM_CLOCK_REVERSED
-
-
-def test_a_previous_master_key_and_a_previous_ca_still_count(sound: Round) -> None:
-    keys = (SecretBytes(b"the newest master key, unused yet"), MASTER)
-    assert sound.verify(challenge_keys=keys, cluster=cluster(OTHER_PIN, PIN)).checks
-
-
-def test_pcr_values_outside_the_allowed_lists_are_denied(tpm: SoftTpm) -> None:
-    assert sound_round(tpm, {**tpm.settings, "pcrs": {"values": {"7": ["00" * 32, PCR_VALUES[1].hex()]}}}).verify()
-    with pytest.raises(Denied) as denied:
-        sound_round(tpm, {**tpm.settings, "pcrs": {"values": {"0": ["00" * 32]}}}).verify()
-    assert denied.value.reason is Reason.PCR_VALUE_NOT_ALLOWED
-
-
 # The signer
 
 
@@ -170,21 +141,6 @@ def test_no_message_and_no_record_holds_evidence_or_secrets(sound: Round) -> Non
 def test_every_kind_of_endorsement_key_is_challenged(kind: EkKind) -> None:
     soft = SoftTpm(kind=kind, ek=new_key(kind))
     assert sound_round(soft).verify().fingerprints["ek"] == soft.fingerprint
-
-
-async def test_an_answer_is_verified_while_others_keep_all_of_the_loops_own_threads(
-    sound: Round,
-) -> None:
-    """Look-ups of names that hang are in these threads, among others."""
-    end, loop, signer = threading.Event(), asyncio.get_running_loop(), TpmSigner()
-    hung = [loop.run_in_executor(None, end.wait) for _ in range(100)]
-    try:
-        attested = await asyncio.wait_for(signer.verify_client_attestation_data(*long_to_check(sound)), 60)
-    finally:
-        end.set()
-    await asyncio.gather(*hung)
-    await signer.aclose()
-    assert attested.fingerprints["ek"]
 
 
 def long_to_check(sound: Round) -> tuple[NodeRequest, Facts]:
@@ -271,15 +227,6 @@ def test_an_attestation_key_of_another_size_is_denied(ak: EkKey, prefix: bytes, 
         verify(request_of(evil.first()), facts_of(evil.settings))
     assert denied.value.reason is Reason.ATTESTATION_KEY_NOT_ALLOWED
     assert denied.value.got == got
-
-
-@pytest.mark.parametrize("at", [0, 2, 12, 49])
-def test_an_endorsement_key_of_no_tcg_template_is_denied(tpm: SoftTpm, at: int) -> None:
-    public = bytearray(tpm.ek_public)
-    public[at] ^= 1
-    with pytest.raises(Denied) as denied:
-        verify(request_of(tpm.first(ek_public=bytes(public))), facts_of(tpm.settings))
-    assert denied.value.reason is Reason.ENDORSEMENT_KEY_MALFORMED
 
 
 CALLS = 750

@@ -1,8 +1,6 @@
-"""The ``aws`` provider's attestor: what the metadata service signed, and a request that only its role can.
+"""The ``aws`` provider's attestor: what the metadata service signed, and a request that only its role can sign.
 
-Promises: the credentials stay in this process: the evidence holds a signature over the binding, worth nothing for
-another request, cluster or key. The metadata service is asked by version 2 of its protocol only. botocore is imported
-when something is to be signed and not before.
+The credentials stay in this process. botocore is imported when something is to be signed.
 Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md, "On the node".
 """
 

@@ -1,16 +1,8 @@
-"""The checks of the ``aws`` provider, each recorded: the evidence, the role session that signed, the instance.
+"""The checks of the ``aws`` provider. Pure: what is compared was read before.
 
-Pure: what is compared was read before.
-1. ``check_evidence``: what can be decided without asking AWS. Returns a ``VerifiedDocument`` only when AWS signed, with
-   the region's own certificate, that this instance is in an allowed account and region and where the provider ID says,
-   and the header set has the one form, for this region and time. A document is no secret and proves nothing about
-   the sender.
-2. ``check_role_session``: only a session that EC2 made for this very instance passes, of a listed role in the
-   document's account. A role that anyone but EC2 may assume lets the one who assumes it choose the session's name:
-   keeping such roles out of the policy is the operator's part (docs/providers/aws.md).
-3. ``check_instance``: only a running instance of that account and zone passes, with what the policy demands.
-Source: docs/wire-format.md, "aws/v1"; IAM, "IAM identifiers" (unique IDs of role sessions), "Instance metadata:
-security credentials".
+A document is no secret and proves nothing about its sender: the role session does, which EC2 alone names after the
+instance. Roles that others may assume must not be in the policy (docs/providers/aws.md).
+Source: docs/wire-format.md, "aws/v1"; IAM, "IAM identifiers".
 """
 
 from __future__ import annotations

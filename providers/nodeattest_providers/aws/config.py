@@ -1,10 +1,6 @@
-"""The two configuration sections of ``aws``: a policy's ``spec.aws``, and ``platforms.aws`` of the controller.
+"""``spec.aws`` of a policy, and ``platforms.aws`` of the controller's configuration.
 
-The policy says which instances may join: what is not listed is not allowed, and an empty list admits nobody. Nothing in
-it says where AWS is or which certificates are trusted; that is ``platforms.aws``, which the controller's operator
-writes: endpoints, CAs, credentials. What it leaves out is AWS's default: the endpoints of each region, the system's
-CAs, the credentials that boto3 finds. No proxy unless one is named. Returns a frozen value, or raises ``Denied`` with
-``PolicyInvalid`` that names the setting and the nearest known one.
+An empty list admits nobody. Endpoints and CAs are AWS's own, and credentials botocore's chain, unless named.
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/aws.md.
 """
 

@@ -1,16 +1,8 @@
-"""The instance identity document: what AWS says of an instance, read closely where it matters.
+"""The instance identity document, and the certificates that sign it for each region.
 
-Promises: any bytes give a value or ``Denied``; no key occurs twice, and the fields that are read have their type
-and spelling. AWS adds fields over the years: those are let through unread, since the whole document is signed.
-Source: AWS, "Instance identity documents".
-
-Which certificates sign the identity documents of a region: a bundle that an operator gives and may change.
-
-Promises: certificates are looked up by region and by nothing else that a document says; a file that changed is read
-again at the next verification, at most every few seconds; one that cannot be used leaves the last good in force, and
-that is logged. Regions of no known partition are skipped and logged, unless the bundle has no other. Keys are RSA of
-2048 bits or more, so AWS's older DSA and RSA-1024 certificates are refused by name.
-Source: AWS, "AWS public certificates for instance identity document signatures" (RSA-2048).
+Fields that are not used may be there: AWS adds some, and signs all. Keys are RSA of 2048 bits or more, so AWS's older
+DSA and RSA-1024 certificates are refused.
+Source: AWS, "Instance identity documents", "AWS public certificates for instance identity document signatures".
 """
 
 from __future__ import annotations

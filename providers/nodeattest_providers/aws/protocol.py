@@ -1,27 +1,10 @@
-"""What attestor and verifier of the ``aws`` provider agree on: the evidence, and the one STS request that is signed.
+"""What attestor and verifier of ``aws`` agree on: evidence, the one STS request, provider IDs, partitions.
 
-Promises: a closed schema read to a value or ``Denied``, each value in one spelling. The request that the node signs is
-fixed to the last byte but for region, time, session token and binding, so that the controller rebuilds it from its own
-knowledge and takes from the evidence only what a signature covers: neither URL, nor method, nor body, nor the binding
-header's value ever travels. What travels is of no use to AWS for anything else: the signature is for
-``GetCallerIdentity``, which needs no permission and does nothing, and it holds the binding. Others who take such a
-request for a login are kept off by the header's name, where they can be (``BINDING_HEADER``).
-Source: docs/wire-format.md, "aws/v1"; AWS, "AWS Signature Version 4 for API requests", "GetCallerIdentity"; Vault,
-``builtin/credential/aws/path_config_client.go`` (``validateAllowedSTSHeaderValues``).
-
-Where an EC2 instance is: provider ID, zone, region, partition, each in its one spelling.
-
-Promises: a provider ID ``aws:///<zone>/<instance id>`` reads to a value or ``Denied``; a region belongs to exactly one
-partition, which decides the DNS suffix and how its ARNs begin; nothing here is looked up.
-Source: kubernetes/cloud-provider-aws, ``pkg/providers/v1/instances.go`` (provider IDs); botocore, ``partitions.json``
-(regions and DNS suffixes); AWS, "Regions and Zones" (local and wavelength zones).
-
-The header set that SigV4 made, read in its one spelling: whose key, for which day, region and headers.
-
-Promises: any text gives a value or ``Denied``; a value says exactly what the controller's own request will be: signed
-with ``AWS4-HMAC-SHA256`` for STS in the region, on the day of ``x-amz-date``, over exactly the headers of the protocol.
-Nothing of it can end a header or begin another.
-Source: AWS, "Create a signed AWS API request", "Authorization header".
+The controller builds the signed request again from its own knowledge, so neither URL, method, body nor binding travels.
+AWS accepts what travels for ``GetCallerIdentity`` only, which needs no permission and does nothing.
+Source: docs/wire-format.md, "aws/v1"; AWS, "AWS Signature Version 4 for API requests", "Create a signed AWS API
+request", "Regions and Zones"; Vault, ``builtin/credential/aws/path_config_client.go``; kubernetes/cloud-provider-aws,
+``pkg/providers/v1/instances.go`` (provider IDs); botocore, ``partitions.json``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The ``aws`` provider's verifier: what makes an EC2 instance's evidence true.
+"""The ``aws`` provider's verifier: the instance's role signed this very CSR, cluster and signer.
 
-Promises: an ``AttestedNode`` only when the instance that the Machine's provider ID names, and no other, had this very
-CSR, cluster and signer signed with the credentials of its role, and AWS itself says that it runs where the policy lets
-machines join. What can be checked here is checked before AWS is asked.
+What can be checked here is checked before AWS is asked.
 Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md.
 """
 

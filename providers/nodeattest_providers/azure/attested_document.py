@@ -1,14 +1,7 @@
-"""What attestor and verifier of the ``azure`` provider exchange: one attested document, and its nonce's formula.
+"""The evidence of ``azure``, its nonce, and the attested document inside.
 
-Promises: a closed schema read to a value or ``Denied``; the nonce depends on cluster, signer and request.
-Source: docs/wire-format.md, "azure/v1"; Azure, "Instance Metadata Service", attested data: the nonce is a string of up
-to 32 alphanumeric characters.
-
-The attested document: what Azure says of a virtual machine, read from the content that it signed.
-
-Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; no key twice, each field of its type
-and spelling. Fields that are not used here may be there: Azure adds some from time to time.
-Source: Azure, "Instance Metadata Service", attested data.
+Fields that are not used may be there: Azure adds some.
+Source: docs/wire-format.md, "azure/v1"; Azure, "Instance Metadata Service" (attested data).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The ``azure`` provider's attestor: asks the metadata service for a document about this machine, with our nonce.
 
-Promises: the document is for exactly the binding that it is given; the service is asked over plain HTTP at its
-link-local address, with the header that proves that nobody was redirected there, and never through a proxy. It caches
-documents, and may give one with an older nonce: such a one is not sent, the service is asked again.
+The service caches documents: one with an older nonce is not sent, and the service is asked again.
 Source: Azure, "Instance Metadata Service" (attested data, instance metadata).
 """
 

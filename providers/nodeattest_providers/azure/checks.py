@@ -1,6 +1,5 @@
-"""The checks of the ``azure`` provider, each recorded: a document against a request, a machine against a policy.
+"""The checks of the ``azure`` provider. Pure: what is compared was read before.
 
-Promises: pure; what is given was read before.
 Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
 """
 

@@ -1,12 +1,8 @@
-"""The two configuration sections of ``azure``: a policy's ``spec.azure``, and ``platforms.azure`` of the controller.
+"""``spec.azure`` of a policy, and ``platforms.azure`` of the controller's configuration.
 
-The policy says which virtual machines may join: what is not listed is not allowed, and an empty list admits nobody.
-Nothing in it says where Azure is or which certificates are trusted; that is ``platforms.azure``, which the operator of
-the controller writes. Endpoints are the cloud's own unless named; no proxy unless one is named.
-Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest known one.
+Without subscriptions and groups nobody is admitted. Endpoints are the cloud's own unless named.
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/azure.md; Azure, "Azure Government endpoint mapping",
-"Azure China developer guide"; "Instance Metadata Service", table of certificates by cloud. Azure Germany was closed in
-2021.
+"Azure China developer guide", "Instance Metadata Service" (certificates by cloud).
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Names of Azure's virtual machines: the provider ID, taken apart, and made of what the metadata service says.
+"""Provider IDs of Azure, taken apart, and made of what the metadata service says; ``key`` is what Azure compares.
 
-Promises: exactly the spelling that Cluster API's Azure provider and the cloud controller manager use, or ``Denied``;
-``key`` is what Azure compares, for it ignores upper and lower case in names. Standard library only.
-Source: Azure, "Naming rules and restrictions for Azure resources"; cloud-provider-azure, which writes the resource
-group in lower case, since Azure spells it as it pleases.
+Source: Azure, "Naming rules and restrictions for Azure resources"; cloud-provider-azure (resource group in lower case).
 """
 
 from __future__ import annotations

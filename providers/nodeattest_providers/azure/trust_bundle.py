@@ -1,11 +1,8 @@
 """Who signs attested documents: a chain from the signer to an authority that the operator trusts for it.
 
-Promises: authorities come from one file of the controller's own; its self-signed certificates are trusted, the others
-help to build chains. A file that changed is read again, at most every few seconds; one that cannot be used leaves the
-last good in force, and that is logged. What a document embeds helps only as far as those authorities issued it, so that
-nobody makes us search chains of his own making. No address in a certificate is ever asked: neither for issuers (AIA;
-that would be the requester's choice of a host) nor for revocation.
-Source: RFC 5280 §6.1; Azure, "Instance Metadata Service" (certificates by cloud, and that a region may have its own).
+Self-signed certificates of the bundle are trusted, the others help to build chains. Embedded certificates help only as
+far as the bundle issued them. No address in a certificate is ever asked, for issuers or for revocation.
+Source: RFC 5280 §6.1; Azure, "Instance Metadata Service" (certificates by cloud).
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The ``azure`` provider's verifier: a document that Azure signed for this machine and this request.
 
-Promises: an ``AttestedNode`` only when Azure's metadata service attested, within five minutes of the request and for
-its key, cluster and signer, the very virtual machine that the provider ID names, and the policy admits that one. What
-the request says decides nothing else; no address in it is ever asked.
 Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
 """
 

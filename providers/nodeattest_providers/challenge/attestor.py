@@ -1,8 +1,6 @@
 """The ``challenge`` provider's attestor: answers a challenge under the Machine's secret, read from a file.
 
-Promises: the secret stays in the file and this process; it answers the challenge of the node's own first request only.
-A file that others may read, or that is not where it says, is refused.
-Source: docs/wire-format.md, "challenge/v1"; docs/wire-format.md §3, step 7.
+Source: docs/wire-format.md, "challenge/v1", §3, step 7.
 """
 
 from __future__ import annotations

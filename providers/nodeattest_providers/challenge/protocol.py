@@ -1,7 +1,6 @@
-"""What attestor and verifier of the ``challenge`` provider exchange: evidence, challenge, and the proof's formula.
+"""What attestor and verifier of ``challenge`` exchange: evidence, challenge, and the proof's formula.
 
-Promises: closed schemas read to values or ``Denied``; each value has one spelling; the secret itself never travels.
-Source: docs/wire-format.md, "challenge/v1"; docs/wire-format.md §5.
+Source: docs/wire-format.md, "challenge/v1", §5.
 """
 
 from __future__ import annotations

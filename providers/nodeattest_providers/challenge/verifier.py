@@ -1,13 +1,7 @@
-"""The ``challenge`` section of a NodeAttestationPolicy: who gives each Machine its secret.
+"""The ``challenge`` provider's verifier: machines without TPM or cloud, by a secret from the bootstrap data.
 
-Promises: a value, or ``Denied`` with ``PolicyInvalid``. Out of scope: making the secrets (the controller).
-Docs: docs/providers/challenge.md.
-
-The ``challenge`` provider's verifier: bare metal without TPM, by a secret from the bootstrap data.
-
-Promises: an ``AttestedNode`` only when somebody who knows this very Machine's secret answered, after the first request
-was filed, for this very CSR, cluster and signer. No state is kept between the rounds.
-Source: docs/wire-format.md, "challenge/v1"; docs/wire-format.md §3 (steps 9-11), §5.
+No state is kept between the rounds. Out of scope: making the secrets.
+Source: docs/wire-format.md, "challenge/v1", §3 (steps 9-11), §5; docs/providers/challenge.md.
 """
 
 from __future__ import annotations

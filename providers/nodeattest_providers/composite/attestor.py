@@ -1,7 +1,6 @@
 """The ``composite`` provider's attestor: lets each part's own attestor make its evidence for the same request.
 
-Its settings are the parts, each with its own: ``{"tpm": {"tcti": "…"}, "challenge": {"secretFile": "…"}}``. Promises:
-every part's evidence in every phase, over the same binding; the challenge of the node's own first request only.
+Its settings are the parts, each with its own: ``{"tpm": {"tcti": "…"}, "challenge": {"secretFile": "…"}}``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The ``composite`` section of a NodeAttestationPolicy: which proofs a machine must bring together.
+"""``spec.composite``: which proofs a machine must bring together. Without a section nobody is admitted.
 
-    allOf: [tpm, aws]                                       # both
-    anyOf: [{allOf: [tpm, aws]}, {allOf: [tpm, azure]}]     # one of these pairs
-
-Promises: a value, or ``Denied`` with ``PolicyInvalid``; without a section nobody is admitted. Leaves each part's own
-rules to its own section (``spec.tpm``, ``spec.aws``, …). Docs: docs/decisions.md.
+allOf: [tpm, aws]                                       # both
+anyOf: [{allOf: [tpm, aws]}, {allOf: [tpm, azure]}]     # one of these pairs
 """
 
 from __future__ import annotations

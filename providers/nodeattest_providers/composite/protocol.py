@@ -1,7 +1,5 @@
-"""What attestor and verifier of the ``composite`` provider exchange: the parts' evidence and challenges together.
+"""What attestor and verifier of ``composite`` exchange: the parts' evidence (version 1) and their challenges.
 
-Promises: closed schemas read to values or ``Denied``; each value has one spelling; a part is another provider that
-proves something, in version 1 of its evidence.
 Source: docs/wire-format.md, "composite/v1".
 """
 

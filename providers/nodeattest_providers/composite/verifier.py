@@ -1,11 +1,7 @@
-"""Several attested nodes made one: pins by part, one boot state, no contradiction. Pure.
+"""The ``composite`` provider's verifier: several proofs of one machine, all over the same request, in two steps.
 
-The ``composite`` provider's verifier: several proofs of one machine, all over the same request.
-
-Promises: an ``AttestedNode`` only when exactly the parts of one of the policy's alternatives are there, and every one
-is proved, at the end, by its own provider's signer, over the same request, for the composite's own signer. So a proof
-that a machine made for one provider alone is none here, and none of these is one there. Always two steps, whatever the
-parts' own: a part of one step is checked early in the first, and again in the second.
+Each part is proved by its own provider's signer, for the composite's own signer: a proof that a machine made for one
+provider alone is none here, and the other way round.
 Source: docs/wire-format.md, "composite/v1"; docs/decisions.md.
 """
 

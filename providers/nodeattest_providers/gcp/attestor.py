@@ -1,8 +1,7 @@
 """The ``gcp`` provider's attestor: the TPM provider's evidence from a Shielded VM's vTPM, and the VM's own name.
 
-Promises: nothing that another verifier would accept is in the evidence: no identity token, which every holder of a
-bootstrap token could read and show elsewhere; no endorsement certificate, since the Compute API names the key. The
-metadata service is asked for the provider ID only, and nothing rests on its answer: the controller knows the Machine's.
+No identity token, which every holder of a bootstrap token could show elsewhere, and no endorsement certificate. The
+metadata service is asked for the provider ID only, which the controller knows already.
 Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1"; docs/decisions.md.
 """
 

@@ -1,12 +1,7 @@
-"""The two configuration sections of ``gcp``: a policy's ``spec.gcp``, and ``platforms.gcp`` of the controller.
+"""``spec.gcp`` of a policy, and ``platforms.gcp`` of the controller's configuration.
 
-The policy says which instances may join; without projects it admits nobody, and no setting of it names a host. Where
-Compute is, which CAs are trusted and which credentials are used is ``platforms.gcp``, which the controller's operator
-writes: only HTTPS, only hosts that it names or that Google documents. Its files are read once, so that a mistake shows
-at the start. Returns a frozen value, or raises ``Denied`` with ``PolicyInvalid`` that names the setting and the nearest
-known one.
-Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/gcp.md; Google, "Compute Engine API" (service
-endpoint), "Application Default Credentials".
+Without projects nobody is admitted. Files are read once, so that a mistake shows at the start.
+Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/gcp.md; Google, "Application Default Credentials".
 """
 
 from __future__ import annotations

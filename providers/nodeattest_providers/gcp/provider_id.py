@@ -1,10 +1,7 @@
-"""The name of the ``gcp`` provider, and where an instance is, as its provider ID says: ``gce://<project>/<zone>/<name>``.
+"""The name of the ``gcp`` provider, and its provider IDs: ``gce://<project>/<zone>/<name>``.
 
-Promises: an ``InstanceRef`` has exactly one spelling, which is safe in a URL's path and in a filter expression;
-anything else is ``Denied``. Attestor and verifier read and write provider IDs here. The evidence is that of ``tpm``,
-without certificates: the binding holds the signer's name, so no proof for one provider is one for the other.
-Source: cloud-provider-gcp ``providers/gce/gce_util.go`` (provider ID); Google, "Creating and managing projects" and
-"Naming resources" (RFC 1035 label); docs/wire-format.md, "gcp/v1".
+An ``InstanceRef`` has one spelling, which is safe in a URL's path and in a filter expression.
+Source: cloud-provider-gcp ``providers/gce/gce_util.go``; Google, "Creating and managing projects", "Naming resources".
 """
 
 from __future__ import annotations

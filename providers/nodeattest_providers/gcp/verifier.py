@@ -1,9 +1,7 @@
-"""The ``gcp`` provider's verifier: a Shielded VM is the instance that the Machine's provider ID names.
+"""The ``gcp`` provider's verifier: the TPM protocol with an endorsement key that the Compute API names.
 
-Promises: an ``AttestedNode`` only when the vTPM whose endorsement key the Compute API names for this very instance
-attested, by the TPM protocol, for this very CSR, cluster and signer; and the instance runs, is the one that joined
-before if any did, and is what the policy demands. What needs no network is checked first.
-Source: docs/wire-format.md, "gcp/v1"; docs/providers/gcp.md; docs/wire-format.md §3.
+What needs no network is checked first.
+Source: docs/wire-format.md, "gcp/v1", §3; docs/providers/gcp.md.
 """
 
 from __future__ import annotations

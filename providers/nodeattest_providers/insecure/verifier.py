@@ -1,8 +1,6 @@
-"""The ``insecure`` provider's verifier: always allows, so it is exactly as safe as Cluster API is today.
+"""The ``insecure`` provider's verifier: always allows a first join, so it is exactly as safe as Cluster API is today.
 
-Promises: nothing about the machine. Refuses what the proposal forbids to an insecure provider: rotation and serving
-certificates.
-Source: the proposal, "Insecure providers".
+Source: the proposal, "Insecure providers", which forbids rotation and serving certificates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The ``null`` provider's verifier: a rubber stamp for tests, absent from the wheel and from the registry.
 
 Unlike ``insecure`` it allows rotation and serving certificates, so that tests reach the code behind them.
-Source: the proposal, "kubelet-authenticator-null".
 """
 
 from __future__ import annotations

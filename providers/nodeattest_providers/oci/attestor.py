@@ -1,9 +1,7 @@
 """The ``oci`` provider's attestor: signs the binding with the instance's own key, which the metadata service gives.
 
-Oracle rotates key and certificate several times a day. A key that does not match the certificate was read across a
-rotation, so all are read again.
-Source: Oracle, "Calling Services from an Instance", "Retrieving the Instance Identity Root CA Certificate", "Getting
-Instance Metadata" (version 2 demands the header ``Authorization: Bearer Oracle``).
+Oracle rotates key and certificate several times a day: those that do not match are read again.
+Source: Oracle, "Calling Services from an Instance", "Getting Instance Metadata".
 """
 
 from __future__ import annotations

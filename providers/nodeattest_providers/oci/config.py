@@ -1,7 +1,5 @@
-"""The two configuration sections of ``oci``: a policy's ``spec.oci``, and ``platforms.oci`` of the controller.
+"""``spec.oci`` of a policy, and ``platforms.oci`` of the controller's configuration; empty lists admit nobody.
 
-The policy lists the tenancies and compartments whose instances may join; an empty list admits nobody. The controller's
-operator writes ``platforms.oci``: the root certificates of the regions.
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/oci.md; Oracle, "Resource Identifiers".
 """
 

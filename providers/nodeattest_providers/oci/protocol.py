@@ -1,14 +1,8 @@
 """What attestor and verifier of ``oci`` exchange: an identity certificate, and a signature by its key over the binding.
 
-The signature is RSASSA-PSS with SHA-256. Oracle's API takes PKCS#1 v1.5 signatures by the same key, so neither serves
-as the other.
-Source: docs/wire-format.md, "oci/v1"; RFC 8017 §8.1.
-
-What names an Oracle Cloud instance: its provider ID, and the subject of its identity certificate.
-
-Source: Oracle, "Resource Identifiers": ``ocid1.<type>.<realm>.[region][.future use].<unique ID>``; Oracle's SDKs, which
-read the tenancy from the subject (``extractTenancyIDFromCertificate`` of oci-go-sdk,
-``get_tenancy_id_from_certificate`` of oci-python-sdk); Teleport's RFD 231, which shows a whole subject.
+The signature is RSASSA-PSS. Oracle's API takes PKCS#1 v1.5 by the same key, so neither serves as the other.
+Source: docs/wire-format.md, "oci/v1"; RFC 8017 §8.1; Oracle, "Resource Identifiers"; the subject as in Oracle's SDKs
+(``extractTenancyIDFromCertificate`` of oci-go-sdk) and Teleport's RFD 231.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The ``oci`` provider's verifier: the key of an instance's identity certificate signed this very request.
 
-Promises: an ``AttestedNode`` only when a certificate that chains to the operator's roots names the instance of the
-Machine's provider ID, in a tenancy and compartment of the policy, and its key signed the binding of this request. It
-asks nobody: no address in a certificate is fetched.
-Out of scope: whether the instance still runs, and revocation. Certificates last about two hours.
+It asks nobody. Out of scope: whether the instance still runs, and revocation. Certificates last about two hours.
 Source: docs/wire-format.md, "oci/v1"; docs/providers/oci.md; RFC 5280 §6.1.
 """
 

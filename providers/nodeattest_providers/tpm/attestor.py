@@ -1,9 +1,8 @@
 """The ``tpm`` provider's attestor: shows the TPM's keys, activates the challenge, quotes the CSR.
 
-Promises: evidence for exactly the binding that it is given; a challenge is activated only when it hangs on this node's
-own first request, since an attestor that activates anything is a decryption oracle. One connection and the loaded keys
-serve both rounds; ``close`` (or ``with``) releases them. Nothing is kept on disk: primary keys come back by template.
-Source: docs/wire-format.md §2, §3 (steps 1, 7, 8), §4 (6, 16); docs/wire-format.md, "tpm/v1".
+A challenge is activated only on this node's own first request: an attestor that activates anything is a decryption
+oracle. Nothing is kept on disk: primary keys come back by template.
+Source: docs/wire-format.md, "tpm/v1", §2, §3 (steps 1, 7, 8), §4 (6, 16).
 """
 
 from __future__ import annotations

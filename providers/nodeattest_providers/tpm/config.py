@@ -1,7 +1,5 @@
-"""The ``tpm`` section of a NodeAttestationPolicy, read into one frozen value.
+"""``spec.tpm`` of a policy. The defaults are the strictest: each setting names a source of trust or an allowed value.
 
-Promises: a value, or ``Denied`` with ``PolicyInvalid`` that says which setting and what it should be. Nothing in it
-weakens a check: the defaults are the strictest, each setting names a source of trust or an allowed value.
 Source: manifests/crd/nodeattestationpolicies.yaml; docs/wire-format.md §3 (steps 4, 12).
 """
 

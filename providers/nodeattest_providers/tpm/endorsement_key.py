@@ -1,15 +1,7 @@
-"""Endorsement key certificates: a manufacturer certifies that this key is in a TPM.
+"""Endorsement keys: of a TCG template, bound to this Machine, and certified where the policy relies on certificates.
 
-Promises: returns only when the certificate is for this very key, is an endorsement certificate, and chains to a
-configured authority at the given time.
-Source: TCG EK Credential Profile 2.5, §3.2 "X.509 ASN.1 Definitions"; RFC 5280 §6.1, §4.2.1;
-docs/wire-format.md §3, step 4; docs/decisions.md.
-
-Endorsement keys: of a TCG template, and bound to this Machine.
-
-Promises: returns only for a key that a source of trust binds to the Machine. The first source that says something
-about the Machine or the key decides; a later one cannot overrule it.
-Source: docs/wire-format.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, Annex B.
+The first source of trust that says something about the Machine or the key decides.
+Source: docs/wire-format.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, §3.2, Annex B; RFC 5280 §4.2.1, §6.1.
 """
 
 from __future__ import annotations

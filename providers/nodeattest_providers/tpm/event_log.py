@@ -1,11 +1,8 @@
 """The firmware's measured-boot event log: read strictly, replayed by its digests.
 
-Promises: any bytes give an ``EventLog`` or ``Denied`` with ``EventLogMalformed``, in time linear in their number; every
-byte is accounted for. A replay uses the order, PCR numbers and digests of events. Of types it knows one, EV_NO_ACTION,
-which extends nothing, and of data one, the locality of PCR 0's start: a lie about either gives another replay than the
-TPM's.
-Source: TCG PC Client Platform Firmware Profile 1.05, §10 "Event Logging": TCG_PCClientPCREvent, TCG_PCR_EVENT2,
-TCG_EfiSpecIDEvent, TCG_EfiStartupLocalityEvent; TCG Algorithm Registry for digest sizes.
+Every byte is accounted for. A replay uses order, PCR numbers and digests, EV_NO_ACTION and the locality of PCR 0's
+start: a lie about either gives another replay than the TPM's.
+Source: TCG PC Client Platform Firmware Profile 1.05, §10 "Event Logging"; TCG Algorithm Registry.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""Measured boot: the event log must explain how the quoted PCRs came about.
+"""Boot state: quoted PCRs hold allowed values, the event log explains them if required, the clock advances.
 
-Promises: with ``eventLog: Require``, no PCR of the selection holds anything that neither the log's digests nor the
-policy's values explain; without it, no log is read.
-Source: docs/wire-format.md §3 (step 12); TCG PC Client Platform Firmware Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC
-Client Platform TPM Profile, "PCR Attributes" for reset values.
-
-Boot state: the quoted PCRs hold allowed values, and the TPM's clock goes forward.
-
-Promises: the state that a quote proves, checked by the policy and by what the ledger saw before.
-Source: TCG TPM 2.0 Library, Part 1 §36.3 "Clock" and §11.4 "PCR"; Part 3 §18.4 TPM2_Quote; docs/wire-format.md
-§3 (step 12), §4 (2, 4, 5).
+Source: TCG TPM 2.0 Library, Part 1 §11.4 "PCR", §36.3 "Clock"; Part 3 §18.4 TPM2_Quote; TCG PC Client Platform Firmware
+Profile 1.05, §10 and "EV_SEPARATOR"; TCG PC Client Platform TPM Profile, "PCR Attributes"; docs/wire-format.md §3 (step
+12), §4 (2, 4, 5).
 """
 
 from __future__ import annotations

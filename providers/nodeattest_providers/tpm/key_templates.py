@@ -1,15 +1,7 @@
-"""The public areas that we create and accept, byte by byte: TCG's endorsement key templates and our attestation key's.
+"""The public areas that we make and accept, byte by byte: TCG's endorsement key templates, and our attestation key.
 
-Promises: node and controller speak of the same templates, because this is their only copy. A key made by a template has
-its ``prefix``, then its own public key.
-Source: TCG EK Credential Profile 2.5, Annex B.3 "Low Range" and B.4 "High Range"; TPM 2.0 Library, Part 2 §8.3
-TPMA_OBJECT and §12.2.4 TPMT_PUBLIC.
-
-Attestation keys: keys that sign only what their TPM made itself.
-
-Promises: returns only for a restricted signing key, made in and never to leave its TPM, of a closed set of algorithms.
-Source: TCG TPM 2.0 Library, Part 2 §8.3 TPMA_OBJECT, Part 1 §16 "Names", §26.5 "Qualified Name";
-docs/wire-format.md §2, §4.7.
+Source: TCG EK Credential Profile 2.5, Annex B.3 and B.4; TPM 2.0 Library, Part 2 §8.3 TPMA_OBJECT, §12.2.4 TPMT_PUBLIC,
+Part 1 §16 "Names", §26.5 "Qualified Name"; docs/wire-format.md §2, §4.7.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """TPM2_MakeCredential without a TPM: encrypt a secret so that only the TPM that holds both keys can read it.
 
-Promises: the TPM with this endorsement key gives the credential back to the user of the key of this Name, and to
-nobody else.
-Source: TCG TPM 2.0 Library, Part 1 §24 "Credential Protection", §11.4.10 KDFa and KDFe, Annex B.10.4 (RSA secret
-sharing), Annex C.6.3 (ECC secret sharing); Part 2 §12.4.3 TPM2B_ID_OBJECT.
+Source: TCG TPM 2.0 Library, Part 1 §24 "Credential Protection", §11.4.10 KDFa and KDFe, Annex B.10.4 (RSA), Annex C.6.3
+(ECC); Part 2 §12.4.3 TPM2B_ID_OBJECT.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What attestor and verifier of the ``tpm`` provider exchange: evidence, challenge, and the proof's formulas.
+"""What attestor and verifier of ``tpm`` exchange: evidence, challenge, and the proof's formulas.
 
-Promises: closed schemas read to values or ``Denied``; each value has one spelling; the formulas are here and nowhere
-else, with vectors in tests/vectors/tpm.json.
-Source: docs/wire-format.md, "tpm/v1"; docs/wire-format.md §4.9.
+Source: docs/wire-format.md, "tpm/v1", §4.9; vectors in tests/vectors/tpm.json.
 """
 
 from __future__ import annotations

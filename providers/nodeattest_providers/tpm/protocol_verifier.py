@@ -1,9 +1,7 @@
 """The TPM protocol's two steps as the controller checks them, whatever provider trusts the endorsement key.
 
-Promises: an ``AttestedNode`` only when the TPM that holds an endorsement key that the provider trusts attested, after
-the first request was filed, for this very CSR, cluster and signer. No state is kept between the rounds; any replica
-gives the same answer, now or later. No network, no clock of its own.
-Source: docs/wire-format.md, "tpm/v1"; docs/wire-format.md §3 (steps in the docstrings), §4.
+No state is kept between the rounds, and nothing is asked: any replica gives the same answer, now or later.
+Source: docs/wire-format.md, "tpm/v1", §3 (steps in the docstrings), §4.
 """
 
 from __future__ import annotations

@@ -1,13 +1,6 @@
-"""TPMT_SIGNATURE, read strictly, and its verification by an attestation key.
+"""TPMS_ATTEST of a quote and TPMT_SIGNATURE, read strictly; a signature counts by the key's own scheme and hash only.
 
-Promises: a ``Signature`` or ``Denied``; valid only under the key's own scheme and hash, never one that the signature
-chooses.
-Source: TCG TPM 2.0 Library, Part 2 §11.3.4 TPMT_SIGNATURE; FIPS 186-5 §6; RFC 8017 §8.2.
-
-TPMS_ATTEST of a quote, read strictly.
-
-Promises: a ``Quote`` or ``Denied``; a structure that is not a quote made inside a TPM (magic, type) is no ``Quote``.
-Source: TCG TPM 2.0 Library, Part 2 §10.12.12 TPMS_ATTEST, §10.12.4 TPMS_QUOTE_INFO, §10.11.1 TPMS_CLOCK_INFO.
+Source: TCG TPM 2.0 Library, Part 2 §10.11.1, §10.12.4, §10.12.12, §11.3.4; FIPS 186-5 §6; RFC 8017 §8.2.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """An endorsement key as an operator writes it down: certificate, public key or fingerprint, read to the fingerprint.
 
-Promises: any text gives the fingerprint of the one key in it, or ``Denied``; only keys that the accepted TCG templates
-make. A certificate is read for its key alone: whoever writes it down vouches for it, and no chain is checked.
-Source: RFC 7468 §5, §13 (PEM); RFC 5280 §4.1; TPM 2.0 Library, Part 2 §12.2.4 TPMT_PUBLIC, §12.2.5 TPM2B_PUBLIC.
+No chain is checked: whoever writes a certificate down vouches for it.
+Source: RFC 7468 §5, §13; RFC 5280 §4.1; TPM 2.0 Library, Part 2 §12.2.4 TPMT_PUBLIC, §12.2.5 TPM2B_PUBLIC.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
-"""TPM wire structures: the algorithm numbers we use, and a reader that no byte string can surprise.
+"""TPM structures, read strictly: lengths are exact, nothing may follow, nothing is skipped.
 
-Promises: every parse gives a value or ``Denied``; lengths are exact, nothing may follow, nothing is skipped.
-Source: TCG TPM 2.0 Library, Part 2 "Structures": §6.3 TPM_ALG_ID, §6.4 TPM_ECC_CURVE, §10.6.2 TPMS_PCR_SELECTION.
-
-TPMT_PUBLIC: the public area of a TPM key, read strictly.
-
-Promises: a value whose key is usable (modulus of the stated size and odd, point on its curve) and whose Name is
-recomputed from the very bytes, or ``Denied``. Only shapes that an endorsement or attestation key can have are read.
-Source: TCG TPM 2.0 Library, Part 2 §12.2.4 TPMT_PUBLIC, §12.2.3.5 TPMS_RSA_PARMS, §12.2.3.6 TPMS_ECC_PARMS; Part 1
-§16 "Names".
+Source: TCG TPM 2.0 Library, Part 2 §6.3 TPM_ALG_ID, §6.4 TPM_ECC_CURVE, §10.6.2 TPMS_PCR_SELECTION, §12.2.3,
+§12.2.4 TPMT_PUBLIC; Part 1 §16 "Names".
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The ``tpm`` provider's verifier: what makes a node's TPM evidence true.
+"""The ``tpm`` provider's verifier. Policy and annotations in the management cluster say whose an endorsement key is.
 
-Promises: an ``AttestedNode`` only when the TPM that holds the endorsement key of this very Machine attested for this
-very CSR, cluster and signer. Whose the key is, policy and annotations in the management cluster say
-(``endorsement_key``).
-Where the policy says so, EC2 names the keys of its instances: the ``aws`` provider's signer asks it, with that one's
-credentials and endpoints (``platforms.aws``).
-Source: docs/wire-format.md, "tpm/v1"; docs/wire-format.md §3.
+Where the policy says so, EC2 names the keys of its instances: the ``aws`` provider's signer asks it.
+Source: docs/wire-format.md, "tpm/v1", §3.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""DescribeInstances and GetInstanceTpmEkPub through boto3: the one place where boto3's shapes and exceptions stop.
+"""DescribeInstances and GetInstanceTpmEkPub through botocore: the one place where its shapes and exceptions stop.
 
-Promises: one client a realm, made when first asked; one attempt a call, bounded time, no proxy but a configured one. An
-instance is asked for by filter, so that one that does not exist is left out rather than failing the rest. Whatever goes
-wrong is ``Unavailable`` that says whose matter it is. A key is the answer for the very instance and type that were
-asked for. Credentials are boto3's own chain or a profile, and for accounts of ``assumeRoles`` that role's; they are
-never shown, and looked for again where there were none. What EC2's API looks like (24 MB) is read once for all realms.
-Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub", "Eventual consistency", "Error codes";
-kubernetes/cloud-provider-aws (which addresses a node has).
+One attempt a call, in bounded time. An instance is asked for by filter, so that a missing one fails no other.
+Credentials are botocore's chain, a profile, or a role of ``assumeRoles``. EC2's model (24 MB) is read once.
+Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub", "Error codes"; kubernetes/cloud-provider-aws (addresses).
 """
 
 from __future__ import annotations

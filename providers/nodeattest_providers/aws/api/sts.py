@@ -1,13 +1,8 @@
 """Asking STS who signed: the controller's own request, in which only what the signature covers is the node's.
 
-Promises: the host follows from the region or is in the controller's configuration, method, path, body and binding
-are ours; nothing of the node's is followed. No redirect, no proxy but a configured one, no environment; bounded time,
-bytes and connections. STS's refusal is ``Denied``; whatever says nothing about the signature is ``Unavailable``, and
-asked again after some seconds, spread so that the requests of a scale-up do not come back together. Any answer gives a
-value or None. An ARN is taken apart in one way only: ``arn:<partition>:sts::<account>:assumed-role/<role>/<session>``.
-Source: AWS, "GetCallerIdentity", "Common error types", "Troubleshoot signed requests for AWS APIs", "Exponential
-backoff and jitter"; IAM, "IAM ARNs"; botocore, ``retries/standard.py`` (codes); STS gives JSON to clients that accept
-it (kubernetes-sigs/aws-iam-authenticator, ``pkg/token/token.go``).
+STS's refusal is ``Denied``. What says nothing about the signature is ``Unavailable``, with a spread ``retry_after``.
+Source: AWS, "GetCallerIdentity", "Common error types", "Troubleshoot signed requests for AWS APIs"; IAM, "IAM ARNs";
+botocore, ``retries/standard.py`` (codes); kubernetes-sigs/aws-iam-authenticator, ``pkg/token/token.go`` (JSON).
 """
 
 from __future__ import annotations

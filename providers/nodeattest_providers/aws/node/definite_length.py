@@ -1,7 +1,6 @@
-"""BER made definite: what the metadata service gives as PKCS#7 has indefinite lengths, what we send and check is DER.
+"""BER made definite: the metadata service gives PKCS#7 with indefinite lengths; what we send and check is DER.
 
-Promises: any bytes give DER-like bytes with definite, shortest lengths and unbroken octet strings, or ``Denied``; what
-is signed, the content octets and the signed attributes, stays as it is. Bytes that are so already are returned as such.
+What is signed, the content octets and the signed attributes, stays as it is.
 Source: X.690 §8.1.3 (lengths), §8.1.5 (end of contents), §8.7.3 (octet strings in parts).
 """
 

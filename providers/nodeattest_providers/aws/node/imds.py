@@ -1,16 +1,9 @@
-"""The instance's metadata service by version 2 of its protocol: first a token, then everything else with it.
+"""The instance's metadata service, by version 2 of its protocol, and its answers: credentials, document, signature.
 
-Promises: nothing is ever asked without a token, so a service that knows only version 1 (which any forged request of a
-pod's web server can use) is refused; a token lives a minute and is for one piece of evidence. Whatever is missing is
-reported in one line with what to check.
-Source: AWS, "Use IMDSv2": 403 when the endpoint is switched off or the request was forwarded, 401 without a good token;
-the answer to the PUT travels ``HttpPutResponseHopLimit`` hops, one by default, so that it never reaches a container.
-
-What an instance's metadata service says, read to values: token, role, credentials, identity document, signature.
-
-Promises: any bytes give a value or ``Denied``; messages name fields and lengths, never what stood there, for these are
-credentials. What is not used here is not read: AWS adds fields to its documents as it pleases.
-Source: AWS, "Use IMDSv2", "Retrieve security credentials from instance metadata", "Instance identity documents".
+Nothing is asked without a session token: any forged request of a pod's web server could use version 1. Messages name
+fields and lengths, never values, for these are credentials.
+Source: AWS, "Use IMDSv2" (status codes, hop limit), "Retrieve security credentials from instance metadata", "Instance
+identity documents".
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Signing the STS request with the instance's credentials, by botocore.
 
-Promises: what is signed is ``protocol.sts_request`` and nothing else, every header of it; the time is the caller's. The
-secret goes into botocore and nowhere else.
 Source: AWS, "AWS Signature Version 4 for API requests"; botocore ``auth.SigV4Auth``, whose ``add_auth`` does the same
 with a clock of its own.
 """

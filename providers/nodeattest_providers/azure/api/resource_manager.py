@@ -1,10 +1,8 @@
-"""Reading lists from Azure's Resource Manager: over HTTPS, in pages, within bounds.
+"""Reading lists from Azure's Resource Manager, in pages.
 
-Promises: only GET, only at the configured endpoint (a next page elsewhere is refused), no redirect, no proxy but a
-configured one; an answer is bounded in time and size, and asked for unpacked, so that none grows here. A subscription
-that is throttled is not asked again before the time that Azure names, and no other waits for it: Azure counts by
-subscription. Every failure is ``Unavailable`` and says which call. What is not there is an empty list.
-Source: Azure, "Azure Resource Manager REST API", "Throttling Resource Manager requests", "Async paging with nextLink".
+Only GET, only at the configured endpoint: a next page elsewhere is refused. A throttled subscription is not asked
+before the time that Azure names. What is not there is an empty list.
+Source: Azure, "Azure Resource Manager REST API", "Throttling Resource Manager requests".
 """
 
 from __future__ import annotations

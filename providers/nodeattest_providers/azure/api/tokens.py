@@ -1,8 +1,5 @@
 """Tokens for Azure's Resource Manager, by azure-identity: a workload's or a machine's identity.
 
-Promises: one request for a token at a time, however many wait for it; it is kept until shortly before its end. No
-redirect, no proxy but a configured one; what fails is ``Unavailable`` and says nothing of tokens. azure-identity is
-imported with the first token.
 Source: Azure, "Workload identity federation", "Managed identities"; azure-identity's documentation.
 """
 

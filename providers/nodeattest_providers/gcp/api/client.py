@@ -1,9 +1,6 @@
-"""GET requests to the Compute API.
+"""GET requests to the Compute API; whatever goes wrong is ``Unavailable`` and holds neither token nor answer.
 
-Promises: HTTPS to the configured endpoint only; time and size limits; no redirect, no proxy from the environment, no
-cookies; each request is counted with its outcome; whatever goes wrong is ``Unavailable`` with a remedy, and holds
-neither token nor answer.
-Source: Google, "Compute Engine API: errors" (``error.errors[].reason``) and "API rate limits".
+Source: Google, "Compute Engine API: errors" (``error.errors[].reason``), "API rate limits".
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""What the Compute API says of an instance, read into frozen values.
+"""What the Compute API says of an instance. ``FIELDS`` asks for no metadata: it holds the bootstrap data.
 
-Promises: any bytes give a value or ``Denied`` with ``PlatformDocumentMalformed``; only fields that are checked are
-kept, and ``FIELDS`` asks for no others: an instance's metadata holds its bootstrap data.
 Source: Compute Engine API v1, ``Instance``, ``instances.list``, ``instances.getShieldedInstanceIdentity``; Google,
 "Internal DNS names".
 """

@@ -1,8 +1,6 @@
-"""Access tokens for the Compute API, from google-auth.
+"""Access tokens for the Compute API, from google-auth, which blocks and so runs in a thread.
 
-Promises: a token is fetched when it is needed and kept until shortly before it ends; google-auth, which blocks, runs in
-a thread; its requests go through the client of all clouds (``cloud_http``): bounded, no redirect, no proxy of the
-environment. No message holds a token, a key or what the authorisation server said.
+Its requests go through ``cloud_http``. No message holds a token, a key or what the authorisation server said.
 Source: google-auth's ``google.auth.transport.Request``; Google, "Application Default Credentials".
 """
 

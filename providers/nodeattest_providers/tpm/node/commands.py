@@ -1,9 +1,7 @@
 """TPM 2.0 commands and responses as bytes: framing, authorisation by empty password or policy session, return codes.
 
-Promises: a response is read only where its tag, size and return code fit the command, and bounded; a TPM that asks for
-the same command again gets it a few times. Nothing here knows which keys exist or what is proved.
-Source: TCG TPM 2.0 Library, Part 1 §18 "Command/Response Structure" and §19.4 "Password Authorizations"; Part 2 §6.5.2
-TPM_CC, §6.6.3 TPM_RC, §6.9 TPM_ST, §6.11 TPM_SE, §7.4 TPM_RH, §8.4 TPMA_SESSION.
+Source: TCG TPM 2.0 Library, Part 1 §18, §19.4; Part 2 §6.5.2 TPM_CC, §6.6.3 TPM_RC, §6.9 TPM_ST, §6.11 TPM_SE, §7.4
+TPM_RH, §8.4 TPMA_SESSION.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """How commands reach a TPM: the kernel's device, or the socket of a software TPM, without a library.
 
-Promises: one command, one whole response, of bounded size; nothing is opened that the TCTI does not name.
-Source: Linux Documentation/security/tpm and drivers/char/tpm/tpm-dev-common.c (a command is one write, its response
-one read); swtpm(8), "--server" (bare commands and responses); names as in TSS 2.0 TCTI, as tpm2-tools take them.
+Source: Linux drivers/char/tpm/tpm-dev-common.c (a command is one write, its response one read); swtpm(8), "--server".
 """
 
 from __future__ import annotations

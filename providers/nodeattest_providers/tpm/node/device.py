@@ -1,18 +1,10 @@
-"""The TPM itself: keys by template, activation, quotes, PCRs, NV certificates.
+"""The TPM: keys by template, activation, quotes, PCRs, and the certificates in its NV memory.
 
-Promises: every error of the TPM and of the way to it becomes ``Unavailable`` with what to do about it; every key that
-was created is flushed on ``close``, whatever happened, and every session that did not end by itself; nothing is written
-to the TPM.
-Source: TCG TPM 2.0 Library, Part 3; docs/wire-format.md §4 (6, 16).
-
-The endorsement key in use, and the certificates that the TPM's NV memory has for it.
-
-Promises: a choice that is the same at each call on the same TPM; certificates without the padding that NV areas have. A
-persistent object is used only if its public area is exactly the template's and, where the TPM holds a certificate for
-that template, the certificate is for it; its handle proves nothing. The controller checks the key by what it is.
-Source: TCG EK Credential Profile 2.5, §2.2.1.4 "NV Index handles", §2.2.1.5 "EK certificate chains"; TCG PC Client
-Specific Implementation Specification 1.21, §7.3.2 "TCG_PCCLIENT_STORED_CERT"; TCG TPM v2.0 Provisioning Guidance 1.0,
-§7.8 (handles).
+Every error of the TPM becomes ``Unavailable`` with what to do about it. ``close`` flushes every key that was created.
+Nothing is written to the TPM. A persistent key is used only if its public area is the template's and it is the
+certified one: its handle proves nothing.
+Source: TCG TPM 2.0 Library, Part 3; TCG EK Credential Profile 2.5, §2.2.1.4, §2.2.1.5; TCG PC Client Specific
+Implementation Specification 1.21, §7.3.2; TCG TPM v2.0 Provisioning Guidance 1.0, §7.8; docs/wire-format.md §4 (6, 16).
 """
 
 from __future__ import annotations
