@@ -7,9 +7,8 @@ Source: k8s.io/cluster-bootstrap token/jws/jws.go; RFC 7515 appendix F.
 
 Questions of proposal 000: short-lived JWTs under a bootstrap token's secret (HS256).
 
-Promises: ``parse`` makes of any bytes an ``UnverifiedJWT`` or ``Denied``; ``verify`` makes of that a
-``VerifiedJWT`` whose sender knew the token's secret within the last two minutes, and computes the same MAC whether the
-token exists or not.
+``verify`` proves that the sender knew the token's secret within the last two minutes, and computes the same MAC whether
+the token exists or not.
 A JWT always has ``typ``, a signature of cluster-info (``jws``) never: one key makes both, and neither passes for the
 other. Leaves to others: which token a Secret is and what it may be used for (``secret``), what an asker gets. A JWT is
 shown to servers that are not verified yet, so a server that accepts one must grant nothing but reading cluster-info.
@@ -29,8 +28,7 @@ from nodeattest_discovery.token import BootstrapToken, is_token_id
 from nodeattest_parsing import strict_base64 as compact_jws
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject, ParseError
-from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Check, Denied, Reason
+from nodeattest_providers.errors import Denied, Reason
 
 
 def sign(content: bytes, token: BootstrapToken) -> str:
@@ -80,15 +78,6 @@ class UnverifiedJWT:
     audience: str | None
     signed: bytes = field(repr=False)
     signature: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedJWT:
-    """A JWT whose maker knew the token's secret."""
-
-    token_id: str
-    audience: str | None
-    checks: tuple[Check, ...] = field(repr=False)
 
 
 def hs256(key: bytes, message: bytes) -> bytes:
@@ -153,32 +142,29 @@ def verify(
     now: float,
     audience: str | None = None,
     mac: Mac = hs256,
-) -> VerifiedJWT:
+) -> None:
     """Prove a JWT by the token that its ``token_id`` names, None where there is none; raises ``Denied``.
 
     1. The signature is the token's; without a token the same MAC is computed, of nobody's secret.
     2. It has not expired. 3. It does not last longer than two minutes from now, nor in itself.
     4. If it names an audience, that is this cluster's identifier, ``audience``.
     """
-    checks = Checks()
     known = token if token is not None and token.id == unverified.token_id and token.secret else None
     # 1, RFC 7515 §5.2 (8)
     key = (known or _NOBODY).secret.encode("utf-8", "surrogateescape")
-    genuine = hmac.compare_digest(mac(key, unverified.signed), unverified.signature) and known is not None
-    _require(checks, genuine, "signature", "RFC 7515 §5.2 (8)", "a MAC by the token's secret", "another, or no token")
-    # 2
+    if not hmac.compare_digest(mac(key, unverified.signed), unverified.signature) or known is None:
+        raise _refused("a MAC by the token's secret", "another, or no token")
+    # 2, RFC 7519 §4.1.4
     left = unverified.expires - now
-    _require(checks, left > 0, "expiration", "RFC 7519 §4.1.4", "a time to come", f"{-left:.0f} s ago")
-    # 3
-    short = left <= LONGEST
-    _require(checks, short, "lifetime ahead", "proposal 000, JWT", f"at most {LONGEST} s", f"{left:.0f} s")
+    if left <= 0:
+        raise _refused("a time to come", f"{-left:.0f} s ago")
+    # 3, proposal 000
     lasts = 0 if unverified.issued is None else unverified.expires - unverified.issued
-    sound = 0 <= lasts <= LONGEST
-    _require(checks, sound, "lifetime", "RFC 7519 §4.1.6", f"0 to {LONGEST} s from iat to exp", f"{lasts} s")
-    # 4
-    ours = unverified.audience is None or unverified.audience == audience
-    _require(checks, ours, "audience", "RFC 7519 §4.1.3", "this cluster's identifier, or none", "another's")
-    return VerifiedJWT(token_id=unverified.token_id, audience=unverified.audience, checks=checks.record())
+    if left > LONGEST or not 0 <= lasts <= LONGEST:
+        raise _refused(f"at most {LONGEST} s to the expiration, now and from iat", f"{left:.0f} s and {lasts} s")
+    # 4, RFC 7519 §4.1.3
+    if unverified.audience not in {None, audience}:
+        raise _refused("this cluster's identifier as audience, or none", "another's")
 
 
 def _closed(
@@ -201,12 +187,6 @@ def _audience(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= _MAX_AUDIENCE or not value.isprintable():
         raise _refused(f"aud: one text of at most {_MAX_AUDIENCE} characters", "something else")
     return value
-
-
-def _require(checks: Checks, passed: bool, name: str, section: str, expected: str, got: str) -> None:  # noqa: PLR0917 - six words of one row
-    reason = Reason.DISCOVERY_REQUEST_REFUSED
-    shown = expected if passed else got
-    checks.require(passed, name, section=section, reason=reason, expected=expected, got=shown, remedy=_REMEDY)
 
 
 def _refused(expected: str, got: str) -> Denied:

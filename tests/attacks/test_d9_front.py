@@ -22,7 +22,7 @@ from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.service import FrontLimits, authenticate, bearer_token
 from nodeattest_discovery.jwt import mint, parse
-from nodeattest_discovery.node.by_front import by_front
+from nodeattest_discovery.node.by_token import by_front
 from nodeattest_discovery.node.client import Found
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject

@@ -16,8 +16,7 @@ from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery import jwt as jws
-from nodeattest_discovery.node.by_front import by_front
-from nodeattest_discovery.node.by_token import by_token
+from nodeattest_discovery.node.by_token import by_front, by_token
 from nodeattest_discovery.node.refresh import refresh
 from nodeattest_discovery.token import BootstrapToken
 

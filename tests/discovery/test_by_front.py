@@ -12,7 +12,7 @@ from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTi
 
 from nodeattest_discovery import clusterinfo, jwt
 from nodeattest_discovery import jwt as jws
-from nodeattest_discovery.node.by_front import by_front
+from nodeattest_discovery.node.by_token import by_front
 from nodeattest_discovery.node.client import Found
 from nodeattest_discovery.tls import CaPin
 from nodeattest_discovery.token import BootstrapToken
@@ -90,8 +90,8 @@ def test_the_front_sees_a_jwt_and_the_cluster_no_credential_at_all(scene: Scene)
     (seen,) = scene.front.seen
     assert seen.names == {*QUIET, "authorization"}
     scheme, _, question = dict(seen.headers)["authorization"].partition(" ")
-    proved = jwt.verify(jwt.parse(question.encode()), TOKEN, now=VirtualTime().environment().clock.now())
-    assert (scheme, proved.token_id) == ("Bearer", TOKEN.id)
+    assert scheme == "Bearer"
+    jwt.verify(jwt.parse(question.encode()), TOKEN, now=VirtualTime().environment().clock.now())
     assert TOKEN.secret not in str(seen)
     assert scene.cluster.headers == QUIET
 

@@ -19,9 +19,11 @@ from nodeattest_providers.errors import Denied, Reason
 def verdict(text: bytes, *, token: BootstrapToken | None = TOKEN, now: float = NOW, audience: str | None = None) -> str:
     """Return the id that was proved, or the reason of the refusal."""
     try:
-        return verify(parse(text), token, now=now, audience=audience).token_id
+        unverified = parse(text)
+        verify(unverified, token, now=now, audience=audience)
     except Denied as denied:
         return denied.reason if TOKEN.secret not in str(denied) else "a refusal that shows the secret"
+    return unverified.token_id
 
 
 def test_what_we_mint_is_proved_and_has_these_very_bytes() -> None:

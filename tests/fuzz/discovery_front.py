@@ -44,13 +44,13 @@ def _jwt(data: bytes) -> bool:
         return macs[-1]
 
     try:
-        question = jwt.verify(unverified, SIGNER, now=MOMENT, audience=_AUDIENCE, mac=mac)
+        jwt.verify(unverified, SIGNER, now=MOMENT, audience=_AUDIENCE, mac=mac)
     except Denied as denied:
         require(len(macs) == 1, "one MAC, whatever is wrong")
         return refused(denied, _REASON)
     require(macs == [unverified.signature], "one MAC, and it is the signature")
     require(0 < unverified.expires - MOMENT <= jwt.LONGEST, "good now, and for two minutes at most")
-    require(question.audience in {None, _AUDIENCE}, "no other cluster's")
+    require(unverified.audience in {None, _AUDIENCE}, "no other cluster's")
     return True
 
 

@@ -13,7 +13,7 @@ from test_discovery_system import discover, operate
 from world import World
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.node.by_front import by_front
+from nodeattest_discovery.node.by_token import by_front
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import text_at

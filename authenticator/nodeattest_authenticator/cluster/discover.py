@@ -134,7 +134,7 @@ def environment_of(clock: Clock, log: Callable[[str], None], limit: float) -> En
 def _by_token(way: ByToken, environment: Environment) -> Found:
     """Ask the front first, then the servers: both prove themselves by token and pins, so neither can do harm."""
     if way.front is not None:
-        from nodeattest_discovery.node.by_front import by_front
+        from nodeattest_discovery.node.by_token import by_front
 
         try:
             return by_front(way.front, way.token, way.pins, environment, servers=way.servers)

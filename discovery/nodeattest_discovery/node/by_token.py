@@ -1,33 +1,40 @@
-"""Discovery by bootstrap token: cluster-info that the token signs, from a server that a pinned CA vouches for.
+"""Discovery by bootstrap token: cluster-info that the token signs, from API servers or from a discovery front.
 
-Promises: the token itself is sent nowhere; the second connection trusts pinned certificates only, however many others
-are beside them in a signed bundle (kubeadm trusts them all: the holder of a leaked token without the CA's key can
-sign a bundle of the real CA and its own, and is believed). An answer is believed whole or not at all.
-Leaves to others: using what was found; asking the cluster whether the token may join.
-Source: kubeadm discovery/token/token.go; docs/decisions.md.
+The token itself is sent nowhere. With pins the connection that counts trusts pinned certificates only, however many
+others are beside them in a signed bundle (kubeadm trusts them all: the holder of a leaked token without the CA's key
+can sign a bundle of the real CA and its own, and is believed). An answer is believed whole or not at all.
+
+A front (proposal 000) sees a JWT that is good for a minute or two and for reading only. Its answer counts only under
+the token's signature over the very bytes, and with pins only as far as the cluster's own server bears it out: one that
+a person named, where one was. The front's own certificate proves nothing: a pin is of the cluster's CA, and the answer
+proves itself. An old answer that the token signed passes for a new one as long as the token lives; what it may say is
+bounded by the pins.
+Source: kubeadm discovery/token/token.go; companion proposals 000 and 001; docs/decisions.md.
 """
 
 from __future__ import annotations
 
+import http
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jwt
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node.address import parse_endpoint, parse_server
+from nodeattest_discovery.node import credential as configmap
+from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
 from nodeattest_discovery.node.client import Found, first_valid
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.credential import PublishedClusterInfo
 from nodeattest_discovery.node.discovery_file import Environment
+from nodeattest_discovery.node.https import Response
 from nodeattest_discovery.tls import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-_SECTION = "companion proposal 001, join"
+_SIGNATURE: Final = "x-kubernetes-jws"
+_NOT_FOR_ALL: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
 
 
 def by_token(
@@ -50,82 +57,192 @@ def by_token(
             remedy="name one: host:port",
         )
     require_pins(pins)
-    deadline = environment.deadline()
-    return first_valid(
-        servers, lambda server: _Question(server, token, pins, deadline).found(), deadline, environment.log
-    )
+    asker = _Asker(token, pins, environment.deadline())
+    return first_valid(servers, asker.ask_server, asker.deadline, environment.log)
+
+
+def by_front(
+    front: str,
+    token: BootstrapToken,
+    pins: frozenset[CaPin] | None,
+    environment: Environment,
+    *,
+    servers: Sequence[str] = (),
+) -> Found:
+    """Find the cluster that a front (``host:port`` or https URL) stands for; asks once.
+
+    ``servers``: API servers that the caller knows; where there are any, they bear the answer out, and not the one that
+    it names: the holder of a leaked token chooses that, and every certificate of the cluster's CA for any name would
+    do. Raises ``Unavailable`` for a front that is away, knows no such token or does not sign, ``Denied`` for an answer
+    that no waiting mends. ``Found.asked`` is the cluster's server, never the front.
+    """
+    server, known = parse_endpoint(front), tuple(parse_endpoint(one) for one in servers)
+    require_pins(pins)
+    return _Asker(token, pins, environment.deadline()).ask_front(server, known)
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    server: Endpoint
+class _Asker:
     token: BootstrapToken
     pins: frozenset[CaPin] | None
     deadline: Deadline
 
-    def found(self) -> Found:
-        """Ask one server, and check what it says.
+    def ask_server(self, server: Endpoint) -> Found:
+        """Ask one API server, and check what it says.
 
         1. First look: unverified, and without credentials; it holds a signature of this token.
         2. The signature is this token's over the exact text, which is a sound cluster-info.
         3. CAs that are pinned themselves, and valid, are in it.
         4. A server that one of these vouches for, at the same address, says the same, byte for byte.
         """
-        checks = Checks()
         # 1
-        text, signature = self._signed(client.fetch_cluster_info(self.server, https.UNVERIFIED, self.deadline))
-        # 2
-        checks.require(
-            jws.is_valid(signature, text.encode(), self.token),
-            "cluster-info is signed with this token",
-            section=_SECTION,
-            reason=Reason.CLUSTER_INFO_SIGNATURE_INVALID,
-            expected=f"a signature of the token {self.token.id} over cluster-info",
-            got="another signature",
-            remedy="compare the token's secret; if it is right, this is not the cluster, or the text was changed",
-        )
-        info = clusterinfo.parse(text)
-        if self.pins is None:
-            client.anchors(info.ca_certificates, self.deadline.clock)
-            return self._as_found(text, info, (_unpinned(self.server),))
-        # 3
-        pinned = select_pinned(info.ca_certificates, self.pins)
-        trust = https.Verified(ca_pem=client.anchors(pinned, self.deadline.clock))
-        # 4
-        second = client.fetch_cluster_info(self.server, trust, self.deadline).kubeconfig
-        checks.require(
-            second == text,
-            "the verified server says the same",
-            section=_SECTION,
-            reason=Reason.CLUSTER_INFO_CHANGED,
-            expected="the first answer, byte for byte, over the verified connection",
-            got="another text" if second else "none",
-            remedy="try again if the cluster was being changed; else somebody answered in the cluster's place at first",
-        )
-        return self._as_found(text, info, _beside(len(info.ca_certificates) - len(pinned)))
-
-    def _signed(self, published: PublishedClusterInfo) -> tuple[str, str]:
-        """Return text and signature; raises ``Unavailable`` as long as the signer has not been there."""
+        published = client.fetch_cluster_info(server, https.UNVERIFIED, self.deadline)
         signature = published.signatures.get(self.token.id)
         if signature is None:
             raise Unavailable(
                 Reason.CLUSTER_INFO_UNSIGNED,
-                f"{self.server.url} has no signature of the token {self.token.id}",
-                remedy="see that the token exists and may sign (kubeadm token list), and that a signer runs",
+                f"{server.url} has no signature of the token {self.token.id}",
+                remedy="see that the token exists and may sign (nodeattest token list), and that a signer runs",
             )
-        return published.text(), signature
+        text = published.text()
+        # 2
+        if not jwt.is_valid(signature, text.encode(), self.token):
+            raise Denied(
+                Reason.CLUSTER_INFO_SIGNATURE_INVALID,
+                expected=f"a signature of the token {self.token.id} over cluster-info",
+                got="another signature",
+                remedy="compare the token's secret; if it is right, this is not the cluster, or the text was changed",
+            )
+        info = clusterinfo.parse(text)
+        notes = _elsewhere(info, server)
+        if self.pins is None:
+            client.anchors(info.ca_certificates, self.deadline.clock)
+            note = f"no CA was pinned: anyone who knows the token could have answered in the place of {server.url}"
+            return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url, notes=(note, *notes))
+        # 3
+        pinned = select_pinned(info.ca_certificates, self.pins)
+        trust = https.Verified(ca_pem=client.anchors(pinned, self.deadline.clock))
+        # 4
+        _require_same(
+            text,
+            client.fetch_cluster_info(server, trust, self.deadline).kubeconfig,
+            "try again if the cluster was being changed; else somebody answered in the cluster's place at first",
+        )
+        if beside := len(info.ca_certificates) - len(pinned):
+            note = f"{beside} of the cluster's CAs not pinned: trusted, since a server under a pinned CA says so"
+            notes = (note, *notes)
+        return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url, notes=notes)
 
-    def _as_found(self, text: str, info: ClusterInfo, notes: tuple[str, ...]) -> Found:
-        if parse_server(info.server) != self.server:
-            notes += (f"the cluster names {info.server} as its server, not {self.server.url}, which was asked",)
-        return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=self.server.url, notes=notes)
+    def ask_front(self, front: Endpoint, known: tuple[Endpoint, ...]) -> Found:
+        """Ask a front, and check what it says.
+
+        1. Ask, unverified, with a JWT; only status 200 is an answer.
+        2. Exactly one header holds exactly the signature that this token makes over the body.
+        3. The body is the ConfigMap cluster-info, and a sound kubeconfig is in it.
+        4. CAs that are pinned themselves, and valid, are in that.
+        5. A server of the cluster, vouched for by one of these, says the same, byte for byte: one that is known, else
+           the one that the kubeconfig names. Where it refuses to say, only these CAs and the server that was asked are
+           found: what a token signed, and no server of the cluster, may contain untrusted CAs.
+        """
+        # 1
+        answer = self._question(front)
+        # 2
+        self._check_signature(front, answer)
+        # 3
+        text = configmap.parse(answer.body).text()
+        info = clusterinfo.parse(text)
+        cluster = parse_server(info.server)
+        if self.pins is None:
+            client.anchors(info.ca_certificates, self.deadline.clock)
+            unpinned = "no CA was pinned: anyone who knows the token could have answered in the front's place"
+            return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=cluster.url, notes=(unpinned,))
+        # 4
+        pinned = select_pinned(info.ca_certificates, self.pins)
+        anchors = client.anchors(pinned, self.deadline.clock)
+        # 5
+        trust = https.Verified(ca_pem=anchors, server_name=None if known else info.tls_server_name)
+        asked, shown = self._confirm(known or (cluster,), trust, text)
+        notes = _elsewhere(info, asked)
+        if shown:
+            return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=asked.url, notes=notes)
+        note = f"{asked.url} does not show cluster-info: only the pinned CAs of the front's answer are trusted"
+        believed = replace(info, ca_certificates=pinned)
+        if known:
+            believed = replace(believed, server=asked.url, tls_server_name=None)
+        return Found(kubeconfig=text, info=believed, ca_pem=anchors, asked=asked.url, notes=(note, *notes))
+
+    def _question(self, front: Endpoint) -> Response:
+        question = jwt.mint(self.token, self.deadline.clock.now())
+        headers = {"Authorization": f"Bearer {question}"}
+        answer = client.get(front, cluster_info_path(front), https.UNVERIFIED, self.deadline, headers=headers)
+        if answer.status != http.HTTPStatus.OK:
+            hint = " (it does not know the token, or this machine's clock is wrong)"
+            raise Unavailable(
+                Reason.API_UNAVAILABLE,
+                f"the discovery front {front.url} answered with HTTP status {answer.status}"
+                + (hint if answer.status == http.HTTPStatus.UNAUTHORIZED else ""),
+                remedy="see that the token exists and may sign and authenticate: nodeattest token list",
+            )
+        return answer
+
+    def _check_signature(self, front: Endpoint, answer: Response) -> None:
+        """Refuse an answer that this token did not sign.
+
+        The header is compared whole: a JWT has another header (``typ``), and a signature of cluster-info's text is
+        one over other bytes, so neither passes here.
+        """
+        signatures = [value for name, value in answer.headers if name == _SIGNATURE]
+        if not signatures:
+            raise Unavailable(
+                Reason.CLUSTER_INFO_UNSIGNED,
+                f"{front.url} does not sign its answers",
+                remedy="name a discovery front, not an API server, as the front",
+            )
+        if len(signatures) != 1 or not jwt.is_valid(signatures[0], answer.body, self.token):
+            raise Denied(
+                Reason.CLUSTER_INFO_SIGNATURE_INVALID,
+                expected=f"one signature of the token {self.token.id} over the answer",
+                got="another signature" if len(signatures) == 1 else f"{len(signatures)} signatures",
+                remedy="compare the token's secret; if it is right, this is not the cluster's front",
+            )
+
+    def _confirm(self, servers: Sequence[Endpoint], trust: https.Verified, text: str) -> tuple[Endpoint, bool]:
+        """Ask servers in turn; return the one that answered, and whether it showed cluster-info.
+
+        Raises ``Denied``, ``Unavailable``.
+        """
+        away = Unavailable(Reason.API_UNAVAILABLE, "no server to ask", remedy="name one")
+        for server in servers:
+            try:
+                confirmed = client.fetch_cluster_info(server, trust, self.deadline).kubeconfig
+            except client.RefusedError as refused:
+                if refused.status in _NOT_FOR_ALL:
+                    return server, False
+                away = refused
+            except Unavailable as unavailable:
+                away = unavailable
+            else:
+                _require_same(
+                    text,
+                    confirmed,
+                    "try again if the cluster was being changed; else the front's answer was old, or another cluster's",
+                )
+                return server, True
+        raise away
 
 
-def _unpinned(server: Endpoint) -> str:
-    return f"no CA was pinned: anyone who knows the token could have answered as {server.url} in the cluster's place"
+def _require_same(text: str, confirmed: str | None, remedy: str) -> None:
+    """Raise ``Denied`` unless the verified server says the same."""
+    if confirmed != text:
+        raise Denied(
+            Reason.CLUSTER_INFO_CHANGED,
+            expected="the same cluster-info, byte for byte, from the cluster's own server over the verified connection",
+            got="another text" if confirmed else "none",
+            remedy=remedy,
+        )
 
 
-def _beside(count: int) -> tuple[str, ...]:
-    if not count:
+def _elsewhere(info: ClusterInfo, asked: Endpoint) -> tuple[str, ...]:
+    if parse_server(info.server) == asked:
         return ()
-    return (f"{count} of the cluster's CAs not pinned: trusted, since the server that a pinned CA vouches for says so",)
+    return (f"the cluster names {info.server} as its server, not {asked.url}, which was asked",)

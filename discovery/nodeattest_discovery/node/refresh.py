@@ -26,10 +26,8 @@ from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.tls import pin_of
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-_SECTION = "companion proposal 001, client caching and update"
 _NOT_FOR_US: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND})
 
 
@@ -99,26 +97,23 @@ class _Question:
         # 2
         info = clusterinfo.parse(text)
         # 3
-        checks = Checks()
         pins = {pin_of(certificate) for certificate in self.trusted}
         kept = tuple(certificate for certificate in info.ca_certificates if pin_of(certificate) in pins)
-        checks.require(
-            bool(kept),
-            "a trusted CA is kept",
-            section=_SECTION,
-            reason=Reason.CLUSTER_INFO_CHANGED,
-            expected="cluster-info with at least one of the CAs that this node trusts",
-            got="other CAs only",
-            remedy="publish old and new CAs together until every node has refreshed, or join the node again",
-        )
+        if not kept:
+            raise Denied(
+                Reason.CLUSTER_INFO_CHANGED,
+                expected="cluster-info with at least one of the CAs that this node trusts",
+                got="other CAs only",
+                remedy="publish old and new CAs together until every node has refreshed, or join the node again",
+            )
         # 4
         named = (parse_server(info.server), info.tls_server_name)
         known = named[0] in self.known_servers and named[1] == self.tls_server_name
         place, name = (server, self.tls_server_name) if self.pin_server else named
         if not (known or self.pin_server):
-            self._confirm(place, name, text, self._vouching(kept, server), checks)
+            self._confirm(place, name, text, self._vouching(kept, server))
         elif set(info.ca_certificates) != set(self.trusted):
-            self._confirm(place, name, text, kept, checks)
+            self._confirm(place, name, text, kept)
         return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url)
 
     def _vouching(self, kept: tuple[x509.Certificate, ...], server: Endpoint) -> tuple[x509.Certificate, ...]:
@@ -146,20 +141,16 @@ class _Question:
             return False
         return True
 
-    def _confirm(
-        self, place: Endpoint, name: str | None, text: str, kept: tuple[x509.Certificate, ...], checks: Checks
-    ) -> None:
+    def _confirm(self, place: Endpoint, name: str | None, text: str, kept: tuple[x509.Certificate, ...]) -> None:
         trust = https.Verified(ca_pem=client.anchors(kept, self.deadline.clock), server_name=name)
         try:
             answer = client.fetch_cluster_info(place, trust, self.deadline).kubeconfig
         except client.RefusedError as error:  # that another server may not be asked says nothing about this one
             raise Unavailable(Reason.API_UNAVAILABLE, error.detail, remedy=error.remedy) from None
-        checks.require(
-            answer == text,
-            "the server that is named says the same",
-            section=_SECTION,
-            reason=Reason.CLUSTER_INFO_CHANGED,
-            expected=f"the same cluster-info at {place.url}",
-            got="another text" if answer else "none",
-            remedy="see that this server belongs to the cluster; wait until a change is complete",
-        )
+        if answer != text:
+            raise Denied(
+                Reason.CLUSTER_INFO_CHANGED,
+                expected=f"the same cluster-info at {place.url}",
+                got="another text" if answer else "none",
+                remedy="see that this server belongs to the cluster; wait until a change is complete",
+            )
