@@ -58,6 +58,8 @@ class FakeApi(ApiClient):
         """Awaited, by path, between what a GET reads and its answer."""
         self.dies_before = self.dies_after = ""
         """The part of the path of a write around which the process dies."""
+        self.pruned: tuple[str, ...] = ()
+        """Fields of a status that no definition has: a patch of one is dropped."""
         self._faults: list[tuple[str, str, ApiError]] = []
         self.closed = False
         self.refuses = ""
@@ -156,6 +158,9 @@ class FakeApi(ApiClient):
         self._check_version(at, body)
         patched = merge_patch(deepcopy(self.objects[at]), deepcopy(body))
         assert isinstance(patched, dict)
+        status = patched.get("status")
+        if isinstance(status, dict):
+            patched["status"] = {name: value for name, value in status.items() if name not in self.pruned}
         return deepcopy(self._store(at, patched, WatchType.MODIFIED))
 
     async def json_patch(self, path: str, operations: list[JsonObject]) -> JsonObject:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from copy import deepcopy
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import pytest
-from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, cached, management_api
-from policy_kit import NAMESPACE, condition_of, create_cluster, create_policy, working
+from management_kit import add_cluster, add_policy, cached, management_api, tasks
 from polling import until
 
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import MARK
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
 from nodeattest_controller.controllers.policy_status.decide import (
     CALLED,
     MAX_CONFLICTS,
@@ -31,22 +31,20 @@ from nodeattest_controller.controllers.policy_status.decide import (
 )
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model import webhook_configuration as webhook_label
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.model.webhook_configuration import WebhookCalls, webhook_calls
+from nodeattest_controller.model.webhook_configuration import LABEL, WebhookCalls, webhook_calls
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_controller.verification.policy_validation import first_flaw
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed
 from nodeattest_kube.events import EventRecorder
-from nodeattest_parsing.objects import dig, mapping, rfc3339
+from nodeattest_parsing.objects import condition, dig, items, mapping, rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
-from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
+from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+NAMESPACE = "fleet"
 
 
 def policy(name: str = "p", *, labels: dict[str, str] | None = None, **spec: JsonValue) -> JsonObject:
@@ -151,86 +149,16 @@ def test_a_thousand_conflicts_are_a_status_of_bounded_size() -> None:
     assert len(found.message) < 1000
 
 
-# On an API server
+# The webhook's configuration
 
 
-@pytest.fixture
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with start_sandbox(tmp_path_factory.mktemp("status"), name="management") as running:
-        install_cluster_api(running.client())
-        install_definitions(running.client(), manifests.crds())
-        yield running
-
-
-def ready(plane: ControlPlane, path: str) -> JsonMap:
-    return condition_of(plane.client().get(path), "Ready")
-
-
-def says(plane: ControlPlane, path: str, reason: str) -> Callable[[], bool]:
-    return lambda: text_at(ready(plane, path), "reason") == reason
-
-
-async def test_a_policys_life_is_told_in_its_status(plane: ControlPlane) -> None:
-    client = plane.client()
-    path = create_policy(client, "life")
-    async with working(plane) as office:
-        await until(says(plane, path, "SelectsNothing"))
-        create_cluster(client, "blue")
-        await until(says(plane, path, "Valid"))
-        assert map_at(client.get(path), "status")["clusters"] == 1
-        rival = create_policy(client, "rival")
-        await until(says(plane, path, "Conflict"))
-        await until(says(plane, rival, "Conflict"))
-        client.delete(rival)
-        await until(says(plane, path, "Valid"))
-        client.patch(path, {"spec": {"certificateLifetme": "1h"}})
-        await until(says(plane, path, "Invalid"))
-        stored = client.get(path)
-        generation = map_at(stored, "metadata")["generation"]
-        assert map_at(stored, "status")["observedGeneration"] == generation
-        assert ready(plane, path)["observedGeneration"] == generation
-        assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "Invalid"}) == 1
-        assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "Conflict"}) == 0
-        events = f"/api/v1/namespaces/{NAMESPACE}/events"
-        wanted = {"PolicyInvalid", "PolicyConflict"}
-        await until(lambda: wanted <= {text_at(event, "reason") for event in client.list(events)})
-
-
-def configuration() -> JsonMap:
+def configuration() -> JsonObject:
     """Return the configuration of this release."""
     [found] = [one for one in manifests.objects("webhook") if one["kind"] == "MutatingWebhookConfiguration"]
-    return cast("JsonMap", deepcopy(found))
+    return cast("JsonObject", deepcopy(found))
 
 
-async def test_a_policy_says_when_no_api_server_calls_the_webhook_for_its_namespace(plane: ControlPlane) -> None:
-    client, namespace = plane.client(), f"/api/v1/namespaces/{NAMESPACE}"
-    create_cluster(client, "uncalled")
-    path = create_policy(client, "uncalled")
-    client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: "enabled"}}})
-    try:
-        async with working(plane, has_webhook=True, recount=0.05, label_resync=0.05) as office:
-            await until(says(plane, path, "WebhookNotCalled"))
-            assert "MutatingWebhookConfiguration is absent" in text_at(ready(plane, path), "message")
-            assert ready(plane, path)["status"] == "False"
-            assert office.metrics.registry.get_sample_value("nodeattest_policies", {"reason": "WebhookNotCalled"}) == 1
-            client.create(CONFIGURATIONS, configuration())
-            await until(says(plane, path, "Valid"))
-            [webhook] = maps_at(configuration(), "webhooks")
-            narrowed: JsonMap = {**webhook, "objectSelector": {"matchLabels": {"no": "such"}}}
-            client.patch(f"{CONFIGURATIONS}/nodeattest-bootstrap-config", {"webhooks": [narrowed]})
-            await until(says(plane, path, "WebhookNotRead"))
-            client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
-            await until(says(plane, path, "WebhookNotCalled"))
-    finally:
-        client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
-    told = {text_at(event, "reason"): text_at(event, "message") for event in client.list(f"{namespace}/events")}
-    assert "PolicyWebhookNotCalled" in told
-    assert "nodeattest policy check -f -" in told["PolicyLeftUnrendered"]
-    asked = [one for one in plane.requests() if one.resource == "mutatingwebhookconfigurations"]
-    assert not [one for one in asked if one.verb in {"list", "watch"}]
-
-
-LABELLED: JsonObject = {"metadata": {"labels": {webhook_label.LABEL: "enabled", "team": "a"}}}
+LABELLED: JsonObject = {"metadata": {"labels": {LABEL: "enabled", "team": "a"}}}
 TEAM_A: JsonObject = {"key": "team", "operator": "In", "values": ["a"]}
 TEAM_B: JsonObject = {"key": "team", "operator": "In", "values": ["b"]}
 
@@ -303,106 +231,153 @@ def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
     assert rendering_of(changed_calls()) == CALLED
 
 
-async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is_too_large_hides_no_other(
-    plane: ControlPlane,
-) -> None:
-    client, group = plane.client(), "controlplane.cluster.x-k8s.io"
-    names: JsonMap = {"plural": "kubeadmcontrolplanes", "kind": "KubeadmControlPlane"}
-    schema: JsonMap = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    served: JsonMap = {"name": "v1beta2", "served": True, "storage": True, "schema": schema}
-    definition: JsonMap = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"kubeadmcontrolplanes.{group}"},
-        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
-    }
-    install_definitions(client, [definition])
-    planes = f"/apis/{group}/v1beta2/namespaces/{NAMESPACE}/kubeadmcontrolplanes"
-    labels = {"control-planes": "read"}
-    kind: JsonMap = {"apiVersion": f"{group}/v1beta2", "kind": "KubeadmControlPlane"}
-    marked: JsonMap = {"preKubeadmCommands": [f"kubelet-authenticator {MARK}"]}
-    zeros: list[JsonValue] = [0] * 160_000
-    many: JsonMap = {"files": [zeros]}
-    for name, spec in (("rendered", marked), ("left", {}), ("absent", None), ("large", many)):
-        at = create_cluster(client, name, labels=labels)
-        client.patch(at, {"spec": {"controlPlaneRef": {"apiGroup": group, "kind": kind["kind"], "name": name}}})
-        if spec is not None:
-            client.create(planes, {**kind, "metadata": {"name": name}, "spec": {"kubeadmConfigSpec": spec}})
-    path, namespace = create_policy(client, "planes", labels=labels), f"/api/v1/namespaces/{NAMESPACE}"
-    client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: "enabled"}}})
-    client.create(CONFIGURATIONS, configuration())
-    try:
-        async with working(plane, has_webhook=True, label_resync=0.05):
-            await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 2)
-            said = text_at(ready(plane, path), "message")
-            assert "the KubeadmControlPlane of left is not rendered (1 in all)" in said
-            assert "the KubeadmControlPlane of large cannot be read (TooLarge; 1 in all)" in said
-            client.patch(f"{planes}/left", {"spec": {"kubeadmConfigSpec": marked}})
-            await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 1)
-            client.patch(f"{planes}/large", {"spec": {"kubeadmConfigSpec": {**marked, "files": None}}})
-            await until(lambda: map_at(client.get(path), "status").get("unrenderedControlPlanes") == 0)
-    finally:
-        client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
-        client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
-    asked = [one for one in plane.requests() if one.resource == "kubeadmcontrolplanes" and one.namespace == NAMESPACE]
-    assert not [one for one in asked if one.verb in {"list", "watch"}]
+# In a management cluster
+
+NAMESPACE_PATH = f"/api/v1/namespaces/{NAMESPACE}"
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
+CONTROL_PLANES = "/apis/controlplane.cluster.x-k8s.io"
+KIND = "KubeadmControlPlane"
 
 
-async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_called_valid(
-    plane: ControlPlane,
-) -> None:
-    client, namespace = plane.client(), f"/api/v1/namespaces/{NAMESPACE}"
-    create_cluster(client, "unread")
-    path, roles = create_policy(client, "unread"), "/apis/rbac.authorization.k8s.io/v1/"
-    groups: list[JsonValue] = [f"{each}cluster.x-k8s.io" for each in ("", "attestation.", "infrastructure.")]
-    rules: list[JsonValue] = [
-        {"apiGroups": groups, "resources": ["*"], "verbs": ["*"]},
-        {"apiGroups": [""], "resources": ["secrets", "events"], "verbs": ["*"]},
-    ]
-    role: JsonMap = {"metadata": {"name": "reads-no-namespace"}, "rules": rules}
-    client.create(f"{roles}clusterroles", role)
-    named: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reads-no-namespace"}
-    user: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reads-no-namespace"}
-    binding: JsonMap = {"metadata": {"name": "reads-no-namespace"}, "roleRef": named, "subjects": [user]}
-    client.create(f"{roles}clusterrolebindings", binding)
-    limited = plane.client_kubeconfig("reads-no-namespace")
+class Office:
+    """A management cluster with a Cluster and a policy, and what writes of the policy."""
 
-    async with working(plane, has_webhook=True, kubeconfig=limited):
-        await until(says(plane, path, "NamespaceNotRead"))
-        assert ready(plane, path)["status"] == "Unknown"
-        more: list[JsonValue] = [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}]
-        client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more]})
-        await until(says(plane, path, "NamespaceNotLabelled"))
-        client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": rules})
-    async with working(plane, has_webhook=True, kubeconfig=limited, label_resync=0.05):
-        await until(says(plane, path, "NamespaceNotRead"))
-        client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: "enabled"}}})
-        client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more]})
-        await until(says(plane, path, "WebhookNotRead"))  # without the right to read the configuration
-        assert ready(plane, path)["status"] == "True"
-        named_only: JsonMap = {
-            "apiGroups": ["admissionregistration.k8s.io"],
-            "resources": ["mutatingwebhookconfigurations"],
-            "resourceNames": ["nodeattest-bootstrap-config"],
-            "verbs": ["get"],
-        }
-        client.patch(f"{roles}clusterroles/reads-no-namespace", {"rules": [*rules, *more, named_only]})
-        await until(says(plane, path, "WebhookNotCalled"))
-        client.create(CONFIGURATIONS, configuration())
-        await until(says(plane, path, "Valid"))
-    client.delete(f"{CONFIGURATIONS}/nodeattest-bootstrap-config")
-    client.patch(namespace, {"metadata": {"labels": {webhook_label.LABEL: None}}})
+    def __init__(self) -> None:
+        self.api, self.changes, self.metrics = management_api(), ChangeBus(), Metrics()
+        self.denied: dict[str, ApiError] = {}
+        """By path: what reading it is answered."""
+        self.api.on_call = self._call
+        self.label(**{LABEL: "enabled"})
+        self.path = add_policy(self.api)
+
+    async def _call(self, _method: str, path: str) -> None:
+        if path in self.denied:
+            raise self.denied[path]
+
+    def label(self, **labels: JsonValue) -> None:
+        self.api.put(NAMESPACE_PATH, {"metadata": {"labels": labels}})
+
+    def control_plane(self, name: str, *commands: JsonValue) -> str:
+        path = f"{CONTROL_PLANES}/v1beta2/namespaces/{NAMESPACE}/kubeadmcontrolplanes/{name}"
+        spec: JsonObject = {"kubeadmConfigSpec": {"preKubeadmCommands": [*commands]}}
+        self.api.put(path, {"apiVersion": f"{CONTROL_PLANES[6:]}/v1beta2", "kind": KIND, "spec": spec})
+        return path
+
+    def status(self, path: str = "") -> JsonObject:
+        return mapping(self.api.objects[path or self.path], "status")
+
+    def ready(self, path: str = "") -> JsonObject:
+        return dict(condition(items(self.status(path), "conditions"), "Ready") or {})
+
+    async def says(self, reason: str, path: str = "") -> None:
+        await until(lambda: self.ready(path).get("reason") == reason)
+
+    def counted(self, reason: str) -> float | None:
+        return self.metrics.registry.get_sample_value("nodeattest_policies", {"reason": reason})
+
+    @asynccontextmanager
+    async def working(self, **options: Any) -> AsyncGenerator[None]:
+        async with cached(self.api, self.changes) as management:
+            events = EventRecorder(self.api, component="test", instance="here", now=lambda: NOW)
+            keeper = PolicyStatusReconciler(
+                management,
+                guard=ClusterGuard(management, lambda: True),
+                events=events,
+                metrics=self.metrics,
+                now=lambda: NOW,
+                configuration="nodeattest-bootstrap-config",
+                is_rendered=has_agent,
+                **{"label_resync": 0.05, "recount": 0.05, **options},
+            )
+            self.changes.subscribe_clusters(keeper.cluster_changed)
+            self.changes.subscribe_policies(keeper.changed)
+            self.changes.policies_changed(NAMESPACE)
+            async with tasks(keeper.run()):
+                yield
+            await events.drain()
+
+
+async def test_a_policys_life_is_told_in_its_status() -> None:
+    office = Office()
+    async with office.working(recount=60):
+        await office.says("SelectsNothing")
+        add_cluster(office.api)
+        await office.says("Valid")
+        assert office.status()["clusters"] == 1
+        rival = add_policy(office.api, "rival")
+        await office.says("Conflict")
+        await office.says("Conflict", rival)
+        office.api.remove(rival)
+        await office.says("Valid")
+        add_policy(office.api, certificateLifetme="1h")
+        await office.says("Invalid")
+        generation = dig(office.api.objects[office.path], "metadata", "generation")
+        assert office.status()["observedGeneration"] == office.ready()["observedGeneration"] == generation
+        assert (office.counted("Invalid"), office.counted("Conflict")) == (1, 0)
+    assert {"PolicyInvalid", "PolicyConflict"} <= {*office.api.events()}
+
+
+async def test_a_policy_says_when_no_api_server_calls_the_webhook_for_its_namespace() -> None:
+    office = Office()
+    add_cluster(office.api)
+    async with office.working(has_webhook=True):
+        await office.says("WebhookNotCalled")
+        assert "MutatingWebhookConfiguration is absent" in str(office.ready()["message"])
+        assert office.ready()["status"] == "False"
+        assert office.counted("WebhookNotCalled") == 1
+        office.api.put(CONFIGURATION, configuration())
+        await office.says("Valid")
+        [webhook] = maps_at(configuration(), "webhooks")
+        narrowed: JsonObject = {**webhook, "objectSelector": {"matchLabels": {"no": "such"}}}
+        office.api.put(CONFIGURATION, {**configuration(), "webhooks": [narrowed]})
+        await office.says("WebhookNotRead")
+        office.api.remove(CONFIGURATION)
+        await office.says("WebhookNotCalled")
+    told = dict(zip(office.api.events(), office.api.events("message"), strict=True))
+    assert "PolicyWebhookNotCalled" in told
+    assert "nodeattest policy check -f -" in told["PolicyLeftUnrendered"]
+    assert not office.api.count("LIST", "mutatingwebhook") + office.api.count("WATCH", "mutatingwebhook")
+
+
+async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is_too_large_hides_no_other() -> None:
+    office, marked = Office(), f"kubelet-authenticator {MARK}"
+    office.api.documents[CONTROL_PLANES] = {"preferredVersion": {"version": "v1beta2"}}
+    office.api.put(CONFIGURATION, configuration())
+    for name in ("rendered", "left", "absent", "large"):
+        add_cluster(office.api, name, controlPlaneRef={"apiGroup": CONTROL_PLANES[6:], "kind": KIND, "name": name})
+    office.control_plane("rendered", marked)
+    office.control_plane("left")
+    office.denied[office.control_plane("large", marked)] = Malformed(200, "TooLarge", "too large")
+    async with office.working(has_webhook=True):
+        await until(lambda: office.status().get("unrenderedControlPlanes") == 2)
+        said = str(office.ready()["message"])
+        assert "the KubeadmControlPlane of left is not rendered (1 in all)" in said
+        assert "the KubeadmControlPlane of large cannot be read (TooLarge; 1 in all)" in said
+        office.control_plane("left", marked)
+        await until(lambda: office.status().get("unrenderedControlPlanes") == 1)
+        office.denied.clear()
+        await until(lambda: office.status().get("unrenderedControlPlanes") == 0)
+    assert not office.api.count("LIST", CONTROL_PLANES) + office.api.count("WATCH", CONTROL_PLANES)
+
+
+async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_called_valid() -> None:
+    office, forbidden = Office(), Forbidden(403, "Forbidden", "no")
+    add_cluster(office.api)
+    office.denied = {NAMESPACE_PATH: forbidden, CONFIGURATION: forbidden}
+    async with office.working(has_webhook=True):
+        await office.says("NamespaceNotRead")
+        assert office.ready()["status"] == "Unknown"
+        office.label()
+        del office.denied[NAMESPACE_PATH]
+        await office.says("NamespaceNotLabelled")
+        office.label(**{LABEL: "enabled"})
+        await office.says("WebhookNotRead")  # without the right to read the configuration
+        assert office.ready()["status"] == "True"
+        office.denied.clear()
+        await office.says("WebhookNotCalled")
 
 
 # A policy's spec wakes the clusters beside it, its status does not
-
-
-def now() -> datetime:
-    return datetime(2026, 1, 2, tzinfo=UTC)
-
-
-def status_of(api: FakeApi, path: str) -> object:
-    return dig(api.objects[path], "status", "clusters")
 
 
 async def test_a_status_wakes_no_cluster_and_a_spec_wakes_all_beside_it() -> None:
@@ -428,27 +403,10 @@ async def test_a_status_wakes_no_cluster_and_a_spec_wakes_all_beside_it() -> Non
 
 
 async def test_a_write_that_another_was_faster_with_is_made_again_from_what_they_wrote() -> None:
-    api, changes, metrics = management_api(), ChangeBus(), Metrics()
-    add_cluster(api)
-    path = add_policy(api)
-    raced = asyncio.Event()
-
-    async def faster(method: str, called: str) -> None:
-        if method == "PATCH" and called == f"{path}/status" and not raced.is_set():
-            raced.set()
-            api.put(path, {**api.objects[path], "status": cast("JsonObject", {"clusters": 7})})
-
-    async with cached(api, changes) as management:
-        api.on_call = faster
-        events = EventRecorder(api, component="test", instance="one", now=now)
-        reconciler = PolicyStatusReconciler(
-            management, guard=ClusterGuard(management, lambda: True), events=events, metrics=metrics, now=now
-        )
-        changes.subscribe_policies(reconciler.changed)
-        task = asyncio.create_task(reconciler.run())
-        changes.policies_changed("fleet")
-        await until(lambda: status_of(api, path) == 1)
-        assert raced.is_set()
-        assert api.count("PATCH", "/status") == 2
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    office = Office()
+    add_cluster(office.api)
+    office.api.fail("PATCH", f"{office.path}/status", Conflict(409, "Conflict", "another was faster"))
+    async with office.working():
+        office.api.put(office.path, {**office.api.objects[office.path], "status": {"clusters": 7}})
+        await until(lambda: office.status()["clusters"] == 1)
+    assert office.api.count("PATCH", "/status") == 2
