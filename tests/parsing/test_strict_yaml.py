@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Self, cast
@@ -23,24 +22,9 @@ LINES_A_CHARACTER = 200
 """Of Python: twenty for one in a long word, 140 for one that is a value; brackets read ahead of would take 450."""
 
 AMBIGUOUS = (
-    *(
-        "yes",
-        "No",
-        "on",
-        "OFF",
-        "y",
-        "N",
-        "1:30",
-        "190:20:30",
-        "1:30.5",
-        "11:22:33:44:55:06",
-        "0o17",
-        "017",
-        "0x1F",
-        "0b1",
-    ),
-    *("1_000", "+12", "1e3", "1.5e3", ".5", "1.", "09", ".inf", "-.INF", ".nan", "9223372036854775808", "-0x1"),
-)
+    "yes", "No", "on", "OFF", "y", "N", "1:30", "190:20:30", "1:30.5", "11:22:33:44:55:06", "0o17", "017", "0x1F",
+    "0b1", "1_000", "+12", "1e3", "1.5e3", ".5", "1.", "09", ".inf", "-.INF", ".nan", "9223372036854775808", "-0x1",
+)  # fmt: skip
 """Scalars without quotes that some reader of YAML takes for a number or a boolean, and another for text or another."""
 
 
@@ -174,35 +158,6 @@ def test_what_json_writes_is_read_as_it_was(document: JsonObject) -> None:
     assert parse_object(json.dumps(document)) == document
 
 
-@given(st.dictionaries(keys, st.none() | st.booleans() | st.lists(plain, max_size=3), max_size=3))
-def test_what_pyyaml_writes_without_quotes_is_read_as_it_was_or_needs_quotes(document: JsonObject) -> None:
-    try:
-        assert parse_object(yaml.safe_dump(document)) == document
-    except ParseError as error:
-        assert error.expected == "text in quotes"  # noqa: PT017 - y and 09, which PyYAML writes without quotes
-
-
-class Dumper(yaml.SafeDumper):
-    """Writes every text in quotes, and no alias."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        del data
-        return True
-
-
-def _in_quotes(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    del dumper
-    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style='"')
-
-
-Dumper.add_representer(str, _in_quotes)
-
-
-@given(st.dictionaries(keys, values, max_size=3))
-def test_what_pyyaml_writes_in_quotes_is_read_as_it_was(document: JsonObject) -> None:
-    assert parse_object(yaml.dump(document, Dumper=Dumper)) == document
-
-
 @given(
     st.lists(
         st.sampled_from([*"ab:,-?{}[]&*!|>'\"%@#\n ~=<7.", "true", "a: b", "- ", "\n  ", "---", "...", "\ufeff", "\\"])
@@ -292,18 +247,12 @@ def test_reading_takes_work_in_proportion_to_the_text(bomb: Callable[[int], str]
     assert work(large) <= LINES_A_CHARACTER * len(large)
 
 
-@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_a_quarter_of_a_mebibyte_has_an_answer(bomb: Callable[[int], str]) -> None:
-    with suppress(ValueError):
-        parse_object(bomb(256 * 1024))
-
-
 @pytest.mark.parametrize("text", AMBIGUOUS)
 @pytest.mark.parametrize("scalars", [Scalars.TEXT, Scalars.INTEGERS, Scalars.KUBERNETES])
 def test_what_readers_take_for_different_values_needs_quotes(text: str, scalars: Scalars) -> None:
     for document in (f"a: {text}\n", f"[{text}]", f"{text}: a\n"):
         with pytest.raises(ParseError):
-            parse_any(document, scalars=scalars, max_depth=16, max_values=99)  # type: ignore[call-overload]
+            parse_any(document, scalars=scalars, max_depth=16, max_values=99)
     assert parse_object(f"a: '{text}'\n") == {"a": text}
 
 
@@ -345,9 +294,3 @@ def test_documents_are_read_one_after_the_other_and_empty_ones_left_out() -> Non
 def test_bytes_are_utf_8(data: bytes) -> None:
     with pytest.raises(ParseError, match="UTF-8"):
         parse_any(data, scalars=Scalars.TEXT, max_depth=16, max_values=99)
-
-
-@pytest.mark.parametrize("text", ["[" * 500_000, "{" * 500_000, "- " * 500_000, "{a: " * 200_000])
-def test_deep_nesting_is_refused_before_it_costs_time(text: str) -> None:
-    with pytest.raises(ParseError):  # without the bound: hours
-        parse_kubernetes(text)
