@@ -183,9 +183,12 @@ def _certificate(der: bytes) -> x509.Certificate:
     if tag_of(der) != Tag.SEQUENCE or len(der) > MAX_CERTIFICATE:
         raise NotDer("an embedded certificate of another kind or size")
     try:
-        return x509.load_der_x509_certificate(der)
+        certificate = x509.load_der_x509_certificate(der)
     except X509_ERRORS:
         raise NotDer("an embedded certificate that cannot be read") from None
+    if certificate.serial_number <= 0:  # RFC 5280 §4.1.2.2; the library only warns, until it raises ValueError
+        raise NotDer("an embedded certificate whose serial number is not positive")
+    return certificate
 
 
 def _signer(der: bytes, content: bytes) -> Signer:

@@ -73,6 +73,14 @@ def test_what_openssl_signs_is_confirmed(tmp_path: Path, options: tuple[str, ...
     assert read.signed_by(certificate(key()))
 
 
+def _negative_serial() -> bytes:
+    good = certificate(key())
+    number = good.serial_number.to_bytes((good.serial_number.bit_length() + 8) // 8, "big")
+    return good.public_bytes(Encoding.DER).replace(
+        tlv(0x02, number), tlv(0x02, bytes([number[0] | 0x80]) + number[1:]), 1
+    )
+
+
 Spoil = Callable[[Document], Document]
 SPOILT: dict[str, Spoil] = {
     "another kind of message": lambda good: replace(good, kind=ENVELOPED),
@@ -95,6 +103,7 @@ SPOILT: dict[str, Spoil] = {
     "unsigned attributes": lambda good: replace(good, signer_tail=tlv(0xA1, attribute(write.SIGNING_TIME))),
     "a certificate of another kind": lambda good: replace(good, certificates=(tlv(0xA1, b"\x02\x01\x01"),)),
     "a certificate that is none": lambda good: replace(good, certificates=(tlv(0x30, b"\x02\x01\x01"),)),
+    "a certificate without a positive serial number": lambda good: replace(good, certificates=(_negative_serial(),)),
     "nine certificates": lambda good: replace(
         good, certificates=(certificate(key()).public_bytes(Encoding.DER),) * (cms.MAX_CERTIFICATES + 1)
     ),
