@@ -134,16 +134,12 @@ def filed_ids(api: FakeApi) -> list[str]:
 
 
 class FakeApi:
-    """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``flows``, ``watch_limit``, ``refuses``."""
+    """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``refuses``."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
         self.on_create: Callable[[FakeApi, str], None] = lambda api, name: api.sign(name)
         self.ahead = 0.0
         self.hangs = False
-        self.flows = threading.Event()
-        """Set: answers come at once; else a tenth of a second passes before each byte."""
-        self.flows.set()
-        self.watch_limit: int | None = None
         self.hides_deletions = False
         self.refuses: dict[str, int] = {}
         self.not_accepted: set[str] = set()
@@ -254,7 +250,7 @@ class FakeApi:
         return answer
 
     def events(self, name: str, version: int, seconds: float) -> Generator[bytes]:
-        end, sent = time.monotonic() + seconds, 0
+        end = time.monotonic() + seconds
         while True:
             with self._changed:
                 fresh = [event for event in self._events if event[0] > version]
@@ -266,9 +262,6 @@ class FakeApi:
                 version = fresh[-1][0]
             for _, kind, item in fresh:
                 if item["metadata"]["name"] == name and not (self.hides_deletions and kind == "DELETED"):
-                    if self.watch_limit is not None and sent >= self.watch_limit:
-                        return
-                    sent += 1
                     yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
     def _decide(self, name: str) -> None:
@@ -398,7 +391,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        for part in [body] if self._api.flows.is_set() else (bytes([byte]) for byte in body):
-            self._api.flows.wait(0.1)
-            self.wfile.write(part)
-            self.wfile.flush()
+        self.wfile.write(body)
+        self.wfile.flush()

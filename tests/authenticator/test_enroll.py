@@ -265,26 +265,6 @@ def test_no_version_is_filed_twice_whatever_the_annotation_says(bench: Bench) ->
     assert filed(bench.fake) == [2, 1]
 
 
-def test_a_second_request_that_meets_an_older_replica_begins_anew_in_its_version(bench: Bench) -> None:
-    def rolling(api: FakeApi, name: str) -> None:
-        knows(*([2, 1] if len(api.objects) == 1 else [1]))(api, name)
-
-    bench.attestor, bench.fake.on_create = Versatile(), rolling
-    bench.enroll()
-    assert filed(bench.fake) == [2, 2, 1, 1]
-
-
-@pytest.mark.parametrize(("version", "made", "versions"), [(1, (2, 1), [1, 1]), (2, (2, 1), [2, 2]), (1, (2,), [2, 2])])
-def test_a_draft_goes_on_in_its_version_unless_the_attestor_makes_it_no_more(
-    bench: Bench, version: int, made: tuple[int, ...], versions: list[int]
-) -> None:
-    bench.attestor = Versatile() if len(made) > 1 else Attestor()
-    bench.attestor.versions = made
-    bench.drafts.draft = new_pending_request(bench.order, version=version)
-    bench.enroll()
-    assert filed(bench.fake) == versions
-
-
 def test_evidence_of_another_version_is_not_filed_when_a_provider_errs(bench: Bench) -> None:
     class Wrong(Attestor):
         def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
@@ -321,13 +301,6 @@ def test_an_answer_to_a_request_that_had_a_provider_id_is_refused(bench: Bench) 
     assert failure.reason == "ProviderIDRequired"
     assert "the request had 'sandbox://0'" in failure.message
     assert (filed_ids(bench.fake), bench.drafts.draft) == (["sandbox://0"], None)
-
-
-def test_a_second_answer_is_refused(bench: Bench) -> None:
-    bench.order = replace(bench.order, provider_id=None)
-    bench.fake.on_create = tells_provider_id("sandbox://1", to=None)
-    assert bench.refused().reason == "ProviderIDRequired"
-    assert (filed_ids(bench.fake), bench.drafts.draft) == (["", "sandbox://1"], None)
 
 
 def test_the_annotation_alone_tells_nothing(bench: Bench) -> None:
@@ -371,14 +344,6 @@ def test_an_interrupted_request_goes_on_with_the_answer_in_the_same_cluster_only
     bench.enroll()
     assert filed_ids(bench.fake) == ["", "sandbox://1", *([] if same_cluster else ["", "sandbox://2"])]
     assert bench.provider_id == ("sandbox://1" if same_cluster else "sandbox://2")
-
-
-def test_watches_that_end_at_once_cause_no_storm(bench: Bench) -> None:
-    bench.fake.refuses = {"WATCH": 410}
-    bench.fake.on_create = lambda _, __: None
-    bench.pass_time_at_once()
-    assert bench.refused().reason == "Timeout"
-    assert len(bench.fake.requests) < 40
 
 
 def test_a_server_error_is_tried_again_and_files_one_object(bench: Bench) -> None:

@@ -103,16 +103,6 @@ def test_a_certificate_that_will_do_costs_no_request(joined: Machine) -> None:
     assert (path(joined).read_bytes(), len(joined.api.requests)) == (before, sent)
 
 
-def test_client_and_serving_certificate_have_different_keys_and_state(joined: Machine) -> None:
-    credential = joined.cache.joinpath("credential").read_bytes()
-    served(joined)
-    assert joined.cache.joinpath("credential").read_bytes() == credential
-    client = x509.load_pem_x509_certificate(credential[credential.index(b"\n-----BEGIN") :])
-    assert client.public_key() != leaf(joined).public_key()
-    assert {item.stat().st_mode & 0o777 for item in joined.cache.iterdir()} == {0o600}
-    assert not joined.cache.joinpath("serving.draft").exists()
-
-
 def test_a_tls_server_serves_the_file_as_it_is_for_both_certificate_and_key(joined: Machine) -> None:
     served(joined)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

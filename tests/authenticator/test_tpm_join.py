@@ -7,11 +7,8 @@ import base64
 import json
 import os
 import signal
-import socket
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -138,43 +135,6 @@ def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tp
     }
 
 
-@contextmanager
-def silent_tpm(path: Path) -> Generator[str]:
-    """Take connections, and answer nothing."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        yield f"swtpm:path={path}"
-
-
-@contextmanager
-def silent_tpm_over_tcp() -> Generator[str]:
-    """The same on a port and, for control, on the next one."""
-    while True:
-        with ExitStack() as stack:
-            commands = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            host, port = commands.getsockname()
-            try:
-                stack.enter_context(socket.create_server((host, port + 1)))
-            except (OSError, OverflowError):
-                continue  # somebody has it
-            yield f"swtpm:host={host},port={port}"
-            return
-
-
-@pytest.mark.parametrize("over_tcp", [False, True], ids=["socket", "library"])
-def test_evidence_of_a_tpm_that_never_answers_ends(machine: Machine, tmp_path: Path, *, over_tcp: bool) -> None:
-    with silent_tpm_over_tcp() if over_tcp else silent_tpm(tmp_path / "silent") as tcti:
-        with_tpm(machine, tcti, timeoutSeconds=1)
-        started = machine.start("evidence")
-        try:
-            _, said = started.communicate(timeout=120)
-        finally:
-            started.kill()
-    assert started.returncode == 1
-    assert "Timeout" in said
-
-
 def test_an_unregistered_tpm_is_told_so_once(machine: Machine, tpm: SoftwareTpm) -> None:
     with_tpm(machine, tpm.tcti)
     machine.api.on_create = Controller(machine.api, "sha256:" + "a1" * 32)
@@ -195,11 +155,3 @@ def test_a_tpm_that_hangs_ends_the_call_soon_after_its_deadline(machine: Machine
         assert machine.run().returncode == 1
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def test_a_machine_without_its_tpm_says_so(machine: Machine, tmp_path: Path) -> None:
-    with_tpm(machine, f"swtpm:path={tmp_path}/none")
-    done = machine.run()
-    assert done.returncode == 1
-    assert "AttestationUnavailable" in done.stderr
-    assert not machine.api.requests

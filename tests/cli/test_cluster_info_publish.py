@@ -63,13 +63,6 @@ def refused(tool: ClusterInfoTool, *words: str, code: int = 2) -> str:
     return tool.err
 
 
-def test_publishing_again_changes_nothing(tool: ClusterInfoTool) -> None:
-    tool("publish")
-    before = tool.object()
-    assert "says this already" in tool("publish")
-    assert tool.object() == before
-
-
 def test_another_writing_of_the_same_stays_with_its_signatures(tool: ClusterInfoTool) -> None:
     tool("publish")
     older = text_at(tool.object(), "data", "kubeconfig").replace("users: null", "preferences: {}\nusers: null")
@@ -121,16 +114,6 @@ def published(tool: ClusterInfoTool, kubeconfig: str, crossing: Callable[[], obj
             await publish_kubeconfig(crossed, kubeconfig, replace=replace)
 
     asyncio.run(work())
-
-
-def test_what_a_signer_wrote_meanwhile_is_read_again_and_replaced(tool: ClusterInfoTool) -> None:
-    tool("publish")
-    ours = tool.kubeconfig()
-    patch: JsonMap = {"kubeconfig": ours.replace("https://127.0.0.1", "https://10.9.8.7"), "mine": "kept"}
-    tool.client.patch(clusterinfo.PATH, {"data": patch})
-    signed: JsonMap = {"data": {"jws-kubeconfig-abcdef": "x..y"}}
-    published(tool, ours, lambda: tool.client.patch(clusterinfo.PATH, signed), replace=True)
-    assert tool.data() == {"kubeconfig": ours, "mine": "kept"}
 
 
 def test_another_clusters_that_came_meanwhile_is_not_replaced(tool: ClusterInfoTool) -> None:

@@ -7,8 +7,8 @@ from csr_world import World, request
 from late_machines import put_machine, serve_metal3
 from tpm_world import SoftTpm
 
-from nodeattest_cli.explain.replay import CheckOutcome, explain_request
-from nodeattest_parsing.objects import mapping, text
+from nodeattest_cli.explain.replay import explain_request
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
@@ -50,10 +50,3 @@ def test_each_source_is_shown(documents: list[JsonObject]) -> None:
     assert facts["expected provider ID"].startswith(f"{EXPECTED} (Metal3Machine expression metal3://")
     assert "rack-1 (BareMetalHost)" in facts["node names"]
     assert facts["endorsement key"] == f"{KEY} (BareMetalHost annotation {ANNOTATION_TPM_ENDORSEMENT_KEY})"
-
-
-def test_without_the_kubeadm_config_the_machine_is_not_known(documents: list[JsonObject]) -> None:
-    given = [one for one in documents if text(one, "kind") != "KubeadmConfig"]
-    explanation = explain_request(stored(EXPECTED), given)
-    step = next(step for step in explanation.steps if step.name == "one Machine, alive and ready")
-    assert (step.outcome, step.got) == (CheckOutcome.NOT_CHECKED, "not given: the KubeadmConfig that names the token")

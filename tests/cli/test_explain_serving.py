@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from ipaddress import ip_address
 
 import pytest
@@ -14,10 +13,6 @@ from stored import stored_csr
 
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import envelope
-from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence
-from nodeattest_providers.pkcs10 import build_csr
 
 NODE = "worker-1"
 CLUSTER: JsonObject = {
@@ -107,43 +102,3 @@ def test_what_is_not_given_leaves_kubelets_own_request_unchecked() -> None:
     explanation = explain_request(kubelets("10.0.0.1"), ())
     assert refused(explanation) == []
     assert CheckOutcome.NOT_CHECKED in {step.outcome for step in explanation.steps}
-
-
-def attested(*addresses: str, username: str = f"system:node:{NODE}") -> JsonObject:
-    der = build_csr(ec.generate_private_key(ec.SECP256R1()), NODE, f"x://{NODE}", ip_addresses=addresses)
-    group = "system:nodes" if username.startswith("system:node:") else "system:bootstrappers"
-    return stored_csr(
-        "s-1",
-        envelope.encode(der, Evidence(ProviderName("challenge"), 1, {"phase": 1})),
-        signerName="cluster.x-k8s.io/kubelet-serving-challenge",
-        usages=["digital signature", "server auth"],
-        username=username,
-        groups=[group],
-    )
-
-
-LEDGER: JsonObject = {
-    "kind": "MachineAttestation",
-    "metadata": {"name": "l", "ownerReferences": [{"kind": "Machine", "apiVersion": "cluster.x-k8s.io/v1beta1"}]},
-    "spec": {"clusterName": "blue", "providerID": f"x://{NODE}", "provider": "challenge", "issued": []},
-}
-SECRET: JsonObject = {
-    "kind": "Secret",
-    "metadata": {"name": f"{NODE}-attestation"},
-    "data": {"secret": base64.b64encode(b"s" * 32).decode()},
-}
-
-
-@pytest.mark.parametrize(
-    ("csr", "given", "reason"),
-    [
-        (attested("10.0.0.1"), (*GIVEN, SECRET), []),
-        (attested("10.0.0.2"), (*GIVEN, SECRET), ["AddressNotAllowed"]),
-        (attested("10.0.0.1"), (*GIVEN, SECRET, LEDGER), ["ServingNotAllowed"]),
-        (attested("10.0.0.1"), (CLUSTER, policy(attested="Refuse"), *GIVEN[2:], SECRET), ["ServingNotAllowed"]),
-    ],
-)
-def test_what_refuses_an_attested_serving_request_is_named(
-    csr: JsonObject, given: tuple[JsonObject, ...], reason: list[str]
-) -> None:
-    assert refused(explain_request(csr, given)) == reason
