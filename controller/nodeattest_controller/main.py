@@ -137,7 +137,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "log-format": "How it is logged.",
 }
 """What an operator turns daily; the configuration file holds every setting. A flag beats the file."""
-_TYPES: Final[Mapping[str, click.ParamType | type]] = {
+_TYPES: Final[Mapping[str, object]] = {
     "config": click.Path(path_type=Path),
     "leader-elect": bool,
     "metrics-secure": bool,

@@ -1,8 +1,7 @@
 """Runs the token controllers of ``nodeattest_discovery`` in each cluster, and reports what they do.
 
-Promises: writes and failures reach the log (once a minute and cluster), the metrics, and, where a permission is
-missing, an Event on the Cluster that names the manifest which grants it. No token's secret gets here.
-Leaves to others: the work (``nodeattest_discovery.controllers``), connections (``cluster_manager``).
+Writes and failures reach the log (once a minute and cluster), the metrics, and, where a permission is missing, an
+Event on the Cluster that names the manifest which grants it. No token's secret gets here.
 """
 
 from __future__ import annotations
@@ -89,12 +88,12 @@ class TokenPairRunner:
             tasks.create_task(self._pair.run())
             tasks.create_task(call_every(CHECK_PERIOD, self._report_missing_right))
 
+    def changed(self, keys: frozenset[str] | None) -> None:
+        """Do nothing: all that these controllers read is in the workload cluster."""
+
     def _report_missing_right(self) -> None:
         if isinstance(self._pair.last_error, Forbidden):
             self._events.may_not_watch(self._pair.last_error)
-
-    def changed(self, keys: frozenset[str] | None) -> None:
-        """Do nothing: all that these controllers read is in the workload cluster."""
 
 
 def enabled_controllers(settings: Settings) -> frozenset[TokenController]:

@@ -20,7 +20,6 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import PeriodicController
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
-from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import UrlError, default_jwks_uri
@@ -31,7 +30,6 @@ from nodeattest_identity.publish.store import (
     ForeignIssuerError,
     PublishError,
     StoreAccess,
-    StoreLocation,
     StoreUnavailableError,
     WriteConflictError,
     open_store,
@@ -50,76 +48,6 @@ NOT_PUBLISHED: Final = "IssuerNotPublished"
 _DAY: Final = 24 * 3600.0
 
 
-class IssuerEvents:
-    """Reports about one cluster's documents."""
-
-    def __init__(self, events: ClusterEvents, metrics: Metrics) -> None:
-        self._events, self._metrics = events, metrics
-
-    def published(self, target: PublishTarget, published: Plan) -> None:
-        """Report what is published now, where that changed."""
-        self._metrics.issuer_publication("written" if published.writes else "equal")
-        notes = "; ".join(published.notes)
-        if not published.writes:
-            if notes and self._events.allow("unwanted", _DAY):
-                self._events.info("an issuer's documents hold what is not wanted", notes=notes)
-            return
-        keys = len(published.documents.keys)
-        self._events.info("published an issuer's documents", place=str(target.location), keys=keys)
-        if notes:
-            self._events.event("Normal", PUBLISHED, f"{keys} keys of {target.issuer}: {notes}")
-
-    def other_issuer(self, why: str) -> None:
-        """Report once a day that a cluster is another issuer."""
-        self._metrics.issuer_publication("other-issuer")
-        if self._events.allow("other-issuer", _DAY):
-            self._events.info("not publishing a cluster of another issuer", why=why)
-
-    def failed(self, outcome: str, message: str) -> None:
-        """Report a failure."""
-        self._metrics.issuer_publication(outcome)
-        if self._events.warn(outcome, "cannot publish an issuer's documents", outcome=outcome, error=message):
-            self._events.event("Warning", NOT_PUBLISHED, message)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishTarget:
-    """The target of one cluster."""
-
-    issuer: str
-    jwks_uri: str
-    location: StoreLocation
-    owner: str
-    """``namespace/name``, which is also the last part of the location."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishTargets:
-    """The targets of all clusters."""
-
-    base: str
-    """Without a slash at the end."""
-    place: str
-    """Without a slash at the end."""
-    max_age: int
-
-    def of(self, key: ClusterKey) -> PublishTarget:
-        """Return one cluster's target; ``key`` is two Kubernetes names, so it needs no quoting anywhere."""
-        issuer = f"{self.base}/{key}"
-        return PublishTarget(issuer, default_jwks_uri(issuer), parse_location(self.place).below(key), key)
-
-
-def publish_targets(settings: Settings) -> PublishTargets | None:
-    """Read the settings; None where nothing is to be published."""
-    if not settings.enabled("issuer") or settings.issuer_base is None or settings.issuer_place is None:
-        return None
-    return PublishTargets(
-        base=settings.issuer_base.removesuffix("/"),
-        place=settings.issuer_place.removesuffix("/"),
-        max_age=round(settings.issuer_max_age),
-    )
-
-
 _RESYNC: Final = ResyncConfig(period=60.0, min_interval=30.0)
 """A key set has no watch."""
 _COMPARE_PERIOD: Final = 1800.0
@@ -131,11 +59,26 @@ _READ_AGAIN: Final = 30.0
 """Seconds until the public URL is read again where a cache still has the older document."""
 
 
-class _ReportedError(ApiError):
-    """A failure that is reported already."""
+@dataclass(frozen=True, slots=True)
+class PublishTargets:
+    """Where the documents of all clusters go."""
 
-    def __init__(self, outcome: str, message: str) -> None:
-        super().__init__(0, outcome, message)
+    base: str
+    """Without a slash at the end."""
+    place: str
+    """Without a slash at the end."""
+    max_age: int
+
+
+def publish_targets(settings: Settings) -> PublishTargets | None:
+    """Read the settings; None where nothing is to be published."""
+    if not settings.enabled("issuer") or settings.issuer_base is None or settings.issuer_place is None:
+        return None
+    return PublishTargets(
+        base=settings.issuer_base.removesuffix("/"),
+        place=settings.issuer_place.removesuffix("/"),
+        max_age=round(settings.issuer_max_age),
+    )
 
 
 def issuer_controller(
@@ -151,34 +94,31 @@ def issuer_controller(
     clock: Callable[[], float] = time.monotonic,
 ) -> PeriodicController:
     """Make the controller of all clusters; ``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
-    publisher = _Publisher(https or HttpsFetcher(), now)
+    gate, fetcher = asyncio.Semaphore(_CONCURRENT), https or HttpsFetcher()
 
     def task(client: ApiClient, cluster_events: ClusterEvents) -> _Task:
-        key, reports = cluster_events.key, IssuerEvents(cluster_events, metrics)
-        may_act = partial(guard.may_act, key)
         return _Task(
-            client, targets.of(key), targets.max_age, publisher=publisher, events=reports, may_act=may_act, clock=clock
+            client,
+            targets,
+            events=cluster_events,
+            metrics=metrics,
+            may_act=partial(guard.may_act, cluster_events.key),
+            gate=gate,
+            https=fetcher,
+            now=now,
+            clock=clock,
         )
 
-    return PeriodicController(name="issuer", task=task, management=management, events=events, log=log, resync=resync)
+    return PeriodicController(
+        name="issuer", task=task, management=management, events=events, log=log, resync=resync, clock=clock
+    )
 
 
-class _Publisher:
-    """Publishes, few at a time."""
+class _ReportedError(ApiError):
+    """A failure that is reported already."""
 
-    def __init__(self, https: HttpsFetcher, now: Callable[[], float]) -> None:
-        self._https, self._now = https, now
-        self._gate = asyncio.Semaphore(_CONCURRENT)
-
-    async def publish(self, target: PublishTarget, wanted: Desired) -> Plan:
-        """Make the target hold the documents; raises ``PublishError``, ``KeysError`` and ``UrlError``."""
-        async with self._gate:
-            return await publish(open_store(target.location, StoreAccess()), wanted, clock=self._now)
-
-    async def read_back(self, published: Plan, max_age: int) -> tuple[PublicStatus, str]:
-        """Read the public URL without credentials."""
-        found = await check_public(self._https, published, max_age=max_age, now=int(self._now()))
-        return found.status, "; ".join(found.findings)
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(0, outcome, message)
 
 
 class _Task:
@@ -187,16 +127,21 @@ class _Task:
     def __init__(
         self,
         client: ApiClient,
-        target: PublishTarget,
-        max_age: int,
+        targets: PublishTargets,
         *,
-        publisher: _Publisher,
-        events: IssuerEvents,
+        events: ClusterEvents,
+        metrics: Metrics,
         may_act: Callable[[], bool],
+        gate: asyncio.Semaphore,
+        https: HttpsFetcher,
+        now: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
-        self._client, self._target, self._max_age = client, target, max_age
-        self._publisher, self._events, self._may_act, self._clock = publisher, events, may_act, clock
+        self._client, self._events, self._metrics, self._may_act = client, events, metrics, may_act
+        self._gate, self._https, self._now, self._clock = gate, https, now, clock
+        # The key is two Kubernetes names, so it needs no quoting anywhere.
+        self._issuer, self._max_age = f"{targets.base}/{events.key}", targets.max_age
+        self._location = parse_location(targets.place).below(events.key)
         self._published: tuple[VerifyingKey, ...] = ()
         """Keys of the last publication that the public URL shows."""
         self._compare_at = float("-inf")
@@ -217,42 +162,61 @@ class _Task:
             return None
         # 3
         published = await self._publish(keys)
-        self._events.published(self._target, published)
+        self._report(published)
         # 4
-        seen, findings = await self._publisher.read_back(published, self._max_age)
-        if seen is PublicStatus.WRONG:
-            raise self._reported(
-                "not-public", f"published at {self._target.location}, but the public URL does not show it: {findings}"
-            )
-        if seen is PublicStatus.EQUAL:
+        seen = await check_public(self._https, published, max_age=self._max_age, now=int(self._now()))
+        if seen.status is PublicStatus.WRONG:
+            findings = "; ".join(seen.findings)
+            message = f"published at {self._location}, but the public URL does not show it: {findings}"
+            raise self._reported("not-public", message)
+        if seen.status is PublicStatus.EQUAL:
             self._published, self._compare_at = keys, self._clock() + _COMPARE_PERIOD
-        return _READ_AGAIN if seen is PublicStatus.OLDER else None
+        return _READ_AGAIN if seen.status is PublicStatus.OLDER else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Do nothing: every failure is reported where it happens."""
 
     async def _keys(self) -> tuple[VerifyingKey, ...] | None:
-        """Read the cluster's keys; None for one that is another issuer."""
+        """Read the cluster's keys; None for one that is another issuer, which is logged once a day."""
         try:
-            return await read_api_server(self._client, self._target.issuer)
+            return await read_api_server(self._client, self._issuer)
         except SourceError as error:
-            if error.outcome == "other-issuer":
-                self._events.other_issuer(str(error))
-                return None
-            raise self._reported(error.outcome, str(error)) from None
+            if error.outcome != "other-issuer":
+                raise self._reported(error.outcome, str(error)) from None
+            self._metrics.issuer_publication("other-issuer")
+            if self._events.allow("other-issuer", _DAY):
+                self._events.info("not publishing a cluster of another issuer", why=str(error))
+            return None
 
     async def _publish(self, keys: tuple[VerifyingKey, ...]) -> Plan:
-        target = self._target
         wanted = Desired(
-            issuer=target.issuer, jwks_uri=target.jwks_uri, keys=keys, owner=target.owner, max_age=self._max_age
+            issuer=self._issuer,
+            jwks_uri=default_jwks_uri(self._issuer),
+            keys=keys,
+            owner=self._events.key,
+            max_age=self._max_age,
         )
         try:
-            return await self._publisher.publish(target, wanted)
+            async with self._gate:
+                return await publish(open_store(self._location, StoreAccess()), wanted, clock=self._now)
         except (PublishError, KeysError, UrlError) as error:
-            raise self._reported(_outcome(error), f"{target.location}: {error}") from None
+            raise self._reported(_outcome(error), f"{self._location}: {error}") from None
+
+    def _report(self, published: Plan) -> None:
+        """Report what is published now where that changed; keys that the cluster does not name stay once a day."""
+        self._metrics.issuer_publication("written" if published.writes else "equal")
+        notes, keys = "; ".join(published.notes), len(published.documents.keys)
+        if published.writes:
+            self._events.info("published an issuer's documents", place=str(self._location), keys=keys)
+            if notes:
+                self._events.event("Normal", PUBLISHED, f"{keys} keys of {self._issuer}: {notes}")
+        elif notes and self._events.allow("unwanted", _DAY):
+            self._events.info("an issuer's documents hold what is not wanted", notes=notes)
 
     def _reported(self, outcome: str, message: str) -> _ReportedError:
-        self._events.failed(outcome, message)
+        self._metrics.issuer_publication(outcome)
+        if self._events.warn(outcome, "cannot publish an issuer's documents", outcome=outcome, error=message):
+            self._events.event("Warning", NOT_PUBLISHED, message)
         return _ReportedError(outcome, message)
 
 

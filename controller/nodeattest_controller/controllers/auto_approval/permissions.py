@@ -53,11 +53,12 @@ class SubjectKind(StrEnum):
     NODES = "nodes"
 
 
-_KUBEADM: Final = {
-    KUBEADM_BOOTSTRAP: (Permission.NODE_CLIENT, SubjectKind.BOOTSTRAPPERS),
-    KUBEADM_ROTATION: (Permission.SELF_NODE_CLIENT, SubjectKind.NODES),
-}
 _KUBEADM_ROLE: Final = "system:certificates.k8s.io:certificatesigningrequests:"
+_KUBEADM: Final = {
+    (KUBEADM_BOOTSTRAP, f"{_KUBEADM_ROLE}{Permission.NODE_CLIENT}", frozenset({SubjectKind.BOOTSTRAPPERS})),
+    (KUBEADM_ROTATION, f"{_KUBEADM_ROLE}{Permission.SELF_NODE_CLIENT}", frozenset({SubjectKind.NODES})),
+}
+"""Bindings as kubeadm makes them: name, role, and the kind of every subject."""
 NODE_CLIENT_ROLE: Final = f"{_KUBEADM_ROLE}{Permission.NODE_CLIENT}"
 
 
@@ -109,8 +110,6 @@ def grant_of(binding: JsonObject, permissions_of: dict[str, frozenset[Permission
     to = frozenset[SubjectKind]().union(*found)
     if not permissions or not to:
         return None
-    permission, subject_kind = _KUBEADM.get(name, (None, None))
-    made_by_kubeadm = role == f"{_KUBEADM_ROLE}{permission}" and all(kinds == {subject_kind} for kinds in found)
     return RoleGrant(
         name=name,
         uid=text(binding, "metadata", "uid"),
@@ -119,7 +118,7 @@ def grant_of(binding: JsonObject, permissions_of: dict[str, frozenset[Permission
         permissions=permissions,
         to=to,
         created=moment(text(binding, "metadata", "creationTimestamp")),
-        is_kubeadm_default=made_by_kubeadm,
+        is_kubeadm_default=(name, role, *set(found)) in _KUBEADM,
     )
 
 
