@@ -50,11 +50,6 @@ def json_lists(size: int, wrap: object = "@@", *, most: int | None = None) -> by
     return _put({"x": ["@@"], "o": wrap} if wrap == "@@" else wrap, size, "[],", most=most)
 
 
-def json_keys(size: int, wrap: object, *, most: int | None = None) -> bytes:
-    """Fill in objects of one key each."""
-    return _put(wrap, size, '{"":{}},', most=most)
-
-
 def json_numbers(size: int, wrap: object, *, most: int | None = None) -> bytes:
     """Fill in numbers that are converted: the longest that fits."""
     return _put(wrap, size, "-9223372036854775808,", most=most)
