@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tools.docs_site import build, navigation
+from tools.docs_site import build
 
 TREE: Final = Path(__file__).parents[2]
 INDEX: Final = """# Index
@@ -64,23 +64,9 @@ def test_a_link_that_leads_nowhere_is_refused(
     assert fault in warning
 
 
-def test_a_page_that_is_not_in_the_index_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tree = _tree(tmp_path / "tree", "# Start\n")
-    (tree / "docs/alone.md").write_text("# Alone\n")
-    with pytest.raises(SystemExit, match="warns"):
-        build(tmp_path / "site", tree=tree)
-    assert "alone.md" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     "foreign", ['<img src="https://example.org/x.png">', '<script src="//example.org/x.js"></script>']
 )
 def test_a_page_that_loads_something_from_another_host_is_refused(foreign: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"other hosts: .*start\.html$"):
         build(tmp_path / "site", tree=_tree(tmp_path / "tree", f"# Start\n\n{foreign}\n"))
-
-
-def test_the_navigation_is_the_order_of_the_index() -> None:
-    groups = navigation((TREE / "docs/README.md").read_text(), TREE / "docs")
-    assert [name for name, _ in groups][:4] == ["start", "install", "providers", "operate"]
-    assert groups[0][1][0] == ("tutorial", Path("tutorial.md"))

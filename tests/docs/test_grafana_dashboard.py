@@ -6,9 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,31 +48,6 @@ def test_every_query_asks_for_a_metric_and_labels_that_there_are() -> None:
         used = {one for group in re.findall(r"\bby \(([\w, ]+)\)", query) for one in group.split(", ")}
         used |= set(re.findall(r"[{,](\w+)(?:=~|!~|=|!=)\"", query))
         assert used <= labels, f"{query}: {used - labels}"
-
-
-def test_a_legend_names_labels_that_its_query_keeps() -> None:
-    for panel in PANELS:
-        for target in panel.get("targets", ()):
-            for label in re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")):
-                assert re.search(rf"by \([^)]*\b{label}\b", target["expr"]), (panel["title"], label)
-
-
-def test_the_first_row_shows_what_critical_alerts_are_about() -> None:
-    metrics = set(re.findall(r"\bnodeattest_\w+", " ".join(expressions())))
-    rules = (TREE / "manifests/prometheus/rules.yaml").read_text(encoding="utf-8")
-    for alert in ("NobodyServes", "ClusterUnreachable", "AutomaticApprovalOpen", "PolicyNotReady", "FailedNodes"):
-        expression = rules.partition(f"alert: NodeAttestation{alert}\n")[2].partition("labels:")[0]
-        assert set(re.findall(r"\bnodeattest_\w+", expression)) <= metrics, alert
-
-
-def test_panels_have_a_place_each() -> None:
-    assert [one for one, times in Counter(panel["id"] for panel in PANELS).items() if times > 1] == []
-    places = [panel["gridPos"] for panel in PANELS]
-    assert all(at["x"] + at["w"] <= 24 for at in places)  # Grafana's grid has 24 columns
-    for one, other in combinations(places, 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or above, (one, other)
 
 
 def test_prometheus_takes_every_query(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import pytest
 import yaml
 from needs import lacks
 
@@ -70,22 +69,6 @@ def test_the_page_is_what_the_servers_register() -> None:
     assert TOOL.markdown(page) == page, "make reference"
     assert "| `nodeattest_verdicts_total{provider,verdict,reason}` | counter |" in page
     assert "| `nodeattest_machines{cluster,state}` | gauge |" in page
-
-
-@pytest.mark.parametrize("server", TOOL.SERVERS)
-def test_names_follow_the_conventions_of_prometheus(server: str) -> None:
-    """prometheus.io/docs/practices/naming: what only grows is a counter and ends with _total, nothing else does."""
-    for row in TOOL.rows(server):
-        assert not row.name.endswith(("_total", "_count", "_sum", "_bucket")), row
-        assert "duration" not in row.name or row.name.endswith("_seconds"), row
-        if row.kind == "gauge":
-            assert not row.name.endswith(("_turned_away", "_minted", "_requests")), f"{row}: a counter"
-        if "histogram" in row.kind:
-            assert row.name.endswith(("_seconds", "_bytes")), row
-
-
-def test_each_server_tells_its_version() -> None:
-    assert [name for name in TOOL.SERVERS if "nodeattest_build_info" not in {row.name for row in TOOL.rows(name)}] == []
 
 
 def test_rules_speak_of_metrics_that_a_server_has() -> None:

@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from typing import TypeGuard
 
@@ -36,20 +35,15 @@ PAGES = [
     MANIFESTS / "README.md",
 ]
 COMPARISON = DOCS / "proposals.md"
-MAX_README_LINES = 150
 MAX_LINE = 120
 
 CLAIM = re.compile(r"\[(test_[a-z0-9_]+)\]\(([^)]+)\)")
 LINK = re.compile(r"(?<!!)\[[^]]+\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`[^`\n]+`")
-INDENTED_COMMAND = re.compile(
-    r"\n\n {4,}(?:kubectl|nodeattest|kubelet-authenticator|node-attestation-controller|make|python3?|pip|curl) "
-)
 MARK = re.compile("<!-- (tested|not run): (.+) -->")
 SHELL_BLOCK = re.compile(r"^ *```(?:ba)?sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 GROUPS = {"machines", "policy", "cluster-info", "token", "issuer", "discovery", "addon-auth"}
 """Commands of ``nodeattest`` that have commands of their own."""
-HELPERS = {path.stem: path for path in (TREE / "tests").rglob("*.py")}
 BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -114,10 +108,6 @@ def test_every_page_is_in_the_index() -> None:
     assert pages - named == {"README.md"}
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text().splitlines()) <= MAX_README_LINES
-
-
 def test_lines_of_pages_are_short() -> None:
     """Tables, code, headings and comments keep the lines that they need."""
     long = [
@@ -127,45 +117,6 @@ def test_lines_of_pages_are_short() -> None:
         if len(line) > MAX_LINE and not line.startswith("    ") and not line.lstrip().startswith(("|", "#", "<!--"))
     ]
     assert long == []
-
-
-def test_the_architecture_page_has_one_sentence_for_each_package() -> None:
-    tree = (
-        (DOCS / "architecture.md").read_text().partition("## The tree")[2].partition("```text\n")[2].partition("```")[0]
-    )
-    named: list[str] = []
-    path: list[str] = []
-    for line in tree.splitlines():
-        folder, _, sentence = line.strip().partition(" ")
-        assert sentence.strip().endswith("."), line
-        path = [*path[: (len(line) - len(line.lstrip())) // 2], folder.strip("/")]
-        named.append("/".join(path))
-    packages = {file.parent for room in TREE.glob("*/nodeattest_*") for file in room.rglob("__init__.py")}
-    assert sorted(named) == sorted(str(package.relative_to(TREE)) for package in packages)
-
-
-def test_every_term_of_the_glossary_is_there_once_and_has_its_source() -> None:
-    glossary = (DOCS / "architecture.md").read_text().partition("\n## Glossary\n")[2]
-    rows = [line.strip("| ").split(" | ") for line in glossary.splitlines() if "| " in line]
-    rows = [row for row in rows if row[0] != "term"]
-    assert [row for row in rows if len(row) != 3 or not all(map(str.strip, row))] == []
-    terms = [term.strip() for row in rows for term in row[0].split(", ")]
-    assert sorted(set(terms)) == sorted(terms)
-
-
-def test_a_request_passes_at_most_twelve_files_and_none_imports_one_above_it() -> None:
-    """But for the client, by which all write, the pure ``model``, and the approval that the issuer takes."""
-    section = (DOCS / "architecture.md").read_text().partition("a request passes these files")[2].partition("## ")[0]
-    rows = re.findall(r"^\| (\d+) \| `([\w/…]+\.py)` \|", section, re.MULTILINE)
-    assert [number for number, _ in rows] == [str(number) for number in range(1, len(rows) + 1)]
-    assert 0 < len(rows) <= 12
-    modules = [path.removesuffix(".py").replace("/", ".") for _, path in rows if "…" not in path]
-    for below, module in enumerate(modules):
-        source = (TREE / "controller/nodeattest_controller" / f"{module.replace('.', '/')}.py").read_text()
-        source = source.replace("from nodeattest_controller.controllers.csr.evaluator import Approval\n", "")
-        imported = set(re.findall(r"^ *from nodeattest_controller\.([\w.]+) import", source, re.MULTILINE))
-        above = {other for other in modules[1:below] if not other.startswith("model.")}
-        assert imported & above == set(), module
 
 
 def test_every_policy_that_is_shown_is_valid_but_for_its_keys(tmp_path: Path) -> None:
@@ -226,52 +177,6 @@ def test_every_shell_block_is_run_by_tests_or_says_why_it_cannot_be() -> None:
     assert wrong == []
 
 
-def test_the_tests_of_a_shell_block_have_the_words_of_each_of_its_commands() -> None:
-    missing: list[str] = []
-    for page in PAGES:
-        for mark, block in shell_blocks(page.read_text()):
-            if mark is None or mark[1] != "tested":
-                continue
-            sources = "\n".join(map(with_helpers, {TREE / test.partition("::")[0] for test in mark[2].split(", ")}))
-            if re.search(
-                rf'Runbook\(\s*world, "{page.stem}"', sources
-            ):  # it runs the page's commands as they stand there
-                continue
-            for line in block.replace("\\\n", " ").splitlines():
-                words = [word for word in verb_of(line) if not re.search(rf"(?<![\w-]){word}(?![\w-])", sources)]
-                missing += [f"{page.relative_to(TREE)}: {line.strip()[:60]}: {word}" for word in words]
-    assert missing == []
-
-
-def verb_of(line: str) -> list[str]:
-    """Return the words that tell what a command does: ``machines``, ``list``; objects are applied in many ways."""
-    program, *words = [*shlex.split(line, comments=True), ""]
-    verb = list(takewhile(re.compile("[a-z]+(-[a-z]+)*").fullmatch, words))
-    match program:
-        case "nodeattest":
-            return verb[:2] if verb[0] in GROUPS else verb[:1]
-        case "kubelet-authenticator" | "node-attestation-controller":
-            return verb[:1]
-        case "kubectl" | "helm" | "systemctl":
-            return [program, *(each for each in verb[:1] if each != "apply")]
-        case _:
-            return []
-
-
-@cache
-def with_helpers(path: Path) -> str:
-    """Return the source of a test's module and of the tests' modules that it imports."""
-    source = path.read_text()
-    named = set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE))
-    return "\n".join([source, *(HELPERS[name].read_text() for name in sorted(named & HELPERS.keys()))])
-
-
-def test_no_shell_block_is_indented_instead_of_fenced() -> None:
-    """A block without a fence would need no mark."""
-    text = {page: BLOCK.sub("", page.read_text()) for page in PAGES}
-    assert [str(page) for page, prose in text.items() if INDENTED_COMMAND.search(prose)] == []
-
-
 def has_test(path: str, name: str) -> bool:
     return (TREE / path).is_file() and re.search(rf"def {name}\b", (TREE / path).read_text()) is not None
 
@@ -304,14 +209,6 @@ def test_every_option_that_is_shown_exists(command: str) -> None:
             if word.startswith("-") and len(word) > 1 and not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", known)
         ]
     assert unknown == []
-
-
-def test_the_page_of_dependencies_is_that_of_the_project() -> None:
-    project = (TREE / "pyproject.toml").read_text()
-    table = (DOCS / "install.md").read_text()
-    for name in ("cryptography", "pyasn1", "tpm2-pytss", "kubernetes", "aiohttp", "click", "rich", "PyYAML"):
-        assert f'"{name}>=' in project
-        assert name in table
 
 
 SOURCES = ("authenticator", "cli", "controller", "discovery", "identity", "kube", "providers", "serving")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from needs import skip_if
 
-from tools.prove import Edit, Query, RunError, Scenario, SpinRun, edited, run_proverif, run_spin, with_query
+from tools.prove import Query, RunError, Scenario, SpinRun, run_proverif, run_spin
 
 COUNTER = """byte n;
 active proctype Counter() {
@@ -40,14 +40,6 @@ def test_spin_names_the_claim_that_fails(tmp_path: Path, limit: int, fails: str)
     assert run_spin(run, tmp_path, tmp_path / "work") == fails
 
 
-@skip_if(shutil.which("spin") is None, "spin is not installed: tools/system-packages proof")
-def test_a_model_that_spin_does_not_understand_is_no_verdict(tmp_path: Path) -> None:
-    (tmp_path / "counter.pml").write_text("active proctype Counter() { nonsense }")
-    (tmp_path / "work").mkdir()
-    with pytest.raises(RunError):
-        run_spin(SpinRun(name="counter", sentence="", file="counter.pml"), tmp_path, tmp_path / "work")
-
-
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     (tmp_path / "common.pvl").write_text("event A().")
@@ -76,15 +68,3 @@ def test_a_verdict_that_is_missing_fails_the_run(models: Path, monkeypatch: pyte
     proverif_says("Query not event(A) is true.", models, monkeypatch)
     with pytest.raises(RunError, match="expected 2 verdicts"):
         run_proverif(SCENARIO, models, models / "work")
-
-
-def test_a_mutant_whose_check_is_not_in_the_model_is_refused() -> None:
-    with pytest.raises(RunError, match="got 0"):
-        edited(["if a = b then"], [Edit(old="if a = c then")])
-
-
-def test_one_query_is_left_of_a_scenario() -> None:
-    assert "event(A())" not in with_query(TWO, "second")
-    assert "event(B())" in with_query(TWO, "second")
-    with pytest.raises(RunError):
-        with_query(TWO, "third")

@@ -44,19 +44,9 @@ def test_what_doctor_compares_with_is_the_table() -> None:
     assert tuple(re.findall(r"`(v1beta\d)`", row("Cluster API contracts")[1])) == CONTRACTS
 
 
-def test_a_feature_is_told_with_the_version_that_its_code_says() -> None:
-    _, version, _, code = row("the add-on gateway")
-    assert f"before {version}" in (TREE / code.strip("`")).read_text(encoding="utf-8")
-
-
 def test_contracts_are_those_that_are_rendered_and_released() -> None:
     contracts = [cell.strip("`") for cell in row("part")[1:]]
     metadata = yaml.safe_load((TREE / "manifests" / "metadata.yaml").read_text(encoding="utf-8"))
     assert [one["contract"] for one in metadata["releaseSeries"]] == contracts
     fields = "controller/nodeattest_controller/controllers/bootstrap_config/kubeadmconfig/fields.py"
     assert versions_of(fields) == contracts
-
-
-def test_versions_of_kubeadms_configuration_are_those_that_the_agent_reads() -> None:
-    told = re.findall(r"`(v1beta\d)`", row("kubeadm configuration")[1])
-    assert versions_of("authenticator/nodeattest_authenticator/commands/kubeadm_config.py") == told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_identity.addon.gateway import keyset
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
@@ -84,6 +83,6 @@ def _ring(data: bytes) -> bool:
 TARGETS: Final = (
     Target("gateway-path", _path),
     Target("gateway-headers", _headers),
-    Target("gateway-trust", _trust, JsonTree()),
-    Target("gateway-keys", _ring, JsonTree()),
+    Target("gateway-trust", _trust),
+    Target("gateway-keys", _ring),
 )

@@ -6,7 +6,6 @@ import json
 from typing import Final
 
 from fuzz.laws import refused
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
@@ -46,6 +45,6 @@ def _policy_review(data: bytes) -> bool:
 
 
 TARGETS: Final = (
-    Target("admission-review", _review, JsonTree()),
-    Target("policy-review", _policy_review, JsonTree()),
+    Target("admission-review", _review),
+    Target("policy-review", _policy_review),
 )

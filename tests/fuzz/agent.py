@@ -10,10 +10,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-from fuzz.keys import AUTHORITY_KEY, NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.pem_blocks import PemBlocks
+from fuzz.keys import NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of
 from fuzz.target import Target, require
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.config import settings
@@ -156,17 +153,15 @@ def _text(parse: Callable[[bytes], object], *refusals: type[Exception]) -> Calla
     return law
 
 
-_PEM: Final = PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)})
-
 TARGETS: Final = (
-    Target("agent-settings", _settings, JsonTree()),
-    Target("agent-exec-info", _exec_info, JsonTree({"certificate-authority-data": _PEM})),
+    Target("agent-settings", _settings),
+    Target("agent-exec-info", _exec_info),
     Target("agent-credential", _credential),
-    Target("agent-draft", _draft, JsonTree(), 8192),
-    Target("agent-failure", _failure, None, 512),
-    Target("agent-csr-object", _csr_object, JsonTree({"certificate": _PEM}), 8192),
-    Target("agent-certificate", _certificate, _PEM),
-    Target("agent-authorities", _authorities, _PEM),
-    Target("agent-bootstrap-token", _text(bootstrap_token.parse, AgentError), None, 64),
-    Target("agent-kubeconfig", _text(kubeconfig.is_ours), JsonTree()),
+    Target("agent-draft", _draft, 8192),
+    Target("agent-failure", _failure, 512),
+    Target("agent-csr-object", _csr_object, 8192),
+    Target("agent-certificate", _certificate),
+    Target("agent-authorities", _authorities),
+    Target("agent-bootstrap-token", _text(bootstrap_token.parse, AgentError), 64),
+    Target("agent-kubeconfig", _text(kubeconfig.is_ours)),
 )

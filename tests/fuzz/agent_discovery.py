@@ -8,8 +8,6 @@ from typing import Final
 import yaml
 
 from fuzz.agent import cache_directory
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.cluster import refresh as last_refresh
@@ -87,8 +85,8 @@ def _kubeadm_configuration(data: bytes) -> bool:
 
 
 TARGETS: Final = (
-    Target("agent-kubeadm-configuration", _kubeadm_configuration, Slips(b"ab01-_:.,?{}[]&*!'\"#~= \nxeyYnN"), 4096),
-    Target("agent-kubelet-configuration", _kubelet_configuration, Slips(b"ab01-_:.,?{}[]&*!'\"#~= \nxeyYnN"), 2048),
-    Target("agent-discovery", _section, JsonTree(), 8192),
-    Target("agent-refresh", _record, JsonTree(), 512),
+    Target("agent-kubeadm-configuration", _kubeadm_configuration, 4096),
+    Target("agent-kubelet-configuration", _kubelet_configuration, 2048),
+    Target("agent-discovery", _section, 8192),
+    Target("agent-refresh", _record, 512),
 )

@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from fuzz import aws_node
-from fuzz.keys import AUTHORITY_KEY
 from fuzz.laws import bytes_law, evidence_law, refused, settings_law, text_law
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from fuzz.wire import CANONICAL
 from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
 from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import parse_bundle_text, parse_identity_document
@@ -72,17 +67,16 @@ TRUST: Final = bytes_law(
     "certificates a region",
     lambda bundle: all(partition_of(region) and found for region, found in bundle.items()),
 )
-_PEM: Final = PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)})
 
 TARGETS: Final = (
-    Target("aws-evidence", evidence_law(parse_evidence), CANONICAL),
-    Target("aws-header-set", _header_set, None, 1024),
-    Target("aws-identity-document", DOCUMENT, JsonTree(), 2048),
-    Target("aws-sts-answer", _answer, JsonTree(), 2048),
-    Target("aws-provider-id", text_law(parse_provider_id, str, Reason.PROVIDER_ID_INVALID), None, 256),
-    Target("aws-ber", BER, DerTree(), 1024),
-    Target("aws-trust-bundle", TRUST, JsonTree({"us-east-1": _PEM}), 8192),
-    Target("aws-policy", settings_law(parse_policy), JsonTree()),
-    Target("aws-configuration", settings_law(parse_platform), JsonTree()),
+    Target("aws-evidence", evidence_law(parse_evidence)),
+    Target("aws-header-set", _header_set, 1024),
+    Target("aws-identity-document", DOCUMENT, 2048),
+    Target("aws-sts-answer", _answer, 2048),
+    Target("aws-provider-id", text_law(parse_provider_id, str, Reason.PROVIDER_ID_INVALID), 256),
+    Target("aws-ber", BER, 1024),
+    Target("aws-trust-bundle", TRUST, 8192),
+    Target("aws-policy", settings_law(parse_policy)),
+    Target("aws-configuration", settings_law(parse_platform)),
     *aws_node.TARGETS,
 )

@@ -6,7 +6,6 @@ from typing import Final
 
 from fuzz.keys import NOW
 from fuzz.laws import refused
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_providers import canonical_json
 from nodeattest_providers.aws.node import definite_length
@@ -85,8 +84,8 @@ def _words(data: bytes) -> bool:
 
 
 TARGETS: Final = (
-    Target("aws-node-credentials", _credentials, JsonTree(), 4096),
-    Target("aws-node-document", _document, JsonTree(), 2048),
-    Target("aws-node-signature", _signature, None, 2048),
-    Target("aws-node-words", _words, None, 128),
+    Target("aws-node-credentials", _credentials, 4096),
+    Target("aws-node-document", _document, 2048),
+    Target("aws-node-signature", _signature, 2048),
+    Target("aws-node-words", _words, 128),
 )

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fuzz.keys import AUTHORITY_KEY
 from fuzz.laws import bytes_law, evidence_law, refused, settings_law
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from fuzz.wire import CANONICAL
 from nodeattest_providers.azure.attested_document import parse_attested_document, parse_evidence
 from nodeattest_providers.azure.config import parse_platform, parse_policy
 from nodeattest_providers.azure.provider_id import PREFIX, parse_provider_id, provider_id_of
@@ -39,10 +34,10 @@ DOCUMENT: Final = bytes_law(
 BUNDLE: Final = bytes_law(parse_bundle, Reason.POLICY_INVALID, "a root at least", lambda read: bool(read.roots))
 
 TARGETS: Final = (
-    Target("azure-evidence", evidence_law(parse_evidence), CANONICAL),
-    Target("azure-document", DOCUMENT, JsonTree(), 2048),
-    Target("azure-provider-id", _provider_id, None, 512),
-    Target("azure-trust-bundle", BUNDLE, PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)}), 8192),
-    Target("azure-policy", settings_law(parse_policy), JsonTree(), 1024),
-    Target("azure-configuration", settings_law(parse_platform), JsonTree(), 1024),
+    Target("azure-evidence", evidence_law(parse_evidence)),
+    Target("azure-document", DOCUMENT, 2048),
+    Target("azure-provider-id", _provider_id, 512),
+    Target("azure-trust-bundle", BUNDLE, 8192),
+    Target("azure-policy", settings_law(parse_policy), 1024),
+    Target("azure-configuration", settings_law(parse_platform), 1024),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
@@ -39,4 +38,4 @@ def _render(data: bytes) -> bool:
     return True
 
 
-TARGETS: Final = (Target("bootstrap-configuration", _render, JsonTree(), 8192),)
+TARGETS: Final = (Target("bootstrap-configuration", _render, 8192),)

@@ -29,8 +29,8 @@ def _keeps_its_promise(data: bytes) -> bool:
 
 
 TARGETS = {
-    "crashes": Target("crashes", _crashes, None, 8),
-    "hangs": Target("hangs", _hangs, None, 8),
-    "lies": Target("lies", _lies, None, 8),
-    "sound": Target("sound", _keeps_its_promise, None, 8),
+    "crashes": Target("crashes", _crashes, 8),
+    "hangs": Target("hangs", _hangs, 8),
+    "lies": Target("lies", _lies, 8),
+    "sound": Target("sound", _keeps_its_promise, 8),
 }

@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import atheris  # pyright: ignore[reportMissingImports] - no wheel for every platform
 
+from fuzz import structure
 from fuzz.target import Target
 
 COUNTS_SIZE: Final = 16
@@ -54,9 +55,7 @@ def main() -> None:
             shared[8:] = read.to_bytes(8, "little")
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
-        mutator = target.mutator
-        plain = atheris.Mutate
-        return mutator(data, size, Random(seed), plain) if mutator else plain(data, size)
+        return structure.mutate(data, size, Random(seed), atheris.Mutate)
 
     atheris.Setup([sys.argv[0], f"-max_len={target.max_len}", *arguments], one_input, custom_mutator=mutate)
     atheris.Fuzz()

@@ -6,7 +6,6 @@ from typing import Final
 
 from fuzz.files import as_file
 from fuzz.keys import NOW
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_cli.cluster_info import view_of
 from nodeattest_cli.documents import read_objects
@@ -72,8 +71,8 @@ def _object(data: bytes) -> JsonObject | None:
 
 
 TARGETS: Final = (
-    Target("documents", _documents, JsonTree()),
-    Target("cli-cluster-info", _cluster_info, JsonTree()),
+    Target("documents", _documents),
+    Target("cli-cluster-info", _cluster_info),
     Target("cli-endorsement-keys", _endorsement_key_file, max_len=1 << 14),
     Target("cli-duration", _duration, max_len=64),
 )

@@ -6,12 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fuzz.files import as_file
-from fuzz.keys import AUTHORITY_KEY
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from fuzz.wire import ENVELOPE
 from nodeattest_controller import configfile
 from nodeattest_controller.controllers.bootstrap_token import decide
 from nodeattest_controller.model import (
@@ -165,12 +160,12 @@ def _kubeadm_config(data: bytes) -> bool:
 
 
 TARGETS: Final = (
-    Target("request", _request, JsonTree({"request": ENVELOPE}), 8192),
-    Target("policy", _policy, JsonTree()),
-    Target("ledger", _ledger, JsonTree()),
-    Target("authority", _authority, JsonTree({"tls.crt": PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)})}), 8192),
-    Target("machine-token", _machine_token, JsonTree()),
-    Target("kubeadm-config", _kubeadm_config, JsonTree()),
-    Target("configuration", _configuration, JsonTree()),
-    Target("duration", _duration, None, 64),
+    Target("request", _request, 8192),
+    Target("policy", _policy),
+    Target("ledger", _ledger),
+    Target("authority", _authority, 8192),
+    Target("machine-token", _machine_token),
+    Target("kubeadm-config", _kubeadm_config),
+    Target("configuration", _configuration),
+    Target("duration", _duration, 64),
 )

@@ -13,10 +13,6 @@ import yaml
 
 from fuzz.keys import NOW
 from fuzz.laws import refused
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.pem_blocks import PemBlocks
-from fuzz.mutators.slips import Slips
 from fuzz.target import Target, require
 from nodeattest_discovery import clusterinfo, secret, token
 from nodeattest_discovery import jwt as jws
@@ -136,13 +132,12 @@ def _cluster_info(data: bytes) -> bool:
 
 
 TARGETS: Final = (
-    Target("discovery-secret", _secret, JsonTree()),
-    Target("discovery-signature", _signature, None, 256),
-    Target("discovery-yaml", _yaml, Slips(b"ab0:,-?{}[]&*!|>'\"%@#\\~= \n\t"), 1024),
+    Target("discovery-secret", _secret),
+    Target("discovery-signature", _signature, 256),
+    Target("discovery-yaml", _yaml, 1024),
     Target(
         "discovery-cluster-info",
         _cluster_info,
-        JsonTree({"certificate-authority-data": PemBlocks({_CERTIFICATE: DerTree()})}),
         8192,
     ),
 )

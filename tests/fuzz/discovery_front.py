@@ -8,7 +8,6 @@ from typing import Final
 from fuzz.discovery import SIGNER
 from fuzz.keys import NOW
 from fuzz.laws import refused
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_discovery import jwt
 from nodeattest_discovery.front import tokenreview
@@ -98,5 +97,5 @@ TARGETS: Final = (
     Target("discovery-jwt", _jwt),
     Target("discovery-jwt-signed", _signed),
     Target("discovery-authorization", _authorization),
-    Target("discovery-review", _review, JsonTree()),
+    Target("discovery-review", _review),
 )

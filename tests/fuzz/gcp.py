@@ -6,9 +6,7 @@ import ipaddress
 from typing import Final
 
 from fuzz.laws import refused, settings_law
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
-from fuzz.wire import CANONICAL
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.api.instance import parse_instance, parse_instance_identity, parse_page
@@ -77,11 +75,11 @@ def _credentials(data: bytes) -> bool:
 
 
 TARGETS: Final = (
-    Target("gcp-evidence", _evidence, CANONICAL),
-    Target("gcp-provider-id", _provider_id, None, 256),
-    Target("gcp-instances", _instances, JsonTree()),
-    Target("gcp-identity", _identity, JsonTree(), 2048),
-    Target("gcp-credentials", _credentials, JsonTree(), 2048),
-    Target("gcp-policy", settings_law(parse_policy, passed_over=_FILES), JsonTree()),
-    Target("gcp-configuration", settings_law(parse_platform, passed_over=_FILES), JsonTree()),
+    Target("gcp-evidence", _evidence),
+    Target("gcp-provider-id", _provider_id, 256),
+    Target("gcp-instances", _instances),
+    Target("gcp-identity", _identity, 2048),
+    Target("gcp-credentials", _credentials, 2048),
+    Target("gcp-policy", settings_law(parse_policy, passed_over=_FILES)),
+    Target("gcp-configuration", settings_law(parse_platform, passed_over=_FILES)),
 )

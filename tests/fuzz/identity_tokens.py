@@ -10,9 +10,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from fuzz.keys import NODE_KEY, NOW
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from nodeattest_identity.issuer.documents import DocumentError, documents, issuer_url, jwks_url, parse_configuration
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem, verifying_key
@@ -105,7 +102,7 @@ def _configuration(data: bytes) -> bool:
 TARGETS: Final = (
     Target("identity-jwt", _jwt),
     Target("identity-jwt-signed", _signed),
-    Target("identity-jwks", _jwks, JsonTree()),
-    Target("identity-pem", _pem, PemBlocks(dict.fromkeys(("PUBLIC KEY", "CERTIFICATE", "PRIVATE KEY"), DerTree()))),
-    Target("identity-configuration", _configuration, JsonTree(), 2048),
+    Target("identity-jwks", _jwks),
+    Target("identity-pem", _pem),
+    Target("identity-configuration", _configuration, 2048),
 )

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Final
 
 from fuzz.keys import AUTHORITY_KEY, NODE_KEY, NOW, TPM_KEY
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_identity.issuer.documents import Documents, default_jwks_uri, documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, verifying_key
@@ -74,6 +73,6 @@ def _documents(data: bytes) -> bool:
 
 
 TARGETS: Final = (
-    Target("issuer-state", _state, JsonTree()),
+    Target("issuer-state", _state),
     Target("issuer-published", _documents),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from fuzz.mutators.json_tree import JsonTree
 from fuzz.target import Target, require
 from nodeattest_kube.errors import KubeconfigError, error_from_status
 from nodeattest_kube.jsontypes import parse_json, version_of
@@ -63,7 +62,7 @@ def _assembled(chunks: list[bytes]) -> list[bytes] | None:
 
 
 TARGETS: Final = (
-    Target("kubeconfig", _kubeconfig, JsonTree()),
-    Target("json", _json, JsonTree()),
-    Target("lines", _lines, None, 512),
+    Target("kubeconfig", _kubeconfig),
+    Target("json", _json),
+    Target("lines", _lines, 512),
 )

@@ -6,13 +6,8 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fuzz.keys import AUTHORITY_KEY
 from fuzz.laws import bytes_law, evidence_law, refused, settings_law, text_law
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
-from fuzz.wire import CANONICAL
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
 from nodeattest_providers.oci.protocol import (
@@ -37,10 +32,10 @@ def _certificate(data: bytes) -> bool:
 BUNDLE: Final = bytes_law(parse_roots, Reason.POLICY_INVALID, "a certificate at least", bool)
 
 TARGETS: Final = (
-    Target("oci-evidence", evidence_law(OciEvidence.parse), CANONICAL),
-    Target("oci-certificate", _certificate, DerTree(AUTHORITY_KEY), 4096),
-    Target("oci-provider-id", text_law(parse_provider_id, PREFIX.__add__, Reason.PROVIDER_ID_INVALID), None, 512),
-    Target("oci-trust-bundle", BUNDLE, PemBlocks({"CERTIFICATE": DerTree(AUTHORITY_KEY)}), 8192),
-    Target("oci-policy", settings_law(parse_policy), JsonTree(), 1024),
-    Target("oci-configuration", settings_law(parse_platform), JsonTree(), 1024),
+    Target("oci-evidence", evidence_law(OciEvidence.parse)),
+    Target("oci-certificate", _certificate, 4096),
+    Target("oci-provider-id", text_law(parse_provider_id, PREFIX.__add__, Reason.PROVIDER_ID_INVALID), 512),
+    Target("oci-trust-bundle", BUNDLE, 8192),
+    Target("oci-policy", settings_law(parse_policy), 1024),
+    Target("oci-configuration", settings_law(parse_platform), 1024),
 )

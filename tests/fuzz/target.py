@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 
 Law = Callable[[bytes], bool]
 Plain = Callable[[bytes, int], bytes]
 """libFuzzer's own mutation of bytes, to at most so many."""
-Mutator = Callable[[bytes, int, Random, Plain], bytes]
-"""A mutation that knows the format: input, most bytes, chance, and the plain one for what it does not know."""
 
 
 class BrokenLawError(Exception):
@@ -27,7 +24,6 @@ class Target:
 
     name: str
     law: Law
-    mutator: Mutator | None = None
     max_len: int = 4096
     """Bytes of an input."""
 

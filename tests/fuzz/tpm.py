@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from fuzz.keys import AUTHORITY_KEY, NOW, TPM_KEY, authority
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
+from fuzz.keys import NOW, TPM_KEY, authority
 from fuzz.target import Target, require
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_providers.checks import Checks
@@ -136,12 +134,12 @@ def _whole(settings: dict[str, object] | object) -> dict[str, JsonValue]:
 
 
 TARGETS: Final = (
-    Target("tpm-public", _public, None, 1024),
-    Target("tpm-endorsement-key", _endorsement_key, None, 1024),
-    Target("tpm-quote", _quote, None, 512),
-    Target("tpm-signature", _signature, None, 512),
-    Target("tpm-event-log", _event_log, None, 4096),
-    Target("tpm-certificate", _certificate, DerTree(AUTHORITY_KEY), 2048),
-    Target("tpm-nv", _nv, DerTree(), 2048),
-    Target("tpm-policy", _policy, JsonTree()),
+    Target("tpm-public", _public, 1024),
+    Target("tpm-endorsement-key", _endorsement_key, 1024),
+    Target("tpm-quote", _quote, 512),
+    Target("tpm-signature", _signature, 512),
+    Target("tpm-event-log", _event_log, 4096),
+    Target("tpm-certificate", _certificate, 2048),
+    Target("tpm-nv", _nv, 2048),
+    Target("tpm-policy", _policy),
 )

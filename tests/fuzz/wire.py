@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fuzz.keys import NODE_KEY, authority
+from fuzz.keys import authority
 from fuzz.laws import evidence_law, refused, text_law
-from fuzz.mutators.der_tree import DerTree
-from fuzz.mutators.json_tree import JsonTree
-from fuzz.mutators.pem_blocks import PemBlocks
 from fuzz.target import Target, require
 from nodeattest_providers import canonical_json, cms, der, envelope, evidence_versions, pem, provider_id_template
 from nodeattest_providers.challenge import protocol as challenge_protocol
@@ -138,10 +135,8 @@ def _read_text(reader: Callable[[str], object], text: str) -> bool:
     return True
 
 
-CANONICAL: Final = JsonTree(canonical=True)
 CMS_CONTENT: Final = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'
 """What the authority signed in the seeds."""
-ENVELOPE: Final = PemBlocks({envelope.LABEL_CSR: DerTree(NODE_KEY), envelope.LABEL_DATA: CANONICAL})
 
 VERSIONS: Final = text_law(
     lambda text: evidence_versions.parse(text, ProviderName("tpm")),
@@ -150,20 +145,19 @@ VERSIONS: Final = text_law(
 )
 
 TARGETS: Final = (
-    Target("envelope", _envelope, ENVELOPE, 8192),
-    Target("pem", _pem, PemBlocks({}), 8192),
-    Target("csr", _csr, DerTree(NODE_KEY)),
-    Target("der", _der, DerTree(), 512),
-    Target("cms", _cms, DerTree()),
-    Target("canonical", _canonical, CANONICAL),
-    Target("challenge-evidence", evidence_law(challenge_protocol.parse_evidence), CANONICAL, 1024),
+    Target("envelope", _envelope, 8192),
+    Target("pem", _pem, 8192),
+    Target("csr", _csr),
+    Target("der", _der, 512),
+    Target("cms", _cms),
+    Target("canonical", _canonical),
+    Target("challenge-evidence", evidence_law(challenge_protocol.parse_evidence), 1024),
     Target(
         "challenge-challenge",
         text_law(challenge_protocol.Challenge.parse, challenge_protocol.Challenge.to_text, Reason.EVIDENCE_MALFORMED),
-        CANONICAL,
         1024,
     ),
-    Target("composite-evidence", evidence_law(composite_protocol.parse_evidence), CANONICAL),
+    Target("composite-evidence", evidence_law(composite_protocol.parse_evidence)),
     Target(
         "composite-challenge",
         text_law(
@@ -171,16 +165,14 @@ TARGETS: Final = (
             composite_protocol.CompositeChallenge.to_text,
             Reason.EVIDENCE_MALFORMED,
         ),
-        CANONICAL,
         2048,
     ),
-    Target("tpm-evidence", evidence_law(tpm_protocol.parse_evidence), CANONICAL),
-    Target("versions", VERSIONS, None, 256),
-    Target("provider-id-template", _provider_id_template, None, 256),
+    Target("tpm-evidence", evidence_law(tpm_protocol.parse_evidence)),
+    Target("versions", VERSIONS, 256),
+    Target("provider-id-template", _provider_id_template, 256),
     Target(
         "tpm-challenge",
         text_law(tpm_protocol.Challenge.parse, tpm_protocol.Challenge.to_text, Reason.EVIDENCE_MALFORMED),
-        CANONICAL,
         2048,
     ),
 )

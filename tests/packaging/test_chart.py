@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import shutil
@@ -14,9 +13,9 @@ import pytest
 import yaml
 from needs import lacks, not_possible
 
-from nodeattest_controller.settings import LOG_LEVELS, Settings
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at, text_at
-from tools.release.chart import FILES, write_chart
+from nodeattest_controller.settings import Settings
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at
+from tools.release.chart import write_chart
 from tools.release.kustomize import build, key
 
 TREE = Path(__file__).parents[2]
@@ -67,11 +66,6 @@ def manager(made: dict[tuple[str, str, str], JsonMap]) -> JsonMap:
 
 def test_with_its_defaults_the_chart_is_the_kustomization(helm: str, chart: Path) -> None:
     assert objects(helm, chart) == kustomized("default")
-
-
-def test_the_chart_brings_the_definitions(helm: str, chart: Path) -> None:
-    whole = {key(one): one for one in build(MANIFESTS / "default") if one["kind"] != "Namespace"}
-    assert objects(helm, chart, crds=True) == whole
 
 
 def test_without_the_webhook_the_chart_is_the_base(helm: str, chart: Path) -> None:
@@ -147,25 +141,6 @@ def test_the_webhooks_callers_are_restricted_by_flags_and_a_mounted_ca(helm: str
     assert objects(helm, chart, "webhook.enabled=false", *restricted) == kustomized("base")
 
 
-def test_one_replica_may_be_drained(helm: str, chart: Path) -> None:
-    made, single = objects(helm, chart, "replicas=1"), kustomized("overlays/single")
-    budget = ("PodDisruptionBudget", "nodeattest-system", "node-attestation-controller")
-    assert made[budget] == single[budget]
-
-
-def test_image_log_level_and_resources_are_those_of_the_values(helm: str, chart: Path) -> None:
-    wanted = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
-    digest = f"sha256:{'a' * 64}"
-    values = ['image.repository="registry.example:5000/a/b"', 'image.pullPolicy="Always"', 'logLevel="debug"']
-    container = manager(objects(helm, chart, *values, f"resources={json.dumps(wanted)}"))
-    assert container["image"] == "registry.example:5000/a/b:0.1.0"
-    assert container["imagePullPolicy"] == "Always"
-    assert container["resources"] == wanted
-    assert items_at(container, "args")[-1] == "--log-level=debug"
-    pinned = manager(objects(helm, chart, f'image.digest="{digest}"'))
-    assert text_at(pinned, "image") == f"node-attestation-controller@{digest}"
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -188,13 +163,6 @@ def test_a_value_that_the_schema_does_not_know_is_refused(helm: str, chart: Path
     done = rendered(helm, chart, value)
     assert done.returncode != 0
     assert "values don't meet the specifications of the schema" in done.stderr
-
-
-def test_the_schema_has_the_controllers_log_levels_and_every_value() -> None:
-    schema = json.loads((FILES / "values.schema.json").read_text())["properties"]
-    assert set(schema["logLevel"]["enum"]) == {"", *LOG_LEVELS}
-    values = (FILES / "values.yaml").read_text()
-    assert {line.partition(":")[0] for line in values.splitlines() if line[0] not in " #"} == schema.keys() - {"global"}
 
 
 def test_helm_has_nothing_to_object(helm: str, chart: Path) -> None:

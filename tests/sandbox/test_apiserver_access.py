@@ -15,7 +15,6 @@ from nodeattest_sandbox.fleet import create_bootstrap_token
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-SELF_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 TOKEN_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
