@@ -23,8 +23,8 @@ from nodeattest_controller.model.challenge_secret import (
     read_secret,
     secret_value,
 )
-from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, view_of_machine
+from nodeattest_controller.model.token_binding import kept_config, slim_config
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.node_interface import SecretBytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from builders import CREATED, make_member, make_request
@@ -20,7 +20,8 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy, ServingPolicy
 from nodeattest_controller.model.serving_names import (
     check_client_certificate,
-    check_sans,
+    check_sans_listed,
+    check_sans_unclaimed,
     check_serving_allowed,
     network_of,
     normalize_host,
@@ -32,6 +33,14 @@ from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_providers.verifier_interface import Addresses
 
 Case = Callable[[], object]
+
+
+def check_sans(wanted: SubjectAltNames, *, node_name: NodeName, listed: Addresses, settled: bool, **rules: Any) -> None:
+    """Check names as the declared checks do."""
+    check_sans_unclaimed(wanted, **rules)
+    check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)
+
+
 NODE: Final = NodeName("node-1")
 LISTED: Final = (("Hostname", "node-1"), ("InternalIP", "10.0.0.1"), ("ExternalIP", "192.0.2.1"))
 NETWORK: Final = network_of(

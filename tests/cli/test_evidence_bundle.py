@@ -15,8 +15,7 @@ from nodeattest_cli.explain.collect import Collected
 from nodeattest_cli.fleet import rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller.model.csr_request import summarize
-from nodeattest_controller.model.machine_kinds import machine_views
-from nodeattest_controller.model.machine_record import cluster_flaw
+from nodeattest_controller.model.machine_record import cluster_flaw, machine_views
 from nodeattest_controller.model.serving_names import network_of
 from nodeattest_controller.model.token_binding import named_tokens
 from nodeattest_parsing.objects import items, mapping, text

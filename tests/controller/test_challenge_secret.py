@@ -25,8 +25,8 @@ from nodeattest_controller.controllers.challenge_secret import (
     evaluate,
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
-from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
+from nodeattest_controller.model.token_binding import kept_config, slim_config
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs

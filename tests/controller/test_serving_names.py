@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from builders import make_member
@@ -11,7 +12,8 @@ from builders import make_member
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.serving_names import (
-    check_sans,
+    check_sans_listed,
+    check_sans_unclaimed,
     for_machine,
     network_of,
     normalize_host,
@@ -21,6 +23,13 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import NodeName
 from nodeattest_providers.verifier_interface import Addresses
+
+
+def check_sans(wanted: SubjectAltNames, *, node_name: NodeName, listed: Addresses, settled: bool, **rules: Any) -> None:
+    """Check names as the declared checks do."""
+    check_sans_unclaimed(wanted, **rules)
+    check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)
+
 
 NODE = NodeName("node-1")
 LISTED = (

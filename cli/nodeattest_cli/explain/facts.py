@@ -31,14 +31,18 @@ from nodeattest_controller.model.challenge_secret import (
 )
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
 from nodeattest_controller.model.infrastructure_kinds import HostReference
-from nodeattest_controller.model.kubeadm_config import kept_config, slim_config
-from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS, MACHINE_KINDS, machine_views
-from nodeattest_controller.model.machine_record import check_cluster_active
+from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, check_cluster_active, machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, instances_have_machines
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
 from nodeattest_controller.model.resolver import Infrastructure, platform_endorsement_keys
-from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens, named_tokens
+from nodeattest_controller.model.token_binding import (
+    KUBEADM_CONFIG,
+    NamedTokens,
+    kept_config,
+    named_tokens,
+    slim_config,
+)
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.platform_cache import slim_object
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification

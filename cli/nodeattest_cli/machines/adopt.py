@@ -38,7 +38,7 @@ from nodeattest_cli.options import cluster_option, connected, namespace_option, 
 from nodeattest_cli.output import print_document, print_lines, to_json
 from nodeattest_controller.controllers.auto_approval.permissions import is_attested
 from nodeattest_controller.model.attestation import new_for_adoption, parse_attestation, reset
-from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
+from nodeattest_controller.model.machine_record import CLUSTER_KINDS
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory

@@ -34,7 +34,7 @@ from nodeattest_cli.output import format_table, print_document, print_lines, to_
 from nodeattest_cli.policy.check import problems
 from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
-from nodeattest_controller.model.machine_kinds import CLUSTER_KINDS
+from nodeattest_controller.model.machine_record import CLUSTER_KINDS
 from nodeattest_controller.model.policy import Policy, policy_for, selects
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.platform_cache import path_of_reference

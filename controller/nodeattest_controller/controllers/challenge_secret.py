@@ -26,14 +26,19 @@ from nodeattest_controller.model.challenge_secret import (
     read_secret,
     refers_to_secret,
 )
-from nodeattest_controller.model.kubeadm_config import kept_config, machine_uid, slim_config
 from nodeattest_controller.model.machine_view import (
     CONTROL_PLANE_LABEL,
     PAUSED_ANNOTATION,
     ContractReference,
     bootstrap_config_ref,
 )
-from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, has_bootstrap_data
+from nodeattest_controller.model.token_binding import (
+    KUBEADM_CONFIG,
+    has_bootstrap_data,
+    kept_config,
+    machine_uid,
+    slim_config,
+)
 from nodeattest_controller.runtime.cluster_controller import PeriodicController
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard

@@ -1,28 +1,13 @@
-"""What an attestation record keeps of verdicts and of what they led to: the last one, what was done to the node. Pure.
-
-The last verdict stands until a certificate is issued or an operator resets the record. What was done to a node is
-written down before it is done, so that a replica which dies in between leaves a record too much, never one too few.
-
-Keys that were certified and left a record's history of certificates, by an operator's reset or by newer ones.
-
-Promises: no key is forgotten, and so none gets another certificate, while a certificate for it is valid; of those that
-ended the newest 32 are remembered. With each key goes the first request that it answered, which no other key may
-answer. Pure.
-
-An operator's reset of an attestation record: what it forgets, what it keeps, and the trail that it leaves. Pure.
-
-Promises: the machine may bind itself anew by the policy's rules, as a new one; no key that was certified is certified
-again, and none answers a first request that another key answered; who reset it, when and why stays in
-``spec.resets``. Fields that are not named here are kept as they are.
-Leaves to others: writing the object with the resourceVersion that was read (a controller that evaluated the older one
-then loses its own compare-and-swap); certificates, which live until they end: nothing revokes them.
-Source: docs/wire-format.md §4.5 (TPM2_Clear zeroes resetCount); docs/decisions.md.
-
-The ledger: MachineAttestation objects, what they pin, and the one transition that issues a certificate. Pure.
+"""The ledger: MachineAttestation objects, what they pin, and the transitions that issue a certificate and reset. Pure.
 
 One object a machine, keyed by cluster and provider ID (``clusterctl move`` gives new UIDs and drops status, so the
 facts live in ``spec``). It is written by compare-and-swap on resourceVersion *before* the certificate reaches the CSR:
 the first writer wins, and the same key that asks again gets the same bytes.
+
+No key is forgotten, and so none gets another certificate, while a certificate for it is valid: also not by an
+operator's reset, after which the machine may bind itself anew by the policy's rules, as a new one. With each key goes
+the first request that it answered, which no other key may answer. Nothing revokes certificates. Source:
+docs/identity-rules.md, "Ledger"; docs/wire-format.md §4.5 (TPM2_Clear zeroes resetCount).
 """
 
 from __future__ import annotations
@@ -31,7 +16,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
@@ -46,11 +31,45 @@ from nodeattest_providers.config_fields import COMPOSITE, pins_for, split_pin
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
+GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
 APPROVED: Final = "Approved"
 DENIED: Final = "Denied"
 """A request that was authenticated as the machine's own node was refused."""
 RESET: Final = "Reset"
 _DONE: Final = frozenset(FailureAction) - {FailureAction.NONE}
+KEEP_ISSUED: Final = 8
+"""Entries kept for each purpose: the live one and enough history for an auditor; an object stays below 64 KiB."""
+KEEP_ENDED: Final = 32
+"""Keys remembered after their certificates expired: four times the history of certificates."""
+MAX_LIVE: Final = MappingProxyType({Purpose.CLIENT: 512, Purpose.SERVING: 256})
+"""Keys of one machine with valid certificates, beside its history, so that serving certificates never bar a client one;
+an attestation record stays below 256 KiB. A machine that loses its key at each boot and boots every ten minutes
+reaches it after three days."""
+KEEP_RESETS: Final = 16
+"""Resets kept, newest last; a machine that needs more has another problem."""
+MAX_REASON: Final = 512
+"""Characters, as the CRD's schema has it."""
+_MAX_NAME: Final = 256
+_MAX_SOURCE: Final = 768
+_FORGOTTEN: Final = frozenset({"fingerprints", "boot", "issued", "expires"})
+_OWNERS: Final = frozenset(
+    {
+        ("cluster.x-k8s.io", "Machine"),
+        ("cluster.x-k8s.io", "MachinePool"),
+        ("attestation.cluster.x-k8s.io", "MachineRecord"),
+    }
+)
+"""Group and kind of what an attestation record is about."""
+_KEY_CHECK: Final = "endorsement key: "
+_BY_PLATFORM: Final = "named by the platform"
+_KEY_SOURCES: Final = frozenset(
+    {_BY_PLATFORM, "on the allow-list", "named by EC2", "named by the Machine's annotation", "first use"}
+)
+"""Checks of provider tpm, each of which binds a key to a machine."""
+_PCRS: Final = 24
+"""PCRs of the PC Client profile."""
+_PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
+"""A PCR's number: a schema holds no keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,91 +131,55 @@ def parse_remediation(spec: JsonObject) -> Remediation | None:
     )
 
 
-KEEP_ENDED: Final = 32
-"""Keys remembered after their certificates ended: four times the history of certificates."""
-MAX_LIVE: Final = MappingProxyType({Purpose.CLIENT: 512, Purpose.SERVING: 256})
-"""Keys of one machine with certificates that live, beside its history, so that serving certificates never bar a client
-one; an attestation record stays below 256 KiB. A machine that loses its key at each boot and boots every ten minutes
-reaches it after three days."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetiredKey:
-    """A key, and when its certificate ends."""
+    """A key that was certified and left the history of certificates."""
 
     spki: str
-    """``sha256:<hex>``, as in the ledger's entries."""
+    """``sha256:<hex>``."""
     serial: str
     not_after: datetime
     purpose: Purpose = Purpose.CLIENT
     first_request_uid: str = ""
-    """Of the first request that it answered; empty for one-step providers, and in records of earlier versions."""
+    """Of the first request that it answered; empty for one-step providers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedCertificate(RetiredKey):
+    """One issued certificate, and the key that it certifies."""
+
+    request_name: str
+    request_uid: str
+    not_before: datetime
+    issued_at: datetime
+    certificate: str = field(repr=False)
+    """PEM."""
+    policy: str = ""
+    """Name of the policy that admitted it."""
+
+    @property
+    def key(self) -> RetiredKey:
+        """What is remembered of it when it leaves the history."""
+        return RetiredKey(**{each.name: getattr(self, each.name) for each in fields(RetiredKey)})
 
 
 def retire(known: Sequence[RetiredKey], more: Iterable[RetiredKey], now: datetime) -> tuple[RetiredKey, ...]:
-    """Add keys, oldest first, and forget the oldest of those whose certificates ended."""
+    """Add keys, oldest first, and forget the oldest of those whose certificates expired."""
     every = [*known, *more]
-    ended = [key for key in every if key.not_after <= now]
-    forgotten = {id(key) for key in ended[: max(len(ended) - KEEP_ENDED, 0)]}
+    expired = [key for key in every if key.not_after <= now]
+    forgotten = {id(key) for key in expired[: max(len(expired) - KEEP_ENDED, 0)]}
     return tuple(key for key in every if id(key) not in forgotten)
 
 
 def live_keys(known: Sequence[RetiredKey], purpose: Purpose, now: datetime) -> int:
-    """Count the keys of a purpose whose certificates still live."""
+    """Count the keys of a purpose whose certificates are valid."""
     return sum(key.not_after > now for key in known if key.purpose is purpose)
-
-
-def parse_purpose(item: JsonObject) -> Purpose:
-    """Read ``purpose``; entries of versions that knew one have none."""
-    return Purpose.SERVING if text(item, "purpose") == Purpose.SERVING else Purpose.CLIENT
-
-
-def parse_retired(spec: JsonObject) -> tuple[RetiredKey, ...]:
-    """Read ``spec.retiredKeys``."""
-    return tuple(key for item in items(spec, "retiredKeys") if (key := _parse(item)) is not None)
-
-
-def render_retired(known: Sequence[RetiredKey]) -> list[JsonObject]:
-    """Write ``spec.retiredKeys``."""
-    return [_render(key) for key in known]
-
-
-def _parse(item: JsonObject) -> RetiredKey | None:
-    spki, not_after = text(item, "spki"), moment(text(item, "notAfter"))
-    if not spki or not_after is None:
-        return None
-    return RetiredKey(
-        spki=spki,
-        serial=text(item, "serial"),
-        not_after=not_after,
-        purpose=parse_purpose(item),
-        first_request_uid=text(item, "firstRequestUID"),
-    )
-
-
-def _render(key: RetiredKey) -> JsonObject:
-    body: JsonObject = {"spki": key.spki, "notAfter": rfc3339(key.not_after)}
-    if key.serial:  # optional in the schema, which takes no empty one
-        body["serial"] = key.serial
-    if key.purpose is Purpose.SERVING:
-        body["purpose"] = key.purpose
-    if key.first_request_uid:
-        body["firstRequestUID"] = key.first_request_uid
-    return body
-
-
-KEEP_RESETS: Final = 16
-"""Resets kept, newest last; a machine that needs more has another problem."""
-MAX_REASON: Final = 512
-"""Characters, as the CRD's schema has it."""
-_MAX_NAME: Final = 256
-_FORGOTTEN: Final = frozenset({"fingerprints", "boot", "issued", "expires"})
 
 
 def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
     """Return the attestation record without pins, boot state and certificates; its keys go to ``retiredKeys``.
 
-    ``by`` is the operator's user name.
+    ``by`` is the operator's user name. Fields that are not named here are kept as they are.
     """
     known, spec = parse_attestation(attestation), mapping(attestation, "spec")
     kept = {name: value for name, value in spec.items() if name not in _FORGOTTEN}
@@ -206,12 +189,12 @@ def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> Js
         "reason": reason[:MAX_REASON],
         "fingerprints": dict[str, JsonValue](text_map(spec, "fingerprints")),
     }
-    retired = retire(known.retired, map(retired_key, known.issued), now)
-    verdict: JsonObject = {"verdict": "Reset", "reason": "AttestationReset", "time": rfc3339(now)}
+    verdict: JsonObject = LastDecision(RESET, "AttestationReset", now).render()
     resets: list[JsonValue] = [*items(spec, "resets"), entry]
     added: JsonObject = {"resets": resets[-KEEP_RESETS:], "lastVerdict": verdict}
+    retired = retire(known.retired, (entry.key for entry in known.issued), now)
     if retired:
-        added["retiredKeys"] = [*render_retired(retired)]
+        added["retiredKeys"] = [*map(_render_key, retired)]
     return {**attestation, "spec": {**kept, **added}}
 
 
@@ -220,7 +203,6 @@ def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reaso
 
     It binds the node's name to the machine, so that nobody else takes it meanwhile.
     """
-    owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
     fresh: JsonObject = {
         "apiVersion": GROUP_VERSION,
         "kind": "MachineAttestation",
@@ -228,7 +210,7 @@ def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reaso
             "name": attestation_name(member.cluster_name, member.provider_id),
             "namespace": member.namespace,
             "labels": {CLUSTER_LABEL: member.cluster_name},
-            "ownerReferences": [owner],
+            "ownerReferences": [_owner_reference(member)],
         },
         "spec": {
             "clusterName": member.cluster_name,
@@ -238,52 +220,6 @@ def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reaso
         },
     }
     return reset(fresh, by=by, reason=reason, now=now)
-
-
-GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
-KEEP_ISSUED: Final = 8
-"""Entries kept for each purpose: the live one and enough history for an auditor; an object stays below 64 KiB."""
-_OWNERS: Final = frozenset(
-    {
-        ("cluster.x-k8s.io", "Machine"),
-        ("cluster.x-k8s.io", "MachinePool"),
-        ("attestation.cluster.x-k8s.io", "MachineRecord"),
-    }
-)
-"""Group and kind of what an attestation record is about."""
-_KEY_CHECK: Final = "endorsement key: "
-_BY_PLATFORM: Final = "named by the platform"
-_KEY_SOURCES: Final = frozenset(
-    {_BY_PLATFORM, "on the allow-list", "named by EC2", "named by the Machine's annotation", "first use"}
-)
-"""Checks of provider tpm, each of which binds a key to a machine."""
-_MAX_SOURCE: Final = 768
-"""Characters; the CRD's maxLength."""
-_PCRS: Final = 24
-"""PCRs of the PC Client profile."""
-_PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
-"""A PCR's number: a schema holds no keys."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IssuedCertificate:
-    """One issued certificate."""
-
-    request_name: str
-    request_uid: str
-    first_request_uid: str
-    """Empty for one-step providers."""
-    spki: str
-    """``sha256:<hex>`` of the certified key."""
-    serial: str
-    not_before: datetime
-    not_after: datetime
-    issued_at: datetime
-    certificate: str = field(repr=False)
-    """PEM."""
-    purpose: Purpose = Purpose.CLIENT
-    policy: str = ""
-    """Name of the policy that admitted it; empty in records of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -458,7 +394,7 @@ def record_certificate(
         fingerprints={**attestation.fingerprints, **attested.pins},
         boot=attested.boot or attestation.boot,
         issued=tuple(old for old in history if old not in leaving),
-        retired=retire(attestation.retired, map(retired_key, leaving), now),
+        retired=retire(attestation.retired, (old.key for old in leaving), now),
         was_reset=attestation.was_reset and request.purpose is not Purpose.CLIENT,
         verdict=LastDecision(APPROVED, "Attested", now),
     )
@@ -476,17 +412,6 @@ def _endorsement_key_source(attested: AttestedNode) -> str:
 def first_uid_of(attested: AttestedNode) -> str:
     """Return the UID of the first request that was answered; empty for a provider of one round."""
     return attested.first_request.uid if attested.first_request else ""
-
-
-def retired_key(entry: IssuedCertificate) -> RetiredKey:
-    """Make of an entry what is remembered when it goes out of use."""
-    return RetiredKey(
-        spki=entry.spki,
-        serial=entry.serial,
-        not_after=entry.not_after,
-        purpose=entry.purpose,
-        first_request_uid=entry.first_request_uid,
-    )
 
 
 def parse_attestation(obj: JsonObject) -> Attestation:
@@ -508,7 +433,7 @@ def parse_attestation(obj: JsonObject) -> Attestation:
         fingerprints=text_map(spec, "fingerprints"),
         boot=_boot(mapping(spec, "boot")),
         issued=issued,
-        retired=parse_retired(spec),
+        retired=tuple(key for item in items(spec, "retiredKeys") if (key := _retired(item)) is not None),
         # A reset forgets all certificates, and nothing else removes the last one.
         was_reset=bool(items(spec, "resets")) and not any(entry.purpose is Purpose.CLIENT for entry in issued),
         verdict=parse_last_decision(spec),
@@ -542,6 +467,23 @@ def _boot(boot: JsonObject) -> BootState | None:
     )
 
 
+def _purpose(item: JsonObject) -> Purpose:
+    return Purpose.SERVING if text(item, "purpose") == Purpose.SERVING else Purpose.CLIENT
+
+
+def _retired(item: JsonObject) -> RetiredKey | None:
+    spki, not_after = text(item, "spki"), moment(text(item, "notAfter"))
+    if not spki or not_after is None:
+        return None
+    return RetiredKey(
+        spki=spki,
+        serial=text(item, "serial"),
+        not_after=not_after,
+        purpose=_purpose(item),
+        first_request_uid=text(item, "firstRequestUID"),
+    )
+
+
 def _entry(item: JsonObject) -> IssuedCertificate | None:
     not_before, not_after, issued_at = (moment(text(item, name)) for name in ("notBefore", "notAfter", "issuedAt"))
     if not_before is None or not_after is None or issued_at is None:
@@ -556,7 +498,7 @@ def _entry(item: JsonObject) -> IssuedCertificate | None:
         not_after=not_after,
         issued_at=issued_at,
         certificate=text(item, "certificate"),
-        purpose=parse_purpose(item),
+        purpose=_purpose(item),
         policy=text(item, "policy"),
     )
 
@@ -575,8 +517,7 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
     if attestation.resource_version:
         meta["resourceVersion"] = attestation.resource_version
     else:
-        owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind}
-        meta["ownerReferences"] = [{**owner, "name": member.name, "uid": member.uid}]
+        meta["ownerReferences"] = [_owner_reference(member)]
     spec: JsonObject = {
         "clusterName": attestation.cluster_name,
         "machineName": member.name,
@@ -587,13 +528,13 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
         "signerName": signer_name,
         "fingerprints": dict[str, JsonValue](attestation.fingerprints),
         "issued": [_render_entry(entry) for entry in attestation.issued],
+        **_present(
+            nodeNameSource=attestation.node_name_source[:_MAX_SOURCE],
+            endorsementKeySource=attestation.endorsement_key_source,
+        ),
     }
-    if attestation.node_name_source:
-        spec["nodeNameSource"] = attestation.node_name_source[:_MAX_SOURCE]
-    if attestation.endorsement_key_source:
-        spec["endorsementKeySource"] = attestation.endorsement_key_source
     if attestation.retired:
-        spec["retiredKeys"] = [*render_retired(attestation.retired)]
+        spec["retiredKeys"] = [*map(_render_key, attestation.retired)]
     if clients:
         spec["expires"] = rfc3339(clients[-1].not_after)
     if attestation.issued:
@@ -601,6 +542,15 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
     if attestation.boot is not None:
         spec["boot"] = _render_boot(attestation.boot, is_patch=bool(attestation.resource_version))
     return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
+
+
+def _owner_reference(member: MachineView) -> JsonObject:
+    return {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
+
+
+def _present(**values: str) -> JsonObject:
+    """Leave out what is empty: some API servers' schema checks take "" for null."""
+    return {name: value for name, value in values.items() if value}
 
 
 def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
@@ -611,28 +561,32 @@ def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
         "safe": boot.safe,
         "pcrDigest": boot.pcr_digest,
     }
-    if boot.pcrs:  # absent in entries that were written before values were kept
+    if boot.pcrs:
         body["bank"] = boot.bank
         numbers = range(_PCRS) if is_patch else boot.pcrs  # a merge patch removes what it calls null, and nothing else
         body["pcrs"] = {str(pcr): boot.pcrs.get(pcr) for pcr in numbers}
     return body
 
 
+def _render_key(key: RetiredKey) -> JsonObject:
+    return {
+        "spki": key.spki,
+        "notAfter": rfc3339(key.not_after),
+        **_present(
+            serial=key.serial,
+            purpose=key.purpose if key.purpose is Purpose.SERVING else "",
+            firstRequestUID=key.first_request_uid,
+        ),
+    }
+
+
 def _render_entry(entry: IssuedCertificate) -> JsonObject:
-    body: JsonObject = {
+    return {
+        **_render_key(entry),
         "requestName": entry.request_name,
         "requestUID": entry.request_uid,
-        "spki": entry.spki,
-        "serial": entry.serial,
         "notBefore": rfc3339(entry.not_before),
-        "notAfter": rfc3339(entry.not_after),
         "issuedAt": rfc3339(entry.issued_at),
         "certificate": entry.certificate,
+        **_present(policy=entry.policy),
     }
-    if entry.purpose is Purpose.SERVING:  # absent in entries of versions that knew one purpose
-        body["purpose"] = entry.purpose
-    if entry.first_request_uid:  # absent rather than empty: some API servers' schema checks take "" for null
-        body["firstRequestUID"] = entry.first_request_uid
-    if entry.policy:
-        body["policy"] = entry.policy
-    return body

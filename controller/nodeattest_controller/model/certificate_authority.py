@@ -1,9 +1,7 @@
-"""The cluster's certificate authority: reading ``<cluster>-ca``, making a kubelet's certificate.
+"""The cluster's certificate authority: reading ``<cluster>-ca``, making a kubelet's certificate. Pure but for entropy.
 
-Pure but for entropy. The subject is rebuilt from scratch; of the request only the public key is copied, and into a
-serving certificate the names that were reviewed. Sources:
-RFC 5280 section 4.2, kubernetes pkg/controller/certificates/authority/policies.go (back-date, clamp), Cluster API
-certificate Secrets.
+The subject is rebuilt from scratch; of the request only the public key is copied, and into a serving certificate the
+names that were reviewed. Sources: RFC 5280 section 4.2, kubernetes pkg/controller/certificates/authority/policies.go.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
 """The Secret that the controller creates for a Machine's KubeadmConfig, for provider ``challenge``. Pure.
 
-Its name, type, owner and immutability are what the shipped ValidatingAdmissionPolicy admits
-(manifests/challenge-secrets). The name follows from the KubeadmConfig, so the webhook can refer to a Secret that does
-not exist yet: the kubeadm bootstrap provider retries until it does.
-Source: cluster-api bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go (resolveFiles),
-cmd/clusterctl/client/cluster/objectgraph.go (a Secret moves with its owner).
+Its name, type, owner and immutability are what the shipped ValidatingAdmissionPolicy admits. The name follows from the
+KubeadmConfig, so the webhook can refer to a Secret that does not exist yet: the bootstrap provider retries until it
+does. Source: cluster-api bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go (resolveFiles).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, is_kubeadm_config
+from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, KeptConfig, is_kubeadm_config
 from nodeattest_parsing.objects import flag, items, mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
 from nodeattest_parsing.values import JsonObject

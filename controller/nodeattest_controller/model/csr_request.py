@@ -1,13 +1,10 @@
-"""From a CertificateSigningRequest object to a ``NodeRequest``: the cheap checks, without any I/O.
+"""From a CertificateSigningRequest object to a ``NodeRequest``, or kubelet's own: the cheap checks, without any I/O.
 
-Sources: kubernetes pkg/apis/certificates/helpers.go (ValidateKubeletClientCSR), pkg/registry/certificates (what the API
-server guarantees about ``username`` and ``groups``). Annotations are never read here: their creator wrote them.
-
-Kubelet's own request for a serving certificate, from object to value: the cheap checks, without any I/O.
-
-Stricter than the signer that signs it (kubernetes pkg/apis/certificates/helpers.go, ValidateKubeletServingCSR): one
-PEM block in its one spelling, one reading of the PKCS#10, and a node asks for itself only, which NodeRestriction
-checks too, but not everywhere.
+Annotations are never read here: their creator wrote them. Kubelet's own is read more strictly than by the signer that
+signs it: one PEM block in its one spelling, and a node asks for itself only, which NodeRestriction does not check
+everywhere.
+Sources: kubernetes pkg/apis/certificates/helpers.go (ValidateKubeletClientCSR, ValidateKubeletServingCSR),
+pkg/registry/certificates (what the API server guarantees about ``username`` and ``groups``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The identity rules every provider is held to. Pure: facts in, nothing or a refusal out.
+"""The identity rules that every provider is held to, as docs/identity-rules.md numbers them. Pure.
 
-Numbers are those of docs/identity-rules.md. A provider proves that a *machine* asks; these rules prove
-that the machine may have this *name* in this cluster.
+A provider proves that a *machine* asks; these rules prove that the machine may have this *name* in this cluster.
 """
 
 from __future__ import annotations

@@ -1,20 +1,9 @@
-"""The rules under which a new certificate is recorded and signed for a machine that proved itself. Pure.
+"""The rules under which a certificate is recorded and signed for a machine that proved itself. Pure.
 
-They are asked while key, node name and fingerprints are reserved, directly before signing; the record is then written
-by compare-and-swap. Source: docs/identity-rules.md, "Ledger".
-
-The rules of a challenge's two requests: one answer to one first request, and one key for one answer. Pure.
-
-Both hold across an operator's reset: what a retired key answered is not forgotten.
-
-Source: docs/identity-rules.md, "Two steps".
-
-Bootstrap tokens that are worth one machine: the group that names it, and the rule about its holder. Pure.
-
-A token's Secret may give its user further groups (``auth-extra-groups``). One of ours names a machine by a hash; the
-API server writes the groups of the requester into a request, so they can be believed. Every provider is held to
-this, ``insecure`` too: a stolen bound token opens one door.
-Source: k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern); docs/decisions.md.
+They are asked while key, node name and fingerprints are reserved. Those of a challenge hold across an operator's reset:
+what a retired key answered is not forgotten. A bootstrap token's Secret may give its user a group
+(``auth-extra-groups``); one of ours names a machine by a hash, and the API server writes it into the request.
+Source: docs/identity-rules.md, "Ledger" and "Two steps"; k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern).
 """
 
 from __future__ import annotations

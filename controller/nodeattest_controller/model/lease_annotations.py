@@ -1,9 +1,6 @@
 """What a replica writes of itself beside its Lease: which version serves, for operators to read.
 
-Promises: what runs says it, not what a Deployment asks for; it is written with every renewal, so that after an upgrade
-it is the new holder's. A release that writes none leaves what it finds: so the holder is written, too, and the version
-is that of no other holder.
-Leaves to others: writing it (``elector``), comparing it (``nodeattest_cli.doctor``).
+It is written with every renewal, with the holder: the version is that of no other one.
 """
 
 from __future__ import annotations

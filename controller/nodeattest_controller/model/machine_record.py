@@ -1,20 +1,25 @@
 """Machines and clusters that an operator writes down, where Cluster API does not: MachineRecord, ClusterRecord. Pure.
 
-Promises: a record with a field that nobody reads, or with a value that is not what its field takes, is a member (it
-still claims its provider ID, name and addresses) that nobody can join as until it is corrected: a misspelt restriction
-must not be silently lost. Leaves to others: every rule (``identity_rules``), which treats these as it treats Machines.
-Records are written in the management cluster by operators, so they are trusted as Machines are; a request never is.
-Source: manifests/crd/machinerecords.yaml, clusterrecords.yaml; docs/decisions.md.
+A record with a field that nobody reads, or with a wrong value, still claims its provider ID, name and addresses, and
+nobody can join as it until it is corrected: a misspelt restriction must not be silently lost. ``machine_views`` reads
+the objects of every kind that machines are read from.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineView
+from nodeattest_controller.model.machine_view import (
+    PAUSED_ANNOTATION,
+    MachineView,
+    pool_view,
+    view_of_machine,
+    views_of_pool,
+)
 from nodeattest_parsing.objects import flag, items, mapping, moment, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers
@@ -168,3 +173,30 @@ def _addresses_flaw(spec: JsonObject) -> str:
 
 def _shown(value: object) -> str:
     return repr(value)[:_SHOWN]
+
+
+_READERS: Final[Mapping[str, Callable[[JsonObject], list[MachineView]]]] = MappingProxyType(
+    {"Machine": lambda obj: [view_of_machine(obj)], "MachinePool": views_of_pool, MACHINE_RECORD: views_of_record}
+)
+MACHINE_KINDS: Final = frozenset(_READERS)
+CLUSTER_KINDS: Final = frozenset({"Cluster", CLUSTER_RECORD})
+
+
+def machine_views(obj: JsonObject, kind: str = "") -> list[MachineView]:
+    """Read the members of an object of one of ``MACHINE_KINDS``; any other has none.
+
+    ``kind`` says what it is where the object itself may not.
+    """
+    read = _READERS.get(kind or text(obj, "kind"))
+    return read(obj) if read is not None else []
+
+
+def machine_view(obj: JsonObject, kind: str, provider_id: str) -> MachineView | None:
+    """Read one member of an object of these kinds; None where the object has none of this provider ID.
+
+    A Machine to which Cluster API has given no provider ID yet is the member of any.
+    """
+    if kind == "MachinePool":
+        pool = pool_view(obj)
+        return pool.member(provider_id) if pool.lists(provider_id) else None
+    return next((view for view in machine_views(obj, kind) if view.provider_id in {provider_id, ""}), None)

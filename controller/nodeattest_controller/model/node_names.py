@@ -1,10 +1,7 @@
 """Which node names a machine may have, and how strong its claim to each is (identity rule 2). Pure.
 
-Sources in order of trust: the record of a node that joined, else the Machine's nodeRef, which Cluster API takes from
-what a Node says of itself; the operator's registration; the name that a platform proves; the names of Machine,
-infrastructure machine and host object; the addresses. The first of the first three that exists decides alone, the
-others count together. Sources are compared in lower case without the final dot, as kubelet writes its name
-(kubernetes pkg/util/node GetHostname). The request's name is never normalized.
+Sources are compared in lower case without the final dot, as kubelet writes its name (kubernetes pkg/util/node
+GetHostname). The request's name is never normalized.
 """
 
 from __future__ import annotations

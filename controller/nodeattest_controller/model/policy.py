@@ -1,7 +1,7 @@
 """NodeAttestationPolicy: which policy rules a cluster, and what it says. Pure.
 
 Deny by default: no policy, an unreadable one, or two at once let nobody in. ``Cluster.spec.security`` of the proposal
-is honoured where the Cluster has it; it can narrow a policy's attestors, never widen them.
+can narrow a policy's attestors, never widen them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What an attestation record keeps of refused requests: reason, requester and time, in ``status``. Pure.
+"""What an attestation record keeps of refused requests in ``status``: reason, requester and time. Pure.
 
-Promises: at most ``MAX_REASONS`` entries for each kind of requester, so a bootstrap token pushes out nothing that the
-node's own certificate was refused for; all foreign text is cut and printable. It decides nothing: what counts against
-a machine is ``spec.lastVerdict``.
-Leaves to others: whose refusals are counted, and how often they are written (``controllers.node_attested``).
-Source: docs/decisions.md.
+At most ``MAX_REASONS`` entries for each kind of requester, so a bootstrap token pushes out nothing that the node's own
+certificate was refused for; foreign text is cut and printable.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 bootstrap token -> KubeadmConfig -> Machine -> infrastructure machine -> host object. The token finds the Machine of a
 first join; the provider ID finds that of a renewal, an instance of a MachinePool, and a machine whose token no
-configuration names. Sources that disagree are denied, and both are named.
-Out of scope: reading objects (``verification.facts``), what a provider proves, who has which name (``node_names``).
-Source: docs/identity-rules.md, rule 1; docs/infrastructure.md.
+configuration names. Sources that disagree are denied, and both are named. Source: docs/identity-rules.md, rule 1.
 """
 
 from __future__ import annotations

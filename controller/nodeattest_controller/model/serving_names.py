@@ -1,11 +1,9 @@
-"""Which names a node's serving certificate may have. Pure: facts in, nothing or a refusal out.
+"""Which names a node's serving certificate may have. Pure.
 
-Promises: a name or address passes only when the Machine lists it, spelt in the one canonical way, nobody else of the
-cluster lists or claims it, and no honest node could ever answer for anything else under it. What a Machine lists may
-come from an agent in its guest, so some names are refused no matter who lists them.
-Leaves to others: that the requester is the Machine's node (``identity_rules``), and where the list comes from.
-Sources: RFC 6890 (special addresses), RFC 6761 §6.3 (localhost), k8s pkg/controlplane (names of the API server's
-certificate), the platforms' documentation of their metadata services.
+A name or address passes only when the Machine lists it, spelt in the one canonical way, nobody else of the cluster
+lists or claims it, and no honest node could ever answer for anything else under it. What a Machine lists may come from
+an agent in its guest, so some names are refused no matter who lists them.
+Sources: RFC 6890 (special addresses), RFC 6761 §6.3 (localhost), k8s pkg/controlplane, the platforms' documentation.
 """
 
 from __future__ import annotations
@@ -134,24 +132,6 @@ def for_machine(
         return network, rivals
     endpoint = network.endpoint
     return replace(network, endpoint=""), lambda place: () if place == endpoint else rivals(place)
-
-
-def check_sans(
-    wanted: SubjectAltNames,
-    *,
-    node_name: NodeName,
-    listed: Addresses,
-    network: ClusterNetwork,
-    rivals: ConflictingMachines,
-    settled: bool,
-) -> None:
-    """Let names through that are this machine's and nobody else's; raises Denied or, while it starts, Unavailable.
-
-    1. None is one that no node may have. 2. No other machine lists or claims one. 3. The Machine lists each, or it is
-    the node's name.
-    """
-    check_sans_unclaimed(wanted, network=network, rivals=rivals)  # 1, 2
-    check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)  # 3
 
 
 def check_sans_unclaimed(wanted: SubjectAltNames, *, network: ClusterNetwork, rivals: ConflictingMachines) -> None:

@@ -1,25 +1,25 @@
-"""Identity rule 4 for bootstrap tokens: who asks with one asks for the machine whose bootstrap configuration names it.
+"""Which tokens a machine's KubeadmConfig names, and identity rule 4: a token asks for the machine that names it. Pure.
 
-Promises: a stolen token is worth the one machine, or the one pool, that it was made for, whatever the provider proves.
-Of a token only the id is kept, which is public (it is part of the user's name); no secret leaves ``named_tokens``.
-Leaves reading the configuration to ``runtime.kubeadm_configs``, what is kept of one to ``kubeadm_config``, and tokens
-bound by a group to ``bound_tokens``.
+A stolen token is worth the one machine, or the one pool, that it was made for, whatever the provider proves. Of a token
+only the id is kept, which is public (it is part of the user's name), and of the one that the bootstrap provider made a
+digest, to be compared with (a token has 82 random bits; kubeadm apis/bootstraptoken/v1).
 Source: cluster-api bootstrap/kubeadm/api (KubeadmConfig, v1beta1 and v1beta2), which names the token of a machine in
-``spec.joinConfiguration.discovery`` before the bootstrap data is ready
-(bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go); docs/decisions.md.
+``spec.joinConfiguration.discovery`` before the bootstrap data is ready.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_controller.model.issuance_rules import bound_group
-from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineView
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_discovery.token import USER_PREFIX, is_token
-from nodeattest_parsing.objects import flag, items, mapping, text
+from nodeattest_parsing.objects import flag, items, mapping, object_identity, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.verifier_interface import NodeRequest
@@ -88,7 +88,7 @@ def named_tokens(config: JsonObject) -> NamedTokens:
     named += [text(one, "token") for one in made]
     tokens = [token for token in named if token]
     if not all(is_token(token) for token in tokens):
-        raise no_token(text(config, "metadata", "name"))
+        raise _no_token(text(config, "metadata", "name"))
     return NamedTokens(
         ids=frozenset(token.partition(".")[0] for token in tokens),
         settled=has_bootstrap_data(config),
@@ -103,7 +103,7 @@ def has_bootstrap_data(config: JsonObject) -> bool:
     return made or bool(text(status, "dataSecretName"))
 
 
-def no_token(name: str) -> Unavailable:
+def _no_token(name: str) -> Unavailable:
     """Say that a KubeadmConfig names something else than tokens."""
     return Unavailable(
         Reason.BOOTSTRAP_CONFIG_UNREADABLE,
@@ -188,3 +188,81 @@ def _unnamed_remedy(member: MachineView, named: NamedTokens | None) -> str:
     if member.kind == "MachinePool":
         return "give the MachinePool a new KubeadmConfig (bootstrap.configRef)"
     return DELETE_UNNAMED
+
+
+@dataclass(frozen=True, slots=True)
+class KeptConfig:
+    """One KubeadmConfig, without what nobody needs of it."""
+
+    name: str
+    ids: frozenset[str] | None
+    """Ids of all tokens that it names; None where one of these is no token."""
+    settled: bool
+    by_file: bool
+    paused: bool
+    provided: str
+    """Id of the token of its discovery, which the bootstrap provider made: empty where there is none, and words where
+    what is there is no token."""
+    digest: str
+    uid: str = ""
+    machine_uid: str = ""
+    """UID of the one Machine that owns it; empty where none does, or several."""
+
+    def tokens(self) -> NamedTokens:
+        """Return which tokens it names; raises Unavailable where one of them is no token."""
+        if self.ids is None:
+            raise _no_token(self.name)
+        return NamedTokens(self.ids, self.settled, self.by_file)
+
+    def provides(self, token: str) -> bool:
+        """Return whether its discovery has this very token, secret included: an id could be another's by chance."""
+        return bool(self.digest) and hmac.compare_digest(self.digest, _digest(token))
+
+
+def slim_config(config: JsonObject) -> JsonObject:
+    """Reduce a KubeadmConfig to what ``kept_config`` reads."""
+    provided = text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
+    meta = mapping(config, "metadata")
+    kept: JsonObject = {
+        "metadata": object_identity(meta),
+        "provided": _id(provided),
+        "digest": _digest(provided) if is_token(provided) else "",
+        "paused": PAUSED_ANNOTATION in mapping(meta, "annotations"),
+        "machine": machine_uid(config),
+    }
+    try:
+        named = named_tokens(config)
+    except Unavailable:
+        return kept
+    return {**kept, "ids": [*sorted(named.ids)], "settled": named.settled, "by_file": named.by_file}
+
+
+def kept_config(slim: JsonObject) -> KeptConfig:
+    """Read what ``slim_config`` made."""
+    return KeptConfig(
+        name=text(slim, "metadata", "name"),
+        ids=frozenset(strings(slim, "ids")) if "ids" in slim else None,
+        settled=flag(slim, "settled"),
+        by_file=flag(slim, "by_file"),
+        paused=flag(slim, "paused"),
+        provided=text(slim, "provided"),
+        digest=text(slim, "digest"),
+        uid=text(slim, "metadata", "uid"),
+        machine_uid=text(slim, "machine"),
+    )
+
+
+def machine_uid(config: JsonObject) -> str:
+    """Return the UID of the one Machine that owns a KubeadmConfig; empty where none does, or several."""
+    owners = [one for one in items(config, "metadata", "ownerReferences") if text(one, "kind") == "Machine"]
+    groups = {text(one, "apiVersion").partition("/")[0] for one in owners}
+    return text(owners[0], "uid") if len(owners) == 1 and groups == {"cluster.x-k8s.io"} else ""
+
+
+def _id(token: str) -> str:
+    """Return the part that is public."""
+    return token.partition(".")[0] if not token or is_token(token) else "(no token)"
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,15 +1,8 @@
-"""The label by which a namespace says whether the webhook renders its machines' bootstrap configuration. Pure.
+"""Whether API servers call the webhook for a namespace's bootstrap configuration: by label and configuration. Pure.
 
-It is what a MutatingWebhookConfiguration can select by (``namespaceSelector``). Without it the webhook is called for no
-bootstrap configuration of the namespace, so its outage delays no cluster there.
-
-Whether API servers call the webhook for a namespace's bootstrap configuration, by its configuration. Pure.
-
-Leaves to others: whether the webhook answers, and whether API servers believe its certificate (``nodeattest doctor``).
 The matchConditions of this release leave out only updates that the webhook would allow unchanged. With an
-objectSelector or any other condition, it is not known whether the webhook is called.
-Source: kubernetes staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook (generic/webhook.go shouldCallHook,
-predicates/namespace, predicates/rules).
+objectSelector or any other condition, it is not known whether the webhook is called. Source: kubernetes apiserver
+pkg/admission/plugin/webhook (generic/webhook.go shouldCallHook, predicates).
 """
 
 from __future__ import annotations

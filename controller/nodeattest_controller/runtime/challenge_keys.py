@@ -1,7 +1,6 @@
-"""The master keys from which challenges are derived, in a Secret of the controller's namespace.
+"""The master keys from which challenges are derived, in a Secret of the controller's namespace: current and previous.
 
-The Secret holds the current key and the previous one. The leader creates it when it is absent and rotates it when it is
-due, by compare-and-swap, so that no replica overwrites another's key. The previous key stays for one rotation, much
+The leader creates the Secret and rotates the keys, by compare-and-swap. The previous key stays for one rotation, much
 longer than any challenge is valid. Losing the Secret costs open challenges only: nodes file new requests.
 """
 

@@ -1,15 +1,8 @@
-"""Limits the log lines that a workload cluster can cause, and reports whether each cluster answers.
+"""Limits the log lines and Events that a workload cluster can cause, and reports whether each cluster answers.
 
 An API server may invent requests, refuse every write and break every watch; a bootstrap token may file requests without
-end. Promises: of one message, a requester gets a few lines, and a cluster some more; no message, requester or cluster
-takes lines from another; what is left out is counted and logged. What a cluster's connection logs is bounded however
-often it breaks or its kubeconfig changes, and its last line is out of date for minutes at most.
-Callers ask before they log: lines that nobody asks about are never left out.
-
-What one controller reports about one cluster: log lines and Events on the Cluster, each once in a period.
-
-An API server can cause what is not repeated, too: of one message it gets its share of lines (``cluster_log``), and the
-next line says how many were left out.
+end. Of one message, a requester gets a few lines, and a cluster some more; no message, requester or cluster takes lines
+from another; what is left out is counted and logged.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Connects workload clusters, and runs every controller in each of them.
 
 A cluster is connected when a policy (or ``Cluster.spec.security``) opts it in, its kubeconfig is there and this replica
-owns it. Each connection has a client and controllers of its own, so a broken cluster delays no other. When kubeconfig,
-policy, Cluster or ownership change, the connection is closed or replaced.
-``ClusterLog`` gets the result of each request, and reports whether the cluster answers.
-Leaves to others: what is done in a cluster (``ClusterController``), restarting after bugs (``supervisor``).
+owns it. Each connection has a client and controllers of its own, so a broken cluster delays no other.
 """
 
 from __future__ import annotations

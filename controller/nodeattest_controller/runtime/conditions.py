@@ -1,13 +1,10 @@
 """One condition of ours on an object whose other conditions are somebody else's, in both contracts of Cluster API.
 
-Promises: a condition that says the same already is not written again; others' conditions stay, word for word, and a
-write that would undo what somebody wrote meanwhile is a Conflict, after which the object is read and evaluated anew.
-``lastTransitionTime`` moves with the status only, in both contracts: a MachineHealthCheck counts from it, and what
-anyone can cause must not move it. (Cluster API's own setter for v1beta1 moves it with reason and message, too.)
-Leaves to others: what a condition says, and when.
-Source: cluster-api util/conditions/setter.go and util/conditions/deprecated/v1beta1/setter.go (what moves
-lastTransitionTime), util/conditions/patch.go (its controllers merge three ways, so that ours stay, too),
-api/core/v1beta1/v1beta2_condition_consts.go; apimachinery pkg/api/meta/conditions.go.
+A condition that says the same already is not written again; others' conditions stay, and a write that would undo what
+somebody wrote meanwhile is a Conflict. ``lastTransitionTime`` moves with the status only: a MachineHealthCheck counts
+from it, and what anyone can cause must not move it.
+Source: cluster-api util/conditions/setter.go, util/conditions/deprecated/v1beta1/setter.go, util/conditions/patch.go;
+apimachinery pkg/api/meta/conditions.go.
 """
 
 from __future__ import annotations

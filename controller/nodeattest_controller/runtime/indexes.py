@@ -261,10 +261,6 @@ class Inventory:
         for pool in pools:
             yield from (pool.member(each) for each in pool.provider_ids if each not in machines)
 
-    def attestations_of(self, cluster: ClusterKey) -> list[Attestation]:
-        """Return every ledger of a cluster."""
-        return self._attestations.find(cluster, "all")
-
     def machines_under(self, cluster: ClusterKey, policy: str, now: datetime) -> int:
         """Count the machines of a cluster whose newest client certificate is valid and of a policy, by its name."""
         return sum(one.policy_at(now) == policy for one in self._attestations.find(cluster, "policy", policy))

@@ -1,13 +1,6 @@
-"""A bound on what is kept of a list that a cluster's API server sends.
+"""The reflectors of one API server by name, what keeps them from being complete, and a bound on endless lists.
 
-An endless list, or one with endless names, is an error and does not exhaust the controller's memory.
-
-The reflectors of one API server by name, and what keeps them from being complete.
-
-Promises: nothing cached has ``metadata.managedFields``, half of what a Machine weighs: nobody reads it here, and a
-write that does not have it leaves it as it is (apimachinery pkg/util/managedfields).
-All reflectors together keep at most ``memory``.
-Leaves to others: what is cached, and what a change means.
+Nothing cached has ``metadata.managedFields``, half of what a Machine weighs: a write without it leaves it as it is.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Which tokens the bootstrap configuration of a machine names: one watch of all KubeadmConfigs, and reads beside it.
 
-Promises: a configuration that cannot be read is ``Unavailable``, never a pass. Nobody is refused, and nothing is
-deleted, by what was true a moment ago: only an answer that the caller wishes for is taken from the watch, any other
-follows a read. What the watch shows counts while its server gave a sign of life within ``CURRENT``; a server that
-forbids or does not serve the watch costs reads. Nothing of a configuration is kept but ``model.kubeadm_config``.
-Leaves the rule to ``model.token_binding``. Source: cluster-api core/v1beta1 and v1beta2 (``bootstrap.configRef``);
-docs/decisions.md, docs/scale.md#requests-to-api-servers.
+A configuration that cannot be read is ``Unavailable``, never a pass. Nobody is refused, and nothing is deleted, by what
+was true a moment ago: only an answer that the caller wishes for is taken from the watch, any other follows a read.
+Source: cluster-api core/v1beta1 and v1beta2 (``bootstrap.configRef``).
 """
 
 from __future__ import annotations
@@ -14,9 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from nodeattest_controller.model.kubeadm_config import KeptConfig, kept_config, slim_config
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, NamedTokens
+from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, KeptConfig, NamedTokens, kept_config, slim_config
 from nodeattest_controller.runtime.informers import StartWatch
 from nodeattest_kube import client as paths
 from nodeattest_kube.client import ApiClient

@@ -1,8 +1,7 @@
 """Says on a Cluster that its kubeconfig is refused, and why: a condition, and an Event every ten minutes.
 
-Promises: the condition is there while the kubeconfig is refused and taken away afterwards, whichever replica wrote it;
-a name that resolves to other addresses all the time leads to two writes a minute at most; what was said is compared
-again with the Cluster every ten minutes. Leaves to others: what is refused (``ClusterManager``).
+A name that resolves to other addresses all the time leads to two writes a minute at most. Leaves to others: what is
+refused (``cluster_manager``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""How much memory the management cluster's caches may take: half of what the container has.
-
-The other half is for the program, what is parsed of the objects, a list that is read anew, reviews of the webhook, and
-workload clusters' requests.
-Source: Linux Documentation/admin-guide/cgroup-v2.rst (``memory.max``) and cgroup-v1/memory.rst.
-
-The management cluster as the controller sees it: caches of the objects that verdicts depend on.
+"""The management cluster as the controller sees it: caches of the objects that verdicts depend on.
 
 Clusters and machines come from ``sources``; beside them policies, ledgers and the clusters' Secrets are kept, and
-infrastructure objects (``platforms``). Reads are from memory; ``live_member`` and the ledger's compare-and-swap are the
-two places that ask the API server again, where staleness would matter.
+infrastructure objects (``platforms``). Reads are from memory; ``live_member`` and the ledger's compare-and-swap ask the
+API server again, where staleness would matter. The caches take half of the container's memory.
+Source: Linux Documentation/admin-guide/cgroup-v2.rst (``memory.max``) and cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
-from nodeattest_controller.model.machine_kinds import machine_view
+from nodeattest_controller.model.machine_record import machine_view
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
     MachineResource,

@@ -1,9 +1,6 @@
-"""Logs what keeps a part of the controller from its work: at once, and once a minute while it lasts.
-
-Runs everything that acts while this replica leads.
+"""Runs everything that acts while this replica leads, and logs what keeps a part from its work.
 
 No in-memory state survives the loss of leadership: a new manager is built each time.
-Leaves to others: building the parts (``build``), the election (``app``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Which object an Event is about, the Machine that a request names or else its Cluster; and where a Cluster is.
 
-A provider ID in a request is a claim, so the object is looked up in the inventory and never made up: a claim that
-names no Machine of this cluster, or several, is about the Cluster. A reader of the Event sees that it was refused.
+A provider ID in a request is a claim, so the object is looked up in the inventory and never made up.
 """
 
 from __future__ import annotations

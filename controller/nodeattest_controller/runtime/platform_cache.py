@@ -1,14 +1,8 @@
-"""What is behind an object's reference: which resource its kind is served as, and a pool's infrastructure.
+"""The infrastructure providers' objects, infrastructure machines and host objects, a kind at a time.
 
-Leaves caching to the caller. Source: apimachinery APIResourceList; cluster-api contract, "v1beta2
-references name a group only".
-
-The infrastructure providers' objects, infrastructure machines and host objects, a kind at a time.
-
-Promises: a kind is listed and watched once, from the first machine that names it: one that is there when its cluster is
-connected, or whose request is looked at. Nobody waits for a first list: while it is read, objects are read one by one,
-few at a time.
-Leaves to others: how a kind is followed (``ManagementCache.start_watch``), which providers look at it (``facts``).
+A kind is listed and watched once, from the first request of a machine that names it. Nobody waits for a first list:
+while it is read, objects are read one by one, few at a time.
+Source: apimachinery APIResourceList; cluster-api contract, "v1beta2 references name a group only".
 """
 
 from __future__ import annotations

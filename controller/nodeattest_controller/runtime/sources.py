@@ -1,11 +1,7 @@
-"""Which cluster an object of the management cluster belongs to, and which Secrets are read. Pure.
+"""Where clusters and machines come from: Cluster API's objects, and records that operators write.
 
-Sources of clusters and machines: Cluster API's objects, and records that operators write.
-
-Promises: no request is decided before every configured source has been read whole, because a machine that one of them
-does not know another may claim. Which sources there are is a setting, never guessed.
-Leaves to others: what a machine may do (``model.identity_rules``).
-Source: docs/decisions.md.
+No request is decided before every configured source has been read whole, because a machine that one of them does not
+know another may claim. Which sources there are is a setting, never guessed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
-"""Restarts a controller that a bug ended, after a back-off, and nothing else with it.
+"""Restarts a controller that a bug ended, after a back-off, and nothing else with it; passes changes to subscribers.
 
-Promises: a bug is logged with its traceback; the controller starts anew after seconds, at most every five minutes
-while the bug lasts; no other controller, cluster or connection is touched. Cancelling ends the controller for good.
-
-The change bus: passes changes of the management cluster to the controllers that subscribed.
-
-Promises: subscribers register after construction, so no part refers to one that does not exist yet; a bug in one
-subscriber is logged and keeps no other from being notified. Subscribers must not block.
+Subscribers register after construction, so no part refers to one that does not exist yet, and must not block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One workload cluster: its requests, and all that the controller writes of them.
 
-Every write carries the resourceVersion that was evaluated (an approval without one overwrites blindly: the API server's
-AllowUnconditionalUpdate), so a request that was deleted and made anew in between is a Conflict, never an approval.
-The controller's own writes do not wake it again, whichever comes first: the write's answer or the watch event.
+Every write carries the resourceVersion that was evaluated (an approval without one overwrites blindly), so a request
+that was deleted and made anew in between is a Conflict, never an approval. The controller's own writes do not wake it
+again, whichever comes first: the write's answer or the watch event.
 """
 
 from __future__ import annotations
@@ -101,11 +101,6 @@ class WorkloadClient:
             shares=True,
             owner=key.partition("/")[0],
         )
-
-    @property
-    def noted(self) -> int:
-        """Of how many requests our own writes are remembered."""
-        return len(self._own_writes)
 
     async def run(self) -> None:
         """Watch the cluster's requests until cancelled; gives their memory back."""

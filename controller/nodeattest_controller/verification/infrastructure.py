@@ -1,9 +1,7 @@
 """Reads a Machine's infrastructure machine and its host object, as far as they may be used.
 
-Promises: an object counts only if it names the Machine, or what names it, in turn. A host object is read only in a
-namespace that the policy allows. What cannot be read or does not count yet is waited for: it never opens a weaker
-source of trust. Leaves to others: where objects are (``ObjectReader``), and what is taken from them
-(``model.resolver``).
+An object counts only if it names the Machine, or what names it, in turn. A host object is read only in a namespace that
+the policy allows. What cannot be read or does not count yet is waited for: it never opens a weaker source of trust.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What is wrong with a policy: the controller's own parser, then each provider's reading of its section.
+"""What is wrong with a policy: the controller's own parser, then each provider's reading of its section, offline.
 
-Promises: no network, for a provider's verifier is made offline; the same answer in every replica, because only
-providers of this project are asked: others' are installed here and not there.
+Only providers of this project are asked, so that every replica gives the same answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The providers' verifiers: each made once, with its platform's settings, and closed at the end.
-
-Promises: a verifier is made when a policy first names it, so that a provider that is not used costs nothing; its calls
-to its platform are counted. Leaves finding it to ``nodeattest_providers.registry``.
-"""
+"""The providers' verifiers: each made once, when a policy first names it, with its platform's settings."""
 
 from __future__ import annotations
 

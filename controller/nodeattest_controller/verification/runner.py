@@ -1,10 +1,8 @@
 """Running a provider's verification: one at a time for a machine and requester, each with a time limit.
 
-Promises: a verification that gives no verdict in time is ``Unavailable``, its worker is free, and no other of the same
-key is begun until it has really ended, even where it does not heed its cancellation. So a platform that fails for
-one machine delays no other, no matter who wrote the provider; and with the requester in the key, nobody who floods with
-another's machine keeps that one from its turn. What cannot be helped from here is a provider that blocks the
-whole process instead of waiting: verifying must await what takes time (``ClusterAPISigner``).
+A verification that gives no verdict in time is ``Unavailable``, its worker is free, and no other of the same key is
+begun until it has ended, even where it does not heed its cancellation. So a platform that fails for one machine delays
+no other; with the requester in the key, nobody who floods with another's machine keeps that one from its turn.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     token_owner,
 )
 from nodeattest_controller.metrics import Metrics, write_outcome
-from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_record import cluster_active
+from nodeattest_controller.model.token_binding import KeptConfig
 from nodeattest_controller.runtime.cluster_controller import PeriodicController
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard

@@ -1,10 +1,7 @@
 """Watches the CertificateSigningRequests of every connected cluster and has each reconciled from one queue.
 
-Promises: the queue holds keys only; namespaces take turns in it, within one its clusters, and within a cluster the
-users who ask (a bootstrap token, or a node that renews), so that none delays another; a request that waits for a
-Machine, a policy or a certificate authority is woken when that changes; when a runner has ended, nothing of its cluster
-is under way.
-Leaves to others: what is done with a request (``reconciler``), its reads and writes (``workload_client``).
+Namespaces take turns in it, within one its clusters, and within a cluster the users who ask, so that none delays
+another. A request that waits for a Machine, a policy or a certificate authority is woken when that changes.
 """
 
 from __future__ import annotations

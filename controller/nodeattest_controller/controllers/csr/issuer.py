@@ -1,11 +1,10 @@
 """Issues: attestation record, approval, certificate, in this order; each write is safe to lose and to repeat.
 
-The certificate is signed first and recorded in the MachineAttestation before it is published anywhere else. A restart
-finds the record and continues from there with the same bytes, so no key is ever certified twice; of two requests for
-one key, name or fingerprint that are evaluated at the same time one passes, because these are reserved during the
-write. That no other replica recorded them for another machine is confirmed between record and approval: the cluster's
+The certificate is signed first and recorded before it is published anywhere else. A restart finds the record and
+continues with the same bytes, so no key is ever certified twice. Of two requests for one key, name or fingerprint that
+are evaluated at the same time one passes, because these are reserved during the write. Between record and approval the
 Lease is read, so who serves the cluster next lists this record before it evaluates anything. What is recorded and not
-confirmed is not published: the next evaluation, here or there, refuses it or publishes it (docs/decisions.md).
+confirmed is not published: the next evaluation refuses it or publishes it (docs/decisions.md).
 """
 
 from __future__ import annotations

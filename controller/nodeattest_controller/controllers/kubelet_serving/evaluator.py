@@ -1,7 +1,6 @@
 """Kubelet's own serving requests (``kubernetes.io/kubelet-serving``): approved, refused or left alone, not signed here.
 
-Only where a policy says ``serving.kubelet: Approve``; elsewhere, and where the policy cannot be read, they are left
-to their present approver. The checks are in ``checks``. Docs: docs/decisions.md.
+Only where a policy says ``serving.kubelet: Approve``; elsewhere they are left to their present approver.
 """
 
 from __future__ import annotations

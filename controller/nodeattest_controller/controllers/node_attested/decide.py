@@ -1,14 +1,12 @@
 """What is done to the Node of a machine that fails its attestation: which Nodes, how many at a time, and how. Pure.
 
-Promises: no more of a cluster's Nodes than the policy's share stand treated at one time, never two of its control plane
-and never its only one; where Nodes are deleted, a machine that has yet to join holds a place of the share as if it were
-treated, because a MachineHealthCheck replaces those whose Nodes are gone by machines that a wrong policy keeps from
-joining; a control plane's Node is not deleted, because Cluster API's control plane takes members out of
-etcd whose Nodes are gone. What was done is undone by a certificate, by ``onFailure: None`` and by ``Audit``, and only
-what was done: an administrator's cordon stays. The mark is a taint, because a kubelet cannot change its own taints.
-Leaves to others: reading and writing.
-Source: kubernetes plugin/pkg/admission/noderestriction/admission.go (admitNode: taints), pkg/apis/core (taints are
-unique by key and effect); cluster-api controlplane/kubeadm/internal/workload_cluster_etcd.go (ReconcileEtcdMembers).
+No more Nodes than the policy's share stand treated at one time, never two of the control plane and never its only one.
+Where Nodes are deleted, a machine that has yet to join counts as treated, because a MachineHealthCheck replaces those
+whose Nodes are gone by machines that a wrong policy keeps from joining. A control plane's Node is not deleted: Cluster
+API takes members out of etcd whose Nodes are gone. Only what was done is undone: an administrator's cordon stays. The
+mark is a taint, because a kubelet cannot change its own taints.
+Source: kubernetes plugin/pkg/admission/noderestriction/admission.go (admitNode: taints); cluster-api
+controlplane/kubeadm/internal/workload_cluster_etcd.go (ReconcileEtcdMembers).
 """
 
 from __future__ import annotations
