@@ -70,11 +70,6 @@ def test_a_file_does_not_come_from_a_server_that_this_machine_does_not_trust(clu
         cluster.find_at(f"{cluster.server.url}/discovery.conf")
 
 
-def test_a_file_without_ca_is_not_enough_when_cluster_info_is_closed(cluster: Cluster) -> None:
-    server = cluster.stand(PUBLIC, status(403))
-    assert cluster.reason(cluster.config(server=server.url, ca=None)) == Reason.CLUSTER_INFO_MALFORMED
-
-
 def test_the_ca_may_stand_in_a_file_beside(cluster: Cluster) -> None:
     config = cluster.config(ca=None)
     config["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
@@ -95,12 +90,6 @@ def test_the_current_contexts_cluster_is_meant(cluster: Cluster) -> None:
 
 
 # How it is reached
-
-
-def test_a_file_comes_by_standard_input(cluster: Cluster) -> None:
-    content = clusterinfo.build(cluster.server.url, CA.pem)
-    cluster.stdin = content.encode
-    assert cluster.find_at("-").kubeconfig == content
 
 
 def test_a_file_comes_from_an_https_server_that_this_machine_trusts(cluster: Cluster) -> None:

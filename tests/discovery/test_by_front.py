@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, script, status
+from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, status
 
 from nodeattest_discovery import clusterinfo, jwt
 from nodeattest_discovery import jwt as jws
@@ -208,22 +208,6 @@ def test_a_front_that_is_away_is_unavailable_and_asked_once() -> None:
     assert time.moment == 0
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind", "reason"),
-    [
-        (config_map({"kubeconfig": "# another\n"}), Denied, Reason.CLUSTER_INFO_CHANGED),
-        (config_map({}), Denied, Reason.CLUSTER_INFO_CHANGED),
-        (status(404), Unavailable, LATER),
-        (status(500), Unavailable, LATER),
-    ],
-)
-def test_what_the_cluster_does_not_bear_out_is_not_believed(
-    reply: Reply, kind: type[Exception], reason: Reason, scene: Scene
-) -> None:
-    scene.cluster.says = reply
-    assert scene.reason() == (kind, reason)
-
-
 @pytest.mark.parametrize("code", [401, 403])
 def test_where_the_cluster_tells_nobody_only_pinned_cas_are_found(code: int, scene: Scene) -> None:
     scene.front.says = answer(clusterinfo.build(scene.cluster.url, EVIL.pem + REAL.pem))
@@ -231,28 +215,6 @@ def test_where_the_cluster_tells_nobody_only_pinned_cas_are_found(code: int, sce
     found = scene.find()
     assert (found.ca_pem, found.info.ca_certificates) == (REAL.pem, (REAL.certificate,))
     assert "only the pinned CAs" in found.notes[0]
-
-
-def test_an_old_answer_counts_while_the_token_lives_and_the_cluster_still_bears_it_out(scene: Scene) -> None:
-    recorded = answer(scene.text)
-    scene.front.says = script(recorded)
-    assert scene.find().kubeconfig == scene.text
-    now = clusterinfo.build(scene.cluster.url, REAL.pem + EVIL.pem)
-    scene.cluster.says = config_map({"kubeconfig": now})
-    assert scene.reason() == (Denied, Reason.CLUSTER_INFO_CHANGED)
-
-
-def test_a_known_server_bears_the_answer_out_and_the_one_that_it_names_is_not_asked(scene: Scene) -> None:
-    with LyingServer(REAL.server(), status(404)) as named, LyingServer(REAL.server(), status(503)) as away:
-        text = clusterinfo.build(named.url, REAL.pem)
-        scene.front.says, scene.cluster.says = answer(text), config_map({"kubeconfig": text})
-        environment = VirtualTime().environment()
-        known = [away.endpoint, scene.cluster.endpoint]
-        found = by_front(scene.front.endpoint, TOKEN, PINS, environment, servers=known)
-        assert (found.asked, found.info.server) == (scene.cluster.url, named.url)
-        assert named.url in found.notes[0]
-        assert not named.seen
-        assert scene.cluster.headers | away.headers == QUIET
 
 
 @pytest.mark.parametrize("code", [401, 403])
@@ -264,23 +226,3 @@ def test_where_a_known_server_tells_nobody_it_is_the_one_that_is_found(scene: Sc
         found = by_front(scene.front.endpoint, TOKEN, PINS, environment, servers=[scene.cluster.endpoint])
         assert (found.asked, found.info.server, found.info.tls_server_name) == (*[scene.cluster.url] * 2, None)
         assert any(named.url in note for note in found.notes)
-
-
-@pytest.mark.parametrize("code", [200, 401])
-def test_a_leaked_token_and_any_certificate_of_the_ca_do_not_make_a_cluster_where_its_server_is_known(
-    scene: Scene, code: int
-) -> None:
-    """The answer chooses the server and the name by which it is verified, unless a person names a server."""
-    with LyingServer(REAL.server(["some-webhook.example"], []), Reply()) as other:
-        text = clusterinfo.build(other.url, REAL.pem + EVIL.pem).replace(
-            "    server:", "    tls-server-name: some-webhook.example\n    server:"
-        )
-        scene.front.says = answer(text)
-        other.says = config_map({"kubeconfig": text}) if code == 200 else status(code)
-        environment = VirtualTime().environment()
-        assert by_front(scene.front.endpoint, TOKEN, PINS, environment).asked == other.url
-        other.seen.clear()
-        with pytest.raises(Denied) as refused:
-            by_front(scene.front.endpoint, TOKEN, PINS, environment, servers=[scene.cluster.endpoint])
-        assert refused.value.reason is Reason.CLUSTER_INFO_CHANGED
-        assert not other.seen

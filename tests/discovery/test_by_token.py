@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from discovery_cases import CASES, TOKEN, World, standing
 from kubernetes_assets import join_configuration
-from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, script, signed, status
+from lying_servers import CLUSTER_INFO, QUIET, LyingServer, Reply, VirtualTime, config_map, script, signed, status
 
-from nodeattest_discovery import clusterinfo
 from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.client import Found
@@ -90,14 +89,6 @@ def test_without_pins_there_is_one_question_and_a_warning(world: World) -> None:
     assert "no CA was pinned" in found.notes[0]
 
 
-def test_a_pinned_intermediate_is_an_anchor_as_in_go() -> None:
-    root = Ca("root")
-    middle = Ca("middle", above=root)
-    with LyingServer(middle.server(), status(404)) as server:
-        server.says = signed(clusterinfo.build(server.url, middle.pem + root.pem), TOKEN)
-        find(server, pins=frozenset({middle.pin}))
-
-
 def test_it_waits_for_the_signer_at_once_and_every_five_seconds(world: World) -> None:
     time = VirtualTime()
     with LyingServer(world.real.server(), status(404)) as server:
@@ -112,19 +103,6 @@ def test_it_waits_for_the_signer_at_once_and_every_five_seconds(world: World) ->
 # Several servers
 
 
-@pytest.mark.parametrize("evil", [name for name, case in CASES.items() if case.ours])
-@pytest.mark.parametrize("first", [True, False])
-def test_an_evil_server_neither_wins_nor_keeps_a_good_one_from_being_found(
-    world: World, evil: str, *, first: bool
-) -> None:
-    with standing(CASES[evil], world) as (bad, _), standing(CASES["good"], world) as (good, _):
-        order = (bad, good) if first else (good, bad)
-        found = find(*order, pins=frozenset({world.real.pin}))
-        assert found.asked == good.url
-        assert bool(bad.seen) == first
-        assert bad.headers <= QUIET
-
-
 def test_a_refused_server_is_not_asked_again_while_another_comes_up(world: World) -> None:
     with standing(CASES["bad_sig"], world) as (bad, _), LyingServer(world.real.server(), status(404)) as late:
         late.says = script(status(503), status(503), signed(world.text(late), TOKEN))
@@ -137,36 +115,7 @@ def test_a_refused_server_is_not_asked_again_while_another_comes_up(world: World
 # What nobody is asked for
 
 
-def test_no_pins_at_all_are_not_the_wish_to_do_without(world: World) -> None:
-    with standing(CASES["good"], world) as (server, _):
-        assert reason(lambda: find(server, pins=frozenset())) == Reason.CA_PIN_MALFORMED
-        assert server.seen == []
-
-
 # Other servers that must not be believed
-
-
-def test_a_name_that_the_signed_text_brings_along_does_not_count_for_the_second_question(world: World) -> None:
-    # Somebody has the token, and a certificate of the cluster's CA for a name of his own: any node has one.
-    line = "server: https://127.0.0.1:1\n    tls-server-name: node-1\n"
-    with LyingServer(world.real.server(["node-1"], []), status(404)) as server:
-        text = clusterinfo.build("https://127.0.0.1:1", world.real.pem).replace("server: https://127.0.0.1:1\n", line)
-        assert clusterinfo.parse(text).tls_server_name == "node-1"
-        server.says = signed(text, TOKEN)
-        assert reason(lambda: find(server, pins=frozenset({world.real.pin}))) == Reason.SERVER_NOT_TRUSTED
-
-
-@pytest.mark.parametrize("starts_and_lasts", [(-600, -300), (300, 600)])
-def test_a_pinned_ca_must_be_valid(starts_and_lasts: tuple[float, float]) -> None:
-    starts, lasts = starts_and_lasts
-    ca = Ca("real", starts=starts, lasts=lasts)
-    with LyingServer(ca.server(), status(404)) as server:
-        server.says = signed(clusterinfo.build(server.url, ca.pem), TOKEN)
-        time = VirtualTime()
-        assert reason(lambda: find(server, pins=frozenset({ca.pin}), time=time)) == Reason.SERVER_NOT_TRUSTED
-        assert any("clock" in line or "no CA is valid" in line for line in time.told)
-        assert len(server.seen) == 3
-        assert reason(lambda: find(server, pins=None)) == Reason.SERVER_NOT_TRUSTED
 
 
 def spoilt(text: str) -> Callable[[World, LyingServer], Reply]:

@@ -90,11 +90,6 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
-def test_no_other_text_is_a_signature(forged: str) -> None:
-    assert not jws.is_valid(forged, CONTENT, JOSHUA)
-
-
 @given(st.binary(), st.from_regex(r"[a-z0-9]{6}\.[a-z0-9]{16}", fullmatch=True), st.text())
 def test_a_signature_holds_for_what_was_signed_and_any_text_has_an_answer(
     content: bytes, text: str, other: str

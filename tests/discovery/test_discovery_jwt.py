@@ -7,10 +7,9 @@ from contextlib import nullcontext
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
+from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt
 
-from nodeattest_discovery import jwt as jws
-from nodeattest_discovery.jwt import LONGEST, MAX_SIZE, hs256, mint, parse, verify
+from nodeattest_discovery.jwt import LONGEST, hs256, mint, parse, verify
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied, Reason
@@ -92,45 +91,11 @@ def test_a_jwt_with_one_thing_spoilt_is_refused_though_its_signature_is_right(he
     assert verdict(jwt(header, claims), audience="cluster-1") == Reason.DISCOVERY_REQUEST_REFUSED
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b".",
-        b"..",
-        jwt()[:-1],
-        jwt() + b"=",
-        jwt() + b"\n",
-        b" " + jwt(),
-        jwt() + b".",
-        jwt().replace(b".", b"..", 1),
-        jwt().rpartition(b".")[0] + b".",
-        jwt().rpartition(b".")[0],
-        jwt().replace(b".", b"+.", 1),
-        jwt(digest="sha384"),
-        jwt(digest="sha512"),
-        jwt(secret="0123456789abcdee"),
-        jwt(secret=""),
-        b"\xff" * 64,
-        jwt(HEADER, spell(CLAIMS) + b" " * MAX_SIZE),
-        jws.sign(spell(CLAIMS), TOKEN).encode(),
-    ],
-)
-def test_what_is_no_jwt_of_the_token_is_refused(text: bytes) -> None:
-    assert verdict(text) == Reason.DISCOVERY_REQUEST_REFUSED
-
-
 def test_clocks_may_differ_by_less_than_a_minute() -> None:
     assert verdict(mint(TOKEN, NOW + 60).encode()) == TOKEN.id
     assert verdict(mint(TOKEN, NOW - 59).encode()) == TOKEN.id
     assert verdict(mint(TOKEN, NOW + 61).encode()) == Reason.DISCOVERY_REQUEST_REFUSED
     assert verdict(mint(TOKEN, NOW - 60).encode()) == Reason.DISCOVERY_REQUEST_REFUSED
-
-
-def test_an_audience_is_the_clusters_or_none() -> None:
-    assert verdict(mint(TOKEN, NOW, audience="cluster-1").encode(), audience="cluster-1") == TOKEN.id
-    assert verdict(mint(TOKEN, NOW).encode(), audience="cluster-1") == TOKEN.id
-    assert verdict(mint(TOKEN, NOW, audience="cluster-1").encode()) == Reason.DISCOVERY_REQUEST_REFUSED
 
 
 @pytest.mark.parametrize(

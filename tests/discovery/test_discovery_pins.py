@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 
 import pytest
-from core_kit import CA, KEY, OTHER_CA, certificate, golden
+from core_kit import KEY, certificate, golden
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
@@ -17,47 +16,9 @@ from nodeattest_discovery import tls as pins
 from nodeattest_discovery.tls import CaPin
 from nodeattest_providers import der
 from nodeattest_providers.der import Tag
-from nodeattest_providers.errors import Denied, Reason
 
 DIGITS = "0123456789abcdef" * 4
 SOUND = f"sha256:{DIGITS}"
-NO_PINS = [
-    "",
-    ":",
-    "sha256",
-    "sha256:",
-    DIGITS,
-    f":{DIGITS}",
-    f"sha256:{DIGITS[1:]}",
-    f"sha256:{DIGITS}0",
-    f"sha256:{DIGITS}00",
-    f"sha256:{DIGITS}\n",
-    f"sha256:{DIGITS} ",
-    f" sha256:{DIGITS}",
-    f"sha256: {DIGITS}",
-    f"sha256:{DIGITS}:",
-    f"sha256:{DIGITS}:{DIGITS}",
-    f"sha256:{DIGITS},sha256:{DIGITS}",
-    f"sha256:sha256:{DIGITS}",
-    f"sha256:0x{DIGITS[2:]}",
-    f"sha256:{DIGITS[:-1]}g",
-    f"sha256:{DIGITS[:-1]}\u0665",
-    f"sha-256:{DIGITS}",
-    f"sha1:{DIGITS[:40]}",
-    f"sha512:{DIGITS * 2}",
-    f"sha512:{DIGITS}",
-    f"\u017fha256:{DIGITS}",
-    f"sha256;{DIGITS}",
-    f"sha256={DIGITS}",
-    ":".join(DIGITS[at : at + 2] for at in range(0, 64, 2)),
-]
-
-
-@pytest.mark.parametrize("text", NO_PINS, ids=[ascii(text)[:30] for text in NO_PINS])
-def test_what_is_no_pin_is_denied(text: str) -> None:
-    with pytest.raises(Denied) as raised:
-        pins.parse(text)
-    assert raised.value.reason is Reason.CA_PIN_MALFORMED
 
 
 def test_the_pin_of_a_real_cluster_is_the_one_that_openssl_tells() -> None:
@@ -91,19 +52,3 @@ def sequence(*content: bytes) -> bytes:
         if len(inside) > 255
         else (bytes([Tag.SEQUENCE, *([0x81] if len(inside) > 127 else []), len(inside)]) + inside)
     )
-
-
-@pytest.mark.parametrize("bundle", [[CA, OTHER_CA], [OTHER_CA, CA], [OTHER_CA, CA, OTHER_CA]])
-def test_a_bundle_is_worth_its_pinned_part(bundle: Sequence[x509.Certificate]) -> None:
-    assert pins.select_pinned(bundle, [pins.pin_of(CA)]) == (CA,)
-
-
-@pytest.mark.parametrize(
-    ("bundle", "wanted"),
-    [([OTHER_CA], [pins.pin_of(CA)]), ([], [pins.pin_of(CA)]), ([CA], []), ([], []), ([CA], [CaPin(bytes(32))])],
-    ids=["another CA", "no CA", "no pin", "neither", "another pin"],
-)
-def test_a_bundle_without_a_pinned_ca_is_denied(bundle: list[x509.Certificate], wanted: list[CaPin]) -> None:
-    with pytest.raises(Denied) as raised:
-        pins.select_pinned(bundle, wanted)
-    assert raised.value.reason is Reason.CA_NOT_PINNED

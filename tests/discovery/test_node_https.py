@@ -116,12 +116,6 @@ ANSWERS: dict[str, Reply] = {
 }
 
 
-@pytest.mark.parametrize("case", ANSWERS)
-def test_an_answer_that_may_not_come_is_unavailable(case: str) -> None:
-    with LyingServer(CA.server(), ANSWERS[case]) as server:
-        assert refused(of(server)).reason == Reason.API_UNAVAILABLE
-
-
 @pytest.mark.parametrize("path", ["/a b", "/\r\nX: y", "/\xe4"])
 def test_nothing_that_would_begin_another_line_is_sent(path: str) -> None:
     with LyingServer(CA.server(), HELLO) as server:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from lying_servers import QUIET, Ca, LyingServer, Reply, Says, VirtualTime, config_map, script, status
+from lying_servers import QUIET, Ca, LyingServer, Reply, Says, VirtualTime, config_map, status
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.client import Found
@@ -122,73 +122,7 @@ def replaced(servers: Servers) -> LyingServer:
     return server
 
 
-def moved_to_a_stranger(servers: Servers) -> LyingServer:
-    """Cluster-info was overwritten by somebody who has no key of the cluster's CA: his CA beside it, and his server."""
-    here, evil = servers.stand(OLD), servers.stand(EVIL)
-    here.says = evil.says = published(text(evil, OLD, EVIL))
-    return here
-
-
-def moved_to_a_server_that_says_otherwise(servers: Servers) -> LyingServer:
-    here, there = servers.stand(OLD), servers.stand(OLD)
-    here.says, there.says = published(text(there, OLD)), published(text(here, OLD))
-    return here
-
-
-def moved_to_nobody(servers: Servers) -> LyingServer:
-    here = servers.stand(OLD)
-    with LyingServer(OLD.server(), status(404)) as gone:
-        here.says = published(text(gone, OLD))
-    return here
-
-
-def moved_to_a_server_without_it(servers: Servers) -> LyingServer:
-    here, there = servers.stand(OLD), servers.stand(OLD, status(403))
-    here.says = published(text(there, OLD))
-    return here
-
-
-def rotated_before_it_was_told(servers: Servers) -> LyingServer:
-    """The bundle is both, but the named server shows the new CA's certificate already."""
-    here, there = servers.stand(OLD), servers.stand(NEW)
-    here.says = there.says = published(text(there, OLD, NEW))
-    return here
-
-
 def stranger(servers: Servers) -> LyingServer:
     server = servers.stand(EVIL)
     server.says = published(text(server, OLD))
     return server
-
-
-def with_a_user(servers: Servers) -> LyingServer:
-    server = servers.stand(OLD)
-    user = "users:\n- name: a\n  user: {token: b}\n"
-    server.says = published(text(server, OLD).replace("users: null\n", user))
-    return server
-
-
-def flapping(servers: Servers) -> LyingServer:
-    server = servers.stand(OLD)
-    server.says = script(published(text(server, OLD, NEW)), published(text(server, OLD)))
-    return server
-
-
-DISBELIEVED: list[tuple[Callable[[Servers], LyingServer], Reason]] = [
-    (replaced, Reason.CLUSTER_INFO_CHANGED),
-    (moved_to_a_stranger, Reason.SERVER_NOT_TRUSTED),
-    (moved_to_a_server_that_says_otherwise, Reason.CLUSTER_INFO_CHANGED),
-    (moved_to_nobody, Reason.API_UNAVAILABLE),
-    (moved_to_a_server_without_it, Reason.API_UNAVAILABLE),
-    (rotated_before_it_was_told, Reason.SERVER_NOT_TRUSTED),
-    (stranger, Reason.SERVER_NOT_TRUSTED),
-    (with_a_user, Reason.CLUSTER_INFO_MALFORMED),
-    (flapping, Reason.CLUSTER_INFO_CHANGED),
-]
-
-
-@pytest.mark.parametrize(("make", "reason"), DISBELIEVED)
-def test_news_that_is_not_believed(servers: Servers, make: Callable[[Servers], LyingServer], reason: Reason) -> None:
-    server = make(servers)
-    assert servers.reason(server) == reason
-    assert server.headers <= QUIET

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-from certified import CLIENT, LOOPBACK, certified
+from certified import LOOPBACK, certified
 from cryptography import x509
 from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map
 
@@ -32,25 +31,6 @@ def outcome(certificate: bytes, host: str = "127.0.0.1", name: str | None = None
             assert not server.seen
             return unavailable.reason
     return None
-
-
-@pytest.mark.parametrize(
-    ("certificate", "host"),
-    [
-        pytest.param(of_real("localhost"), "localhost", id="the name in the subject only"),
-        pytest.param(of_real("localhost", LOOPBACK), "localhost", id="the name in the subject, an address besides"),
-        pytest.param(of_real("127.0.0.1"), "127.0.0.1", id="the address in the subject only"),
-        pytest.param(of_real("x", x509.DNSName("127.0.0.1")), "127.0.0.1", id="the address as a DNS name"),
-        pytest.param(of_real("x", x509.DNSName("*")), "localhost", id="a wildcard alone"),
-        pytest.param(of_real("x", LOOPBACK, usage=CLIENT), "127.0.0.1", id="a client's"),
-        pytest.param(certified("x", LOOPBACK, ca=EVIL), "127.0.0.1", id="another CA's"),
-        pytest.param(of_real("system:node:a", LOOPBACK, group="system:nodes"), "127.0.0.1", id="a kubelet's"),
-        pytest.param(of_real("a", LOOPBACK, group="system:nodes"), "127.0.0.1", id="a node's by its group"),
-        pytest.param(of_real("system:node:a", LOOPBACK), "127.0.0.1", id="a node's by its name"),
-    ],
-)
-def test_a_certificate_of_the_right_ca_that_is_no_api_servers_does_not_pass(certificate: bytes, host: str) -> None:
-    assert outcome(certificate, host) is Reason.SERVER_NOT_TRUSTED
 
 
 def test_an_api_servers_certificate_passes() -> None:

@@ -79,16 +79,6 @@ def test_a_user_is_read_as_kube_apiserver_wrote_him() -> None:
     )
 
 
-def test_a_uid_counts_only_where_this_kube_apiserver_writes_it() -> None:
-    """Before 1.33 kube-apiserver lets its users' own X-Remote-Uid pass."""
-    claimed = [USER, ("X-Remote-Uid", "forged")]
-    assert identify(TRUST, "front-proxy-client", claimed).uid == ""
-    writes = FrontProxyTrust(authorities=TRUST.authorities, allowed_names=TRUST.allowed_names, has_uid=True)
-    assert identify(writes, "front-proxy-client", claimed).uid == "forged"
-    with pytest.raises(StatusError):
-        identify(writes, "front-proxy-client", [*claimed, ("X-Remote-UID", "another")])
-
-
 @given(
     st.lists(st.tuples(st.sampled_from(["X-Remote-User", "X-Remote-Group", "X-Remote-Extra-a", "Cookie"]), st.text())),
     st.sampled_from([None, "front-proxy-client", "other"]),

@@ -25,8 +25,6 @@ from nodeattest_identity.addon.gateway.keyset import generate_key
 from nodeattest_identity.addon.gateway.service import Gateway, Metrics, UserLimits
 from nodeattest_identity.addon.gateway.target import GROUP, GROUP_ROOT, ROOT, ServiceTarget
 from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
-from nodeattest_identity.issuer.documents import parse_configuration
-from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyServer
@@ -233,43 +231,6 @@ async def test_discovery_is_for_the_front_proxy(tmp_path: Path) -> None:
             assert (await get(client, site, ROOT, method="POST"))[0] == 405
         async with site.client() as client:
             assert (await get(client, site, ROOT))[0] == 401
-
-
-async def test_the_documents_are_for_everybody(tmp_path: Path) -> None:
-    async with running(Site(tmp_path)) as site, site.client() as client:
-        status, headers, body = await get(client, site, "/addons/.well-known/openid-configuration", {})
-        assert (status, headers["Content-Type"]) == (200, "application/json")
-        configuration = parse_configuration(body)
-        assert (configuration.issuer, configuration.jwks_uri) == (ISSUER, f"{ISSUER}/openid/v1/jwks")
-        status, headers, body = await get(client, site, "/addons/openid/v1/jwks/?x=1", {})
-        assert (status, headers["Content-Type"]) == (200, "application/jwk-set+json")
-        assert site.key is not None
-        assert [key.kid for key in read_jwks(body)] == [site.key.verifying.kid]
-        unchanged = await get(client, site, "/addons/openid/v1/jwks", {"If-None-Match": headers["ETag"]})
-        assert (unchanged[0], unchanged[2]) == (304, b"")
-        assert (await get(client, site, "/addons/openid/v1/jwks", {}, "HEAD"))[2] == b""
-        assert (await get(client, site, "/addons/openid/v1/jwks", {}, "POST"))[0] == 405
-        assert (await get(client, site, "/openid/v1/jwks", {}))[0] == 401
-        site.key = None
-        assert (await get(client, site, "/addons/openid/v1/jwks", {}))[0] == 503
-
-
-async def test_a_front_proxy_s_ca_that_went_lets_nobody_in_any_more_not_even_on_old_connections(tmp_path: Path) -> None:
-    second = Authority("next-front-proxy-ca")
-    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
-        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
-        site.set_trust(site.front, second)
-        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
-        async with site.client(second) as renewed:
-            assert (await get(renewed, site, f"{DASHBOARD}/"))[0] == 200
-            site.set_trust(second)
-            assert (await get(client, site, f"{DASHBOARD}/"))[0] == 401
-            async with site.client(second) as fresh:
-                assert (await get(fresh, site, f"{DASHBOARD}/"))[0] == 200
-        site.trust = None
-        site.tls.set_trust(None)
-        async with site.client() as nobody:
-            assert (await get(nobody, site, f"{DASHBOARD}/"))[0] == 503
 
 
 async def test_the_log_names_user_and_service_and_neither_token_nor_query(

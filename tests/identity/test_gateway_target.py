@@ -35,33 +35,6 @@ def test_a_service_is_named_as_in_kube_apiserver_s_own_proxy(name: str, expected
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/apis",
-        ROOT,
-        f"{ROOT}/",
-        f"{SERVICES}",
-        f"{SERVICES}/dashboard",
-        f"{SERVICES}/dashboard/",
-        f"{SERVICES}/dashboard/status",
-        f"{ROOT}/services/dashboard/proxy/",
-        f"{ROOT}//namespaces/a/services/b/proxy/",
-        f"/{SERVICES}/dashboard/proxy/",
-        f"{ROOT}/namespaces/a/pods/b/proxy/",
-        f"{ROOT}/Namespaces/a/services/b/proxy/",
-        f"{ROOT}/proxy/namespaces/a/services/b/",
-        f"{ROOT}beta/namespaces/a/services/b/proxy/",
-        f"http://gateway{SERVICES}/dashboard/proxy/",
-    ],
-)
-def test_every_other_path_is_not_found(path: str) -> None:
-    with pytest.raises(StatusError) as refused:
-        parse(path)
-    assert refused.value.status == 404
-
-
-@pytest.mark.parametrize(
     "place",
     [
         "namespaces//services/b/proxy/",

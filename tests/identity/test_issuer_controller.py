@@ -166,18 +166,6 @@ async def test_a_clusters_documents_stand_where_its_issuer_says_and_follow_its_k
     assert first.kid in said
 
 
-async def test_a_cluster_of_another_issuer_is_left_alone_and_told_of_in_the_log_only(
-    bench: Bench, tmp_path: Path
-) -> None:
-    async with (
-        upstream(bench.issuer(OTHER), [new_key()], tmp_path / "a") as there,
-        bench.following(KEY, there.kubeconfig),
-    ):
-        await until(lambda: bench.count("other-issuer") > 2)
-    assert not list(bench.folder.iterdir())
-    assert not bench.fleet.events
-
-
 async def test_what_stands_there_and_is_anothers_is_not_overwritten(bench: Bench, tmp_path: Path) -> None:
     place = bench.folder / KEY / CONFIGURATION
     place.parent.mkdir(parents=True)

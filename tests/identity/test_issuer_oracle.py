@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, documents
-from nodeattest_identity.issuer.keys import read_pem, verifying_key
+from nodeattest_identity.issuer.keys import read_pem
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 
 ISSUER: Final = "https://issuer.example/clusters/a&b"
@@ -27,38 +27,9 @@ JWKS_URI: Final = "https://elsewhere.example/keys"
 JWKS_TYPE: Final = {"Accept": "application/jwk-set+json"}
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
-# The two public keys of Kubernetes' test, and what it expects of them.
-GO_RSA_N: Final = (
-    "249XwEo9k4tM8fMxV7zxOhcrP-WvXn917koM5Qr2ZXs4vo26e4ytdlrV0bQ9SlcLpQVSYjIxNfhTZdDt-ecIzshKuv1gKIxbbLQMOuK1eA_4HALyEkFg"
-    "mS_tleLJrhc65tKPMGD-pKQ_xhmzRuCG51RoiMgbQxaCyYxGfNLpLAZK9L0Tctv9a0mJmGIYnIOQM4kC1A1I1n3EsXMWmeJUj7OTh_AjjCnMnkgvKT2t"
-    "pKxYQ59PgDgU8Ssc7RDSmSkLxnrv-OrN80j6xrw0OjEiB4Ycr0PqfzZcvy8efTtFQ_Jnc4Bp1zUtFXt7-QeevePtQ2EcyELXE0i63T1CujRMWw"
-)
-GO_EC_X: Final = "H6cuzP8XuD5wal6wf9M6xDljTOPLX2i8uIp_C_ASqiI"
-GO_EC_Y: Final = "BlHnikLV9PyEd6gl8k4T_3Wwoh6xd79XLoQTh2PAi1Y"
-GO_CONFIGURATION: Final = (
-    '{"issuer":"https://issuer.example.com","jwks_uri":"%s","response_types_supported":["id_token"],'
-    '"subject_types_supported":["public"],"id_token_signing_alg_values_supported":["ES256","RS256"]}'
-)
-GO_JWKS: Final = (
-    '{"keys":[{"use":"sig","kty":"RSA","kid":"JHJehTTTZlsspKHT-GaJxK7Kd1NQgZJu3fyK6K_QDYU","alg":"RS256",'
-    f'"n":"{GO_RSA_N}","e":"AQAB"}},{{"use":"sig","kty":"EC","kid":"SoABiieYuNx4UdqYvZRVeuC6SihxgLrhLy9peHMHpTc",'
-    f'"crv":"P-256","alg":"ES256","x":"{GO_EC_X}","y":"{GO_EC_Y}"}}]}}'
-)
-
 
 def number(text: str) -> int:
     return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-
-
-@pytest.mark.parametrize(
-    "jwks_uri", ["https://issuer.example.com/openid/v1/jwks", "https://192.0.2.1:80/openid/v1/jwks"]
-)
-def test_kubernetes_own_vectors_come_out_byte_for_byte(jwks_uri: str) -> None:
-    one = rsa.RSAPublicNumbers(65537, number(GO_RSA_N)).public_key()
-    other = ec.EllipticCurvePublicNumbers(number(GO_EC_X), number(GO_EC_Y), ec.SECP256R1()).public_key()
-    made = documents("https://issuer.example.com", jwks_uri, [verifying_key(one), verifying_key(other)])
-    assert made.configuration.decode() == GO_CONFIGURATION % jwks_uri
-    assert made.jwks.decode() == GO_JWKS
 
 
 def public(key: PrivateKey) -> bytes:

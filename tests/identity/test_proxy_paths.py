@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_identity.proxy.headers import parse_rule, read_target
-from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.refusals import RefusalError
 
 
 @pytest.mark.parametrize(
@@ -21,24 +21,6 @@ from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 )  # fmt: skip
 def test_targets_of_one_meaning_pass_byte_for_byte(raw: str) -> None:
     assert read_target(raw).raw == raw
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        "", "*", "a", "http://h/admin", "//h/admin", "/a//b", "/a/../b", "/a/..", "/./a", "/a/.", "/a/%2e%2e/b", "/%2E",
-        "/.%2e/b", "/a%2fb", "/a%2Fb", "/a%5cb", "/a\\b", "/a%00", "/a%0d%0a", "/a%7f", "/a#b", "/a?x#y", "/a b", "/é",
-        "/a%", "/a%2", "/a%zz", "/a/..;x/b", "/a/%2e%2e;x/b", "/a%252e%252e", "/a%252f", "/%c0%ae%c0%ae/a", "/a%ff",
-        "/static/%25%32%65%25%32%65/admin", "/static/%252%65%252%65/admin", "/static/%25%32%66..%25%32%66admin",
-        "/%25%30%30", "/%25%35%43", "/%2%35%32e", "/%250d%250a", "/%257F", "/%25%37f",
-        "/a\r\nX: y", "/a\x00", "/a\n", "/" + "a" * 9000,
-    ],
-)  # fmt: skip
-def test_targets_that_mean_different_things_to_different_servers_are_refused(raw: str) -> None:
-    with pytest.raises(RefusalError) as refused:
-        read_target(raw)
-    assert refused.value.refusal is Refusal.PATH_NOT_ALLOWED
-    assert refused.value.status == 400
 
 
 ENCODED = ("/", "%25", "%32", "2", "%65", "e", "%66", "%35", "5", "%63", "c", "%30", "0", ".")

@@ -8,7 +8,7 @@ import hashlib
 
 import pytest
 from polling import until
-from proxy_kit import LOOPBACK, Seen, exchange, fixed, read_answer, request, upstream
+from proxy_kit import LOOPBACK, Seen, read_answer, request, upstream
 from sidecar_kit import authorization, sidecar, users_token
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
@@ -100,36 +100,3 @@ async def test_who_reads_slowly_is_waited_for_and_gets_everything() -> None:
             assert piece
             got += len(piece)
         writer.close()
-
-
-@pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "403 Forbidden"])
-async def test_cve_2018_1002105_after_a_refused_upgrade_no_second_request_reaches_the_add_on(status: str) -> None:
-    async with upstream(fixed(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno".encode())) as seen:
-        async with sidecar(seen) as running:
-            reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
-            smuggled = request("/admin", "X-Authenticated-User: root")
-            writer.write(request("/", authorization(users_token()), *HANDSHAKE) + smuggled)
-            answer = await read_answer(reader)
-            assert (answer.status, answer.body) == (int(status[:3]), b"no")
-            rest = await reader.read()
-            assert b"hello" not in rest
-            assert rest == b"" or b" 401 " in rest
-            writer.close()
-            assert (await exchange(running.port, request("/", authorization(users_token("bob"))))).body == b"no"
-        assert b"/admin" not in seen.bytes
-        assert len(seen.connections) == 2, "a connection that was asked to upgrade is used for nothing else"
-        assert seen.closed == 2
-
-
-async def test_a_101_that_nobody_asked_for_is_502() -> None:
-    async with upstream(fixed(SWITCHING)) as seen, sidecar(seen) as running:
-        assert (await exchange(running.port, request("/", authorization(users_token())))).status == 502
-
-
-async def test_an_upgrade_is_a_get_of_http_1_1() -> None:
-    async with upstream() as seen, sidecar(seen) as running:
-        post = request("/", authorization(users_token()), *HANDSHAKE, method="POST")
-        assert (await exchange(running.port, post)).status == 400
-        old = request("/", authorization(users_token()), *HANDSHAKE).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
-        assert (await exchange(running.port, old)).status == 400
-        assert seen.connections == []

@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import os
 import signal
-import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -21,17 +20,6 @@ from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, WriteConflictError
 
 _OBJECTS = {".well-known/openid-configuration", "openid/v1/jwks", ".nodeattest/issuer-state.json"}
-
-
-async def test_files_can_be_read_by_a_web_server_and_written_by_nobody_else(tmp_path: Path) -> None:
-    previous = os.umask(0o077)
-    try:
-        await publish(directory(tmp_path), wanted("a"), clock=Clock())
-    finally:
-        os.umask(previous)
-    assert {stat.S_IMODE((tmp_path / path).stat().st_mode) for path in _OBJECTS} == {0o644}
-    assert stat.S_IMODE((tmp_path / "openid/v1").stat().st_mode) == 0o755
-    assert sorted(path.name for path in (tmp_path / "openid/v1").iterdir()) == ["jwks"]
 
 
 @pytest.mark.parametrize("raced", sorted(_OBJECTS))
