@@ -77,16 +77,6 @@ def test_kubeadms_words_join(joiner: Discoverer) -> None:
     assert "--token: a token on the command line can be read by every user" in done.stderr
 
 
-def test_one_token_discovers_and_another_joins(joiner: Discoverer, tmp_path: Path) -> None:
-    other = "zzzzzz.0123456789abcdef"
-    publish(joiner.api, signed=[other])
-    tmp_path.joinpath("discovery-token").write_text(other)
-    done = joiner.join(discovery_token_file=str(tmp_path / "discovery-token"))
-    assert done.returncode == 0, done.stderr
-    assert {header for _, header in joiner.api.shown} == {f"Bearer {TOKEN}"}
-    assert not any(other.encode() in data for data in joiner.files().values())
-
-
 def test_a_server_elsewhere_is_told_and_gets_the_request(tmp_path: Path, joiner: Discoverer) -> None:
     with other_cluster(tmp_path, joiner.api.authority) as elsewhere:
         publish(joiner.api, server=elsewhere.url)

@@ -28,8 +28,6 @@ _GROUPS: Final = {
     "given": ("--server", "--ca-file", "--tls-server-name"),
     "token": (
         "--discovery-server",
-        "--discovery-token",
-        "--discovery-token-file",
         "--discovery-token-ca-cert-hash",
         "--discovery-token-unsafe-skip-ca-verification",
         "--discovery-front",
@@ -37,6 +35,9 @@ _GROUPS: Final = {
     "file": ("--discovery-file", "--discovery-file-allow-credentials"),
 }
 _STDIN: Final = "-"
+_ON_COMMAND_LINE: Final = (
+    "--token: a token on the command line can be read by every user of this machine; write it to a file (mode 0600)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,6 @@ def describe(join: argparse.ArgumentParser) -> None:
     tokens = join.add_argument_group("bootstrap tokens")
     tokens.add_argument("--token-file", metavar="FILE", help="the token for all that needs one; - reads standard input")
     tokens.add_argument("--token", metavar="TOKEN", help="the same, for every user of this machine to read")
-    tokens.add_argument("--tls-bootstrap-token", metavar="TOKEN", help="the token for the first certificate alone")
     join.add_argument(
         "--discovery-timeout", type=int, metavar="SECONDS", help=f"for the whole discovery ({DEFAULT_LIMIT})"
     )
@@ -80,8 +80,6 @@ def _describe_by_token(join: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--discovery-server", action="append", metavar="HOST:PORT", help="an API server; may be repeated"
     )
-    group.add_argument("--discovery-token-file", metavar="FILE", help="the token that signed cluster-info")
-    group.add_argument("--discovery-token", metavar="TOKEN", help="the same, for every user of this machine to read")
     group.add_argument(
         "--discovery-token-ca-cert-hash",
         action="append",
@@ -100,31 +98,23 @@ def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> ClusterO
     """Check what was typed; ``read`` reads a file or standard input. Raises ``AgentError``."""
     way = _chosen(options)
     _check_standard_input(options)
-    shared = _one_token(options, "token", read)
-    apart = _typed_token(options, "tls_bootstrap_token")
-    warnings = [
-        f"{flag}: a token on the command line can be read by every user of this machine; write it to a file (mode 0600)"
-        for flag in ("--token", "--discovery-token", "--tls-bootstrap-token")
-        if _given(options, flag)
-    ]
+    token = _token(options, read)
+    warnings = (_ON_COMMAND_LINE,) if options.token is not None else ()
     match way:
         case "given":
             found: ClusterSource = _static_cluster(options)
-            token = apart or shared
         case "token":
-            found = _by_token(options, _one_token(options, "discovery_token", read) or shared)
-            token = apart or shared or found.token  # kubeadm's default, too
+            found = _by_token(options, token)
         case _:
             found = _by_file(options)
-            token = apart or shared
     if token is None and way != "file" and not options.renew:
         raise wrong("no token: give --token-file")
-    return ClusterOptions(way=found, token=token, warnings=tuple(warnings))
+    return ClusterOptions(way=found, token=token, warnings=warnings)
 
 
 def typed(options: argparse.Namespace) -> list[str]:
     """List the flags that were given of those that say which cluster, and by which token."""
-    tokens = ("--token-file", "--token", "--tls-bootstrap-token")
+    tokens = ("--token-file", "--token")
     flags = [flag for group in (*_GROUPS.values(), tokens) for flag in group if _given(options, flag)]
     return [*(ascii(word) for word in options.endpoint[:1]), *flags]
 
@@ -162,7 +152,7 @@ def _by_token(options: argparse.Namespace, token: BootstrapToken | None) -> ByTo
     if not servers and options.discovery_front is None:
         raise wrong("no server to ask: give --discovery-server HOST:PORT")
     if token is None:
-        raise wrong("no token to check cluster-info with: give --discovery-token-file or --token-file")
+        raise wrong("no token to check cluster-info with: give --token-file")
     return ByToken(
         servers=servers,
         token=token,
@@ -246,28 +236,18 @@ def limit_of(options: argparse.Namespace) -> int:
 
 
 def _check_standard_input(options: argparse.Namespace) -> None:
-    flags = ("--token-file", "--discovery-token-file", "--discovery-file")
-    readers = [flag for flag in flags if _value(options, flag) == _STDIN]
-    if len(readers) > 1:
-        raise wrong(f"{' and '.join(readers)} cannot both read standard input")
+    if options.token_file == options.discovery_file == _STDIN:
+        raise wrong("--token-file and --discovery-file cannot both read standard input")
 
 
-def _one_token(options: argparse.Namespace, name: str, read: Callable[[str], bytes]) -> BootstrapToken | None:
-    """Take a token from the flag ``name`` or its file."""
-    typed, path = _typed_token(options, name), cast("str | None", getattr(options, f"{name}_file"))
-    if path is None:
-        return typed
-    if typed is not None:
-        flag = f"--{name.replace('_', '-')}"
-        raise wrong(f"{flag} and {flag}-file exclude each other")
-    return bootstrap_token.parse(read(path))
-
-
-def _typed_token(options: argparse.Namespace, name: str) -> BootstrapToken | None:
-    text = cast("str | None", getattr(options, name))
-    if text is None:
-        return None
-    return bootstrap_token.parse(text.encode("utf-8", "replace"), source=f"--{name.replace('_', '-')}: ")
+def _token(options: argparse.Namespace, read: Callable[[str], bytes]) -> BootstrapToken | None:
+    """Take the token from its flag or its file."""
+    text, path = cast("str | None", options.token), cast("str | None", options.token_file)
+    if text is not None and path is not None:
+        raise wrong("--token and --token-file exclude each other")
+    if path is not None:
+        return bootstrap_token.parse(read(path))
+    return bootstrap_token.parse(text.encode("utf-8", "replace"), source="--token: ") if text is not None else None
 
 
 def _given(options: argparse.Namespace, flag: str) -> bool:

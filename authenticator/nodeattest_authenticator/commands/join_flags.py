@@ -222,9 +222,9 @@ def _retry_seconds(options: argparse.Namespace) -> int:
 
 
 def _readable_by_others(options: argparse.Namespace) -> Iterator[str]:
-    for path in (options.token_file, options.discovery_token_file):
-        if path is not None and path != "-" and os.stat(path).st_mode & 0o077:
-            yield f"{path} can be read by others than its owner: chmod 0600 {path}; delete it when the node has joined"
+    path = options.token_file
+    if path is not None and path != "-" and os.stat(path).st_mode & 0o077:
+        yield f"{path} can be read by others than its owner: chmod 0600 {path}; delete it when the node has joined"
 
 
 def _settings(options: argparse.Namespace, way: ClusterSource) -> Settings:
