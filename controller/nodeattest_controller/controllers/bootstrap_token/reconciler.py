@@ -1,9 +1,9 @@
 """Reconciles the bootstrap tokens of Machines and MachinePools in each cluster.
 
 Nothing is done in a cluster that is paused, being deleted, another replica's, or under ``enforcement: Audit``. Each
-write is for the version of the Secret that was evaluated. The token of a deleted owner is deleted only after a second
-run has confirmed that the owner is gone while its Cluster stands, so objects that disappear while ``clusterctl move``
-runs cost no token. No secret is logged.
+write is for the version of the Secret that was evaluated. The token of a deleted owner is deleted only when the API
+server has confirmed that the owner is gone while its Cluster stands, so objects that disappear while ``clusterctl
+move`` runs cost no token. No secret is logged.
 Out of scope: every decision (``decide``).
 """
 
@@ -49,8 +49,6 @@ from nodeattest_providers.errors import Unavailable
 _TOKENS: Final = {"fieldSelector": f"type={SECRET_TYPE}"}
 _CLOCKS_DIFFER: Final = timedelta(seconds=30)
 """A token that has run out is removed so much later: clocks differ."""
-CONFIRM_AFTER: Final = 10.0
-"""Seconds until a second run confirms that the owner of a token is gone."""
 CONTROLLER: Final = "bootstrap-token"
 REASON: Final = "BootstrapTokenForbidden"
 REMEDY: Final = (
@@ -134,14 +132,9 @@ class BootstrapTokenReconciler:
         self._events = events
         self._may_write = may_write
         self._most = most
-        self._gone: set[str] = set()
-        """Tokens whose owners the last run did not find: a second run confirms it, for the cache may be filling."""
 
-    async def reconcile(self, cluster: JsonObject, now: datetime) -> float | None:
-        """Do what is due; returns the seconds until the next run where it must come soon.
-
-        Raises ApiError where the tokens cannot be listed.
-        """
+    async def reconcile(self, cluster: JsonObject, now: datetime) -> None:
+        """Do what is due; raises ApiError where the tokens cannot be listed."""
         tokens = await self._listed(now)
         view = TokenSnapshot(
             cluster, now, tokens, {owner.key: owner async for owner in self._owners()}, _by_owner(tokens)
@@ -153,7 +146,7 @@ class BootstrapTokenReconciler:
                 await self._settle(owner, view)
             elif owner.config is not None:
                 await self._renew(owner, view)
-        return CONFIRM_AFTER if await self._collect(view) else None
+        await self._collect(view)
 
     async def _listed(self, now: datetime) -> dict[str, Token]:
         found: dict[str, Token] = {}
@@ -224,19 +217,14 @@ class BootstrapTokenReconciler:
             elif token.expires + _CLOCKS_DIFFER <= view.now:
                 await self._delete(token, owner.key)
 
-    async def _collect(self, view: TokenSnapshot) -> bool:
-        """Delete the tokens of owners that are gone; returns whether another run is to confirm that some are."""
-        missing = {
-            token.id: token
-            for token in view.tokens.values()
-            if token.record and token.record.cluster == self._key and token.record.owner not in view.owners
-        }
-        fresh = missing.keys() - self._gone
-        for token_id, token in missing.items():
-            if token_id not in fresh and token.record and await self._is_gone(token.record.owner, view.cluster):
-                await self._delete(token, token.record.owner)
-        self._gone = set(missing)
-        return bool(fresh)
+    async def _collect(self, view: TokenSnapshot) -> None:
+        """Delete the tokens of owners that are gone."""
+        for token in view.tokens.values():
+            record = token.record
+            if record is None or record.cluster != self._key or record.owner in view.owners:
+                continue
+            if await self._is_gone(record.owner, view.cluster):
+                await self._delete(token, record.owner)
 
     async def _is_gone(self, owner: str, cluster: JsonObject) -> bool:
         """Ask the management cluster whether an owner is gone while its Cluster stands.
@@ -347,13 +335,14 @@ class _Task:
         )
 
     async def reconcile(self) -> float | None:
-        """Reconcile the tokens; soon again where one of them has to be seen twice."""
+        """Reconcile the tokens."""
         cluster = self._writable_cluster()
         if cluster is None:
             return None
         theirs, ours = self._client.server_time(), self._now()  # their API server decides what has expired
         believed = theirs is not None and abs(theirs - ours) < _MAX_CLOCK_SKEW
-        return await self._reconciler.reconcile(cluster, theirs if theirs is not None and believed else ours)
+        await self._reconciler.reconcile(cluster, theirs if theirs is not None and believed else ours)
+        return None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Report that the tokens, or the objects that they are for, cannot be read."""
