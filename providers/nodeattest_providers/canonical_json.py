@@ -133,12 +133,6 @@ class Fields:
         """Read an object of a closed schema."""
         return Fields.of(self._values[key], f"{self.where}, {key}", required, optional)
 
-    def nested_list(
-        self, key: str, items: int, required: Collection[str], optional: Collection[str] = ()
-    ) -> tuple[Fields, ...]:
-        """Read an array of at most ``items`` objects of one closed schema."""
-        return tuple(Fields.of(item, f"{self.where}, {key}", required, optional) for item in self._array(key, items))
-
     def _array(self, key: str, items: int) -> list[JsonValue]:
         value = self._values[key]
         if not isinstance(value, list):

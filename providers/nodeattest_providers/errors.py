@@ -203,6 +203,11 @@ class Unavailable(Exception):
         self.checks: tuple[Check, ...] = tuple(checks)
 
 
+def platform_unavailable(detail: str, *, remedy: str, retry_after: float = 5.0) -> Unavailable:
+    """Make the ``Unavailable`` of a platform or device that cannot be asked, or whose answer cannot be used."""
+    return Unavailable(Reason.PLATFORM_UNAVAILABLE, detail, remedy=remedy, retry_after=retry_after)
+
+
 class ChallengeRequired(Exception):
     """The first request is sound; publish ``challenge`` (annotation value) and wait for the second request.
 

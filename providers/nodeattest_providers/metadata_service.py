@@ -16,7 +16,9 @@ from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.config_fields import check_keys, text
+from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
+from nodeattest_providers.node_interface import JsonValue
 
 TIMEOUT: Final = 2.0
 """Seconds for a whole request; the service answers within milliseconds or is not there."""
@@ -45,14 +47,14 @@ class MetadataResponse:
     body: bytes = field(repr=False)
 
 
-def endpoint(text: str) -> tuple[str, int]:
+def endpoint(url: str) -> tuple[str, int]:
     """Read ``http://host[:port]`` from the node's own settings; anything else is ``Denied``."""
     from urllib.parse import urlsplit
 
     from nodeattest_parsing.endpoint import port_of
 
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url)
         host, port = parts.hostname, port_of(parts) or 80
     except ValueError:
         parts, host, port = None, None, 0
@@ -60,10 +62,16 @@ def endpoint(text: str) -> tuple[str, int]:
         raise Denied(
             Reason.POLICY_INVALID,
             expected="the metadata service's endpoint as http://host or http://host:port",
-            got=repr(text[:80]),
+            got=repr(url[:80]),
             remedy="correct the provider's setting, or leave it out to take the cloud's documented address",
         )
     return host, port
+
+
+def setting_of(provider: str, settings: Mapping[str, JsonValue], documented: str) -> tuple[str, int]:
+    """Read the one setting ``metadataEndpoint`` of a cloud's attestor; ``documented`` is its default."""
+    check_keys(settings, provider, ("metadataEndpoint",))
+    return endpoint(text(settings.get("metadataEndpoint", documented), f"{provider}.metadataEndpoint"))
 
 
 class MetadataService:
@@ -146,9 +154,7 @@ class MetadataService:
         return self._unavailable(answered)
 
     def _unavailable(self, what: str, remedy: str = _CHECK) -> Unavailable:
-        return Unavailable(
-            Reason.PLATFORM_UNAVAILABLE, f"{self._name} at {self._host}:{self._port} {what}", remedy=remedy
-        )
+        return platform_unavailable(f"{self._name} at {self._host}:{self._port} {what}", remedy=remedy)
 
 
 def _cut(connection: socket, late: Event) -> None:

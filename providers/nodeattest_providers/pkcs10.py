@@ -35,12 +35,10 @@ from nodeattest_providers.identifiers import (
     ProviderID,
     Purpose,
     is_dns_name,
-    node_name,
     printable,
-    provider_id,
 )
-from nodeattest_providers.identifiers import node_name as checked_node_name
-from nodeattest_providers.identifiers import provider_id as checked_provider_id
+from nodeattest_providers.identifiers import node_name as check_node_name
+from nodeattest_providers.identifiers import provider_id as check_provider_id
 from nodeattest_providers.keys import PrivateKey, check_public_key, check_signature_algorithm
 from nodeattest_providers.node_interface import NodeCsr
 
@@ -108,7 +106,7 @@ class KubeletCsr:
 
 
 def parse_kubelet_serving(request: bytes) -> KubeletCsr:
-    """Read kubelet's own request for a serving certificate: the rules of ``parse``, but no provider ID.
+    """Read kubelet's own request for a serving certificate: the rules of ``parse_csr``, but no provider ID.
 
     DNS names are returned in lower case: kubelet copies its Node's addresses, and clouds write some with capitals.
     Source of what kubelet sends: kubernetes pkg/kubelet/certificate/kubelet.go and Go's x509.CreateCertificateRequest.
@@ -123,8 +121,9 @@ def parse_kubelet_serving(request: bytes) -> KubeletCsr:
     return KubeletCsr(name, parts.spki, dns_names, addresses)
 
 
-def parse(request: bytes, *, purpose: Purpose, provider_id_oid: str) -> NodeCsr:
-    """Read a node's certificate request.
+@lru_cache(maxsize=_KEPT)
+def parse_csr(request: bytes, *, purpose: Purpose = Purpose.CLIENT, provider_id_oid: str = PROVIDER_ID_OID) -> NodeCsr:
+    """Read a node's certificate request; anything but the closed structure of docs/wire-format.md is ``Denied``.
 
     1. At most ``MAX_SIZE`` bytes; a CertificationRequest of version 1 (RFC 2986 §4).
     2. The subject is one CN ``system:node:<name>`` and one O ``system:nodes``, each alone in its RDN.
@@ -134,12 +133,6 @@ def parse(request: bytes, *, purpose: Purpose, provider_id_oid: str) -> NodeCsr:
     6. Key and signature algorithm are in the closed lists; this is decided before any costly work on them.
     7. The request is signed by its own key.
     """
-    return _parsed(request, purpose, provider_id_oid)
-
-
-@lru_cache(maxsize=_KEPT)
-def _parsed(request: bytes, purpose: Purpose, provider_id_oid: str) -> NodeCsr:
-    """Read the request; numbers as in ``parse``."""
     parts = _open(request)  # 1
     name = _subject(parts.subject)  # 2
     requested_id, dns_names, addresses = _NO_PROVIDER_ID, (), ()
@@ -180,7 +173,7 @@ def _subject(subject: bytes) -> NodeName:
         raise _subject_denied(f"O={NODES_GROUP}", printable(values[_ORGANIZATION]))
     if not values[_COMMON_NAME].startswith(NODE_USER_PREFIX):
         raise _subject_denied(f"CN={NODE_USER_PREFIX}<node name>", printable(values[_COMMON_NAME]))
-    return node_name(values[_COMMON_NAME].removeprefix(NODE_USER_PREFIX))
+    return check_node_name(values[_COMMON_NAME].removeprefix(NODE_USER_PREFIX))
 
 
 def _directory_string(value: bytes) -> str:
@@ -236,7 +229,7 @@ def _extensions(extensions: tuple[bytes, ...], expected: tuple[Oid, ...]) -> tup
 def _provider_id(value: bytes) -> ProviderID:
     with _denying(Reason.PROVIDER_ID_INVALID, "one DER UTF8String"):
         text = der.octets(value, Tag.UTF8_STRING).decode()
-    return provider_id(text)
+    return check_provider_id(text)
 
 
 def _subject_alt_name(value: bytes, *, any_case: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -322,22 +315,17 @@ def build_csr(
     A client request with an empty provider ID asks the controller for it. ``Denied`` if node name or provider ID are
     not what the controller would accept; ``ValueError`` for an address that is none.
     """
-    subject = kubelet_subject(checked_node_name(node_name))
+    subject = kubelet_subject(check_node_name(node_name))
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     names += [x509.IPAddress(ip_address(address)) for address in ip_addresses]
     if names or provider_id:
-        payload = _utf8_string(checked_provider_id(provider_id))
+        payload = _utf8_string(check_provider_id(provider_id))
         extension = x509.UnrecognizedExtension(ObjectIdentifier(provider_id_oid), payload)
         builder = builder.add_extension(extension, critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(private_key, _hash_for(private_key)).public_bytes(Encoding.DER)
-
-
-def parse_csr(request: bytes, *, purpose: Purpose = Purpose.CLIENT, provider_id_oid: str = PROVIDER_ID_OID) -> NodeCsr:
-    """Read a request in DER; anything but the closed structure of docs/wire-format.md is ``Denied``."""
-    return parse(request, purpose=purpose, provider_id_oid=provider_id_oid)
 
 
 def _hash_for(private_key: PrivateKey) -> SHA256 | SHA384:

@@ -28,10 +28,7 @@ _REMEDY: Final = "correct the provider's name, or install the one package that o
 class BuiltIn(NamedTuple):
     """One provider that ships here."""
 
-    attestor: str
-    """``module:class`` on the node."""
-    signer: str
-    """``module:class`` of the verifier in the controller."""
+    name: str
     secure: bool = True
     """False: proves nothing, so it is never beside a secure provider in a policy and never part of a composite
     proof."""
@@ -44,55 +41,28 @@ class BuiltIn(NamedTuple):
     """Whether a bootstrap token joins a machine once only: a token with another key needs a reset of its record. What
     the node asks for by its own certificate is the verifier's to decide."""
 
+    @property
+    def attestor(self) -> str:
+        """``module:class`` on the node."""
+        return f"nodeattest_providers.{self.name}.attestor:{self.name.capitalize()}Attestor"
 
-BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
-    {
-        "aws": BuiltIn(
-            attestor="nodeattest_providers.aws.attestor:AwsAttestor",
-            signer="nodeattest_providers.aws.verifier:AwsSigner",
-            required_lists=("accounts", "regions", "roles"),
-            knows_provider_id=True,
-        ),
-        "azure": BuiltIn(
-            attestor="nodeattest_providers.azure.attestor:AzureAttestor",
-            signer="nodeattest_providers.azure.verifier:AzureSigner",
-            required_lists=("subscriptions", "resourceGroups"),
-            knows_provider_id=True,
-        ),
-        "challenge": BuiltIn(
-            attestor="nodeattest_providers.challenge.attestor:ChallengeAttestor",
-            signer="nodeattest_providers.challenge.verifier:SecretChallengeSigner",
-            attests_once=True,
-        ),
-        "composite": BuiltIn(
-            attestor="nodeattest_providers.composite.attestor:CompositeAttestor",
-            signer="nodeattest_providers.composite.verifier:CompositeSigner",
-            knows_provider_id=True,
-        ),
-        "gcp": BuiltIn(
-            attestor="nodeattest_providers.gcp.attestor:GcpAttestor",
-            signer="nodeattest_providers.gcp.verifier:GcpSigner",
-            required_lists=("projects",),
-            knows_provider_id=True,
-        ),
-        "insecure": BuiltIn(
-            attestor="nodeattest_providers.insecure.attestor:InsecureAttestor",
-            signer="nodeattest_providers.insecure.verifier:InsecureSigner",
-            secure=False,
-            attests_once=True,
-        ),
-        "oci": BuiltIn(
-            attestor="nodeattest_providers.oci.attestor:OciAttestor",
-            signer="nodeattest_providers.oci.verifier:OciSigner",
-            required_lists=("tenancies", "compartments"),
-            knows_provider_id=True,
-        ),
-        "tpm": BuiltIn(
-            attestor="nodeattest_providers.tpm.attestor:TpmAttestor",
-            signer="nodeattest_providers.tpm.verifier:TpmSigner",
-        ),
-    }
+    @property
+    def signer(self) -> str:
+        """``module:class`` of the verifier in the controller."""
+        return f"nodeattest_providers.{self.name}.verifier:{self.name.capitalize()}Signer"
+
+
+_ROWS: Final = (
+    BuiltIn("aws", required_lists=("accounts", "regions", "roles"), knows_provider_id=True),
+    BuiltIn("azure", required_lists=("subscriptions", "resourceGroups"), knows_provider_id=True),
+    BuiltIn("challenge", attests_once=True),
+    BuiltIn("composite", knows_provider_id=True),
+    BuiltIn("gcp", required_lists=("projects",), knows_provider_id=True),
+    BuiltIn("insecure", secure=False, attests_once=True),
+    BuiltIn("oci", required_lists=("tenancies", "compartments"), knows_provider_id=True),
+    BuiltIn("tpm"),
 )
+BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType({row.name: row for row in _ROWS})
 _RUBBER_STAMP: Final = "null"
 """Accepts everything; tests name its class, and no lookup finds it."""
 INSECURE: Final = frozenset(

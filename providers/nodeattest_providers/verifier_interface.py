@@ -14,7 +14,7 @@ from datetime import datetime
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.config_fields import COMPOSITE, name_pin
-from nodeattest_providers.errors import Check, Reason, Unavailable
+from nodeattest_providers.errors import Check, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import (
     ClusterPin,
     MachineName,
@@ -295,8 +295,7 @@ class ClusterAPISigner(ABC):
 
         ``accounts`` are those of the platform in which the machine may be. Raises Denied or Unavailable.
         """
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
+        raise platform_unavailable(
             f"the provider {self.provider} tells no endorsement keys",
             remedy="take them from the policy or from the infrastructure provider's objects",
         )

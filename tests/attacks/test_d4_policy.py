@@ -18,7 +18,7 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_parsing.values import JsonValue as RawValue
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, proof
-from nodeattest_providers.challenge.verifier import SecretChallengeSigner
+from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.identifiers import ClusterPin, ProviderName, Purpose
 from nodeattest_providers.insecure.verifier import InsecureSigner
@@ -65,7 +65,7 @@ NO_CA: Final = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 CHALLENGE: Final = ProviderName("challenge")
 FIRST: Final = filed(Evidence(CHALLENGE, 1, {"phase": 1}))
-SIGNER: Final = SecretChallengeSigner()
+SIGNER: Final = ChallengeSigner()
 
 
 def verified(request: NodeRequest, facts: Facts) -> object:

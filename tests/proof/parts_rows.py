@@ -15,7 +15,7 @@ from worlds import filed as filed_for
 
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, proof
-from nodeattest_providers.challenge.verifier import SecretChallengeSigner
+from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.composite.protocol import CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
 from nodeattest_providers.errors import ChallengeRequired, Reason
@@ -47,7 +47,7 @@ class Secret:
 
     async def verified(self) -> AttestedNode:
         """Go through both rounds; raises what the verifier raises."""
-        signer = SecretChallengeSigner()
+        signer = ChallengeSigner()
         first = filed_for(Evidence(CHALLENGE, 1, {"phase": 1}))
         try:
             await signer.verify_client_attestation_data(first, self.facts)
@@ -136,7 +136,7 @@ def composite_of(*signers: ClusterAPISigner) -> CompositeSigner:
 
 async def by_the_secret_alone() -> AttestedNode:
     """Join with a secret and a second part that proves anything, where the policy wants a TPM."""
-    signer, tpm = composite_of(SecretChallengeSigner(), OneStep("aws")), SoftTpm()
+    signer, tpm = composite_of(ChallengeSigner(), OneStep("aws")), SoftTpm()
     facts = facts_for(tpm)
     first = filed({"phase": 1, "parts": without_tpm({"phase": 1})})
     found = await challenges_of(signer, first, facts)

@@ -14,7 +14,7 @@ from worlds import FACTS, OLD_PIN, PIN, SECRET, answering, filed, published
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.attestor import ChallengeAttestor
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
-from nodeattest_providers.challenge.verifier import SecretChallengeSigner
+from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
@@ -23,7 +23,7 @@ from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerF
 CHALLENGE = ProviderName("challenge")
 FIRST = filed(Evidence(CHALLENGE, 1, {"phase": 1}))
 LIVE = dataclasses.replace(FACTS, first_request=FIRST)
-SIGNER = SecretChallengeSigner()
+SIGNER = ChallengeSigner()
 
 
 @pytest.fixture

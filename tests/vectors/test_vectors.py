@@ -13,7 +13,7 @@ from nodeattest_providers import canonical_json, envelope
 from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
-from nodeattest_providers.challenge.verifier import SecretChallengeSigner
+from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.challenge_response import LABEL_NONCE, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired, Denied
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, ProviderID, Purpose, SignerName
@@ -123,7 +123,7 @@ def test_the_formulas_of_the_challenge_are_as_published() -> None:
 
 
 async def test_the_published_exchange_attests_the_node() -> None:
-    signer = SecretChallengeSigner()
+    signer = ChallengeSigner()
     with pytest.raises(ChallengeRequired) as required:
         await signer.verify_client_attestation_data(FIRST, FACTS)
     assert required.value.challenge == EXCHANGE["challenge"]

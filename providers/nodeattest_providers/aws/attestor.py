@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from time import sleep
-from typing import Final
 
 from nodeattest_providers.aws.node.imds import ADDRESS, NAME, Session, parse_imds_document, parse_imds_signature
 from nodeattest_providers.aws.node.sigv4 import sign
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.errors import platform_unavailable
+from nodeattest_providers.metadata_service import MetadataService, setting_of
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
-
-_SETTING: Final = "metadataEndpoint"
 
 
 def _utc_now() -> datetime:
@@ -40,7 +37,7 @@ class AwsAttestor:
         now: Callable[[], datetime] = _utc_now,
         sleep: Callable[[float], None] = sleep,
     ) -> None:
-        host, port = _endpoint(settings)
+        host, port = setting_of(PROVIDER, settings, f"http://{ADDRESS}")
         self._service = MetadataService(host, port, name=NAME, sleep=sleep)
         self._now = now
 
@@ -56,8 +53,7 @@ class AwsAttestor:
         pkcs7 = parse_imds_signature(session.signature())
         credentials, now = session.credentials(), self._now()
         if credentials.expiration <= now:
-            raise Unavailable(
-                Reason.PLATFORM_UNAVAILABLE,
+            raise platform_unavailable(
                 "the credentials of the instance's role are out of date by this machine's clock",
                 remedy="set the clock (chrony or systemd-timesyncd); if it is right, the metadata service is behind",
             )
@@ -65,16 +61,3 @@ class AwsAttestor:
         return Evidence(
             PROVIDER, VERSION, AwsEvidence(document=document, pkcs7=pkcs7, region=region, sts=sts).to_json()
         )
-
-
-def _endpoint(settings: Mapping[str, JsonValue]) -> tuple[str, int]:
-    """Read the one setting."""
-    place = settings.get(_SETTING)
-    if not set(settings) <= {_SETTING} or not (place is None or isinstance(place, str)):
-        raise Denied(
-            Reason.POLICY_INVALID,
-            expected=f"no setting but {_SETTING}, a string",
-            got=", ".join(map(repr, settings)),
-            remedy=f"leave out the others; {_SETTING} only where the metadata service is not at {ADDRESS}",
-        )
-    return (ADDRESS, 80) if place is None else endpoint(place)

@@ -27,7 +27,7 @@ from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import RegionCertificates, read_trust_bundle
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, parse_provider_id, sts_request
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.platform import Platform
@@ -192,8 +192,7 @@ class AwsSigner(CheckedSigner):
         instance = await self._find(realm, claim.name.instance_id)
         is_young = request.created - claim.document.pending < _SETTLING
         if is_young and (instance is None or instance.state == PENDING):
-            raise Unavailable(
-                Reason.PLATFORM_UNAVAILABLE,
+            raise platform_unavailable(
                 "AWS EC2 does not show the instance as running yet: it was started moments ago",
                 remedy="nothing; it will be looked up again",
             )
@@ -236,6 +235,4 @@ def _refuse(checks: Checks, name: str, denied: Denied) -> None:
 
 
 def _offline(service: str) -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE, f"{service} is not asked here", remedy="verify where the platform may be asked"
-    )
+    return platform_unavailable(f"{service} is not asked here", remedy="verify where the platform may be asked")

@@ -15,9 +15,8 @@ from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.azure.attested_document import MAX_SIGNATURE, PROVIDER, VERSION, AzureEvidence, nonce_for
 from nodeattest_providers.azure.provider_id import provider_id_of
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.config_fields import check_keys, text
-from nodeattest_providers.errors import Reason, Unavailable
-from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.errors import Unavailable, platform_unavailable
+from nodeattest_providers.metadata_service import MetadataService, setting_of
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 
 _ENDPOINT: Final = "http://169.254.169.254"
@@ -37,8 +36,7 @@ class AzureAttestor:
     two_step = False
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
-        check_keys(settings, "azure", ("metadataEndpoint",))
-        host, port = endpoint(text(settings.get("metadataEndpoint", _ENDPOINT), "azure.metadataEndpoint"))
+        host, port = setting_of(PROVIDER, settings, _ENDPOINT)
         self._service = MetadataService(host, port, name="Azure's metadata service")
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
@@ -82,8 +80,7 @@ def _object(answer: bytes) -> JsonObject:
 
 
 def _unusable(what: str) -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    return platform_unavailable(
         f"Azure's metadata service gave {what}",
         remedy="try again; if this comes back, check what answers at the metadata service's address",
     )

@@ -36,7 +36,7 @@ from nodeattest_providers.azure.config import AzurePlatform, parse_platform, par
 from nodeattest_providers.azure.provider_id import InstanceRef as AzureName
 from nodeattest_providers.azure.trust_bundle import TRUST_BUNDLE, chain_problem, foreign_name, parse_bundle
 from nodeattest_providers.checks import Checks, check_block, check_parsed
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import platform_unavailable
 from nodeattest_providers.identifiers import NodeName, is_dns_name
 from nodeattest_providers.platform import Platform, read_file
 from nodeattest_providers.verifier_interface import (
@@ -154,8 +154,7 @@ class AzureSigner(CheckedSigner):
         expected = f"{domain}, or names below it"
         check_signature(checks, foreign is None, "signer's names", expected, foreign or expected)
         if authorities is None:
-            raise Unavailable(
-                Reason.PLATFORM_UNAVAILABLE,
+            raise platform_unavailable(
                 "nobody is trusted to sign Azure's attested documents: no platforms.azure.trustBundle",
                 remedy="set platforms.azure.trustBundle in the controller's configuration (docs/providers/azure.md)",
                 retry_after=60.0,
@@ -165,9 +164,7 @@ class AzureSigner(CheckedSigner):
 
     async def _machine(self, checks: Checks, name: AzureName, vm_id: str | None) -> Machine:
         if not self._may_call:
-            raise Unavailable(
-                Reason.PLATFORM_UNAVAILABLE,
-                "Azure's Resource Manager is not asked offline",
-                remedy="let the controller verify the request",
+            raise platform_unavailable(
+                "Azure's Resource Manager is not asked offline", remedy="let the controller verify the request"
             )
         return check_found(checks, await self._machines.find(name, vm_id=vm_id))

@@ -66,7 +66,7 @@ _SECTION: Final = "wire format, challenge/v1"
 _RESET: Final = "an operator gives the Machine a new secret and resets its record (nodeattest machines reset)"
 
 
-class SecretChallengeSigner(CheckedSigner):
+class ChallengeSigner(CheckedSigner):
     """Verifies answers under a per-Machine secret."""
 
     provider = PROVIDER

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, text
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Unavailable, platform_unavailable
 from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.metadata_service import MetadataService, endpoint
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
@@ -84,8 +84,7 @@ class GcpAttestor:
 
 
 def _unreadable() -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    return platform_unavailable(
         "the metadata service did not name a project, a zone and an instance",
         remedy="check that this machine is a Compute Engine instance, or give the agent its provider ID",
     )

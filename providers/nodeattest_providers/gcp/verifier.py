@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from nodeattest_providers.checks import Checks, check_parsed
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Unavailable, platform_unavailable
 from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.instance import ComputeInstance
 from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
@@ -143,8 +143,6 @@ def _trust_nobody(*_: object) -> None:
 
 
 def _offline() -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
-        "Google Cloud is not asked offline",
-        remedy="let a running controller verify the request",
+    return platform_unavailable(
+        "Google Cloud is not asked offline", remedy="let a running controller verify the request"
     )

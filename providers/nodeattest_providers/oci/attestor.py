@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.certificate_chain import X509_ERRORS
-from nodeattest_providers.config_fields import check_keys, text
-from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.metadata_service import MetadataService, endpoint
+from nodeattest_providers.errors import Denied, Unavailable, platform_unavailable
+from nodeattest_providers.metadata_service import MetadataService, setting_of
 from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.oci.protocol import (
     HASH,
@@ -46,8 +45,7 @@ class OciAttestor:
     two_step = False
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
-        check_keys(settings, "oci", ("metadataEndpoint",))
-        host, port = endpoint(text(settings.get("metadataEndpoint", _ENDPOINT), "oci.metadataEndpoint"))
+        host, port = setting_of(PROVIDER, settings, _ENDPOINT)
         self._service = MetadataService(host, port, name="Oracle Cloud's metadata service")
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
@@ -91,8 +89,7 @@ class OciAttestor:
 
 
 def _unusable(what: str) -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    return platform_unavailable(
         f"Oracle Cloud's metadata service gave {what}",
         remedy="try again; if this comes back, check what answers at the metadata service's address",
     )

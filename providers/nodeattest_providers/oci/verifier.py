@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nodeattest_providers.certificate_chain import chain_problem, extension
 from nodeattest_providers.checks import Checks, check_block, check_parsed, one_of
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Reason, platform_unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.config import TRUST_BUNDLE, OciPolicy, parse_platform, parse_policy, parse_roots
@@ -101,8 +101,7 @@ class OciSigner(CheckedSigner):
         self, checks: Checks, certificate: x509.Certificate, intermediates: tuple[bytes, ...], facts: Facts
     ) -> None:
         if self._roots is None:
-            raise Unavailable(
-                Reason.PLATFORM_UNAVAILABLE,
+            raise platform_unavailable(
                 "nobody is trusted to certify Oracle Cloud's instances: no platforms.oci.trustBundle",
                 remedy="set platforms.oci.trustBundle in the controller's configuration (docs/providers/oci.md)",
                 retry_after=60.0,

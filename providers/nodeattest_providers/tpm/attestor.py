@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, invalid, text
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
@@ -194,8 +194,7 @@ def _consistent_quote(
         quote, signature = opened.device.quote(opened.ak, challenge.pcrs, extra_data)
         if parse_quote(quote).pcr_digest == hashlib.sha256(b"".join(pcrs)).digest():
             return quote, signature, pcrs
-    raise Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    raise platform_unavailable(
         "the PCRs keep changing while they are quoted",
         remedy="wait until the machine has booted, or let the policy select PCRs that do not change",
     )
@@ -216,8 +215,7 @@ def _read_event_log(path: str) -> bytes:
 
 
 def _no_event_log(problem: str) -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    return platform_unavailable(
         f"the policy asks for the event log, and {problem}",
         remedy="run as root with securityfs mounted on firmware that measures its boot, set tpm.eventLog to where the "
         "log is, or let the policy's eventLog be Ignore",

@@ -27,7 +27,7 @@ from nodeattest_providers.aws.api.instances import Ec2Instance, KeyType, Realm
 from nodeattest_providers.aws.api.sts import THROTTLING_CODES, retry_after
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.certificate_chain import X509_ERRORS
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import platform_unavailable
 from nodeattest_providers.keys import check_key_type, endorsement_fingerprint
 from nodeattest_providers.platform import CallOutcome, Platform
 
@@ -120,8 +120,7 @@ class Ec2:
             return answer
         finally:
             self._platform.observe(SERVICE, outcome, time.monotonic() - started)
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
+        raise platform_unavailable(
             f"AWS EC2 in {realm.region}: {detail}",
             remedy="an operator checks the controller's AWS credentials, permissions and network; the request waits",
             retry_after=retry_after(outcome, self._random),

@@ -12,14 +12,14 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
-from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import ParseError
+from nodeattest_parsing import objects, strict_json
+from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.aws.protocol import PARTITION_NAME, SignedHeaders, StsRequest
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, platform_unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
 
 THROTTLING_CODES: Final = frozenset(
@@ -85,8 +85,8 @@ class RoleSession:
 
 def parse_identity(body: bytes) -> CallerIdentity | None:
     """Read the answer to a request that STS accepted."""
-    result = _inside(_json(body), "GetCallerIdentityResponse", "GetCallerIdentityResult")
-    account, arn, user_id = (_text(result, name) for name in ("Account", "Arn", "UserId"))
+    result = objects.mapping(_json(body), "GetCallerIdentityResponse", "GetCallerIdentityResult")
+    account, arn, user_id = (objects.text(result, name) for name in ("Account", "Arn", "UserId"))
     if not (_ACCOUNT.fullmatch(account) and _ARN.fullmatch(arn) and _USER_ID.fullmatch(user_id)):
         return None
     return CallerIdentity(account=account, arn=arn, user_id=user_id)
@@ -94,9 +94,9 @@ def parse_identity(body: bytes) -> CallerIdentity | None:
 
 def parse_error_code(body: bytes) -> tuple[str, str] | None:
     """Read code and message of a refusal."""
-    error = _inside(_json(body), "Error")
-    code = _text(error, "Code")
-    return (code, _text(error, "Message")) if _CODE.fullmatch(code) else None
+    error = objects.mapping(_json(body), "Error")
+    code = objects.text(error, "Code")
+    return (code, objects.text(error, "Message")) if _CODE.fullmatch(code) else None
 
 
 def parse_role_session(arn: str) -> RoleSession | None:
@@ -109,22 +109,11 @@ def parse_role_session(arn: str) -> RoleSession | None:
     )
 
 
-def _json(body: bytes) -> object:
+def _json(body: bytes) -> JsonObject:
     try:
-        return strict_json.parse(body, max_size=None, floats=True)
+        return strict_json.parse_object(body, max_size=None, floats=True)
     except ParseError:
-        return None
-
-
-def _inside(value: object, *path: str) -> object:
-    for name in path:
-        value = cast("dict[str, object]", value).get(name) if isinstance(value, dict) else None
-    return value
-
-
-def _text(value: object, name: str) -> str:
-    found = _inside(value, name)
-    return found if isinstance(found, str) else ""
+        return {}
 
 
 SERVICE: Final = "sts"
@@ -168,8 +157,7 @@ class StsClient:
             return identity
         if outcome is CallOutcome.REFUSED:
             raise _refused(*(parse_error_code(body) or ("", "")))
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
+        raise platform_unavailable(
             f"AWS STS {'throttles' if outcome is CallOutcome.THROTTLED else what}",
             remedy=_OUR_SIDE,
             retry_after=retry_after(outcome, self._random),

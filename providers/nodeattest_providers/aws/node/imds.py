@@ -21,7 +21,7 @@ from nodeattest_parsing import strict_json
 from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.aws.node import definite_length
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, MAX_TOKEN, InstanceRef, parse_provider_id
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.metadata_service import MetadataService
 from nodeattest_providers.node_interface import SecretBytes
 
@@ -59,7 +59,7 @@ class Session:
             raise _without_tokens(f"status {answer.status} for a token")
         if answer.status == HTTPStatus.FORBIDDEN:
             detail = f"{NAME} gives no token (status 403): it is switched off, or a proxy stands before it"
-            raise Unavailable(Reason.PLATFORM_UNAVAILABLE, detail, remedy=_CHECK)
+            raise platform_unavailable(detail, remedy=_CHECK)
         if answer.status != HTTPStatus.OK:
             raise service.refused(_TOKEN_PATH, answer.status)
         try:

@@ -11,7 +11,7 @@ from typing import Final, Protocol, cast
 
 from nodeattest_providers.aws.node.imds import InstanceCredentials
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, StsRequest
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import platform_unavailable
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _DATE: Final = "%Y%m%dT%H%M%SZ"
@@ -55,8 +55,7 @@ def _prepare(request: StsRequest, credentials: InstanceCredentials, date: str) -
         from botocore.awsrequest import AWSRequest
         from botocore.credentials import Credentials
     except ImportError as error:
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
+        raise platform_unavailable(
             f"the AWS library is missing ({error.name or 'botocore'})",
             remedy="install requirements-agent.txt of the release (docs/install.md)",
         ) from None

@@ -11,8 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
+from nodeattest_parsing.objects import items, mapping, text
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.provider_id import InstanceRef
 from nodeattest_providers.cloud_http import Remembered
 from nodeattest_providers.verifier_interface import Addresses
@@ -33,7 +35,7 @@ _SCALE_SET_NETWORK: Final = "api-version=2018-10-01"
 class Lists(Protocol):
     """Reads lists of resources."""
 
-    async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
+    async def list(self, service: str, path: str, query: str) -> list[JsonObject]:
         """Return the objects of one list; raises Unavailable."""
         ...
 
@@ -102,7 +104,7 @@ class Machines:
         machines = f"{_group(scope)}/providers/Microsoft.Compute/{_owner(scope)}virtualMachines/".lower()
         found: dict[str, Addresses] = {}
         for value in await self._lists.list(service, path, _SCALE_SET_NETWORK if scope[2] else _NETWORK):
-            key = _text(value, "properties", "virtualMachine", "id").lower().removeprefix(machines)
+            key = text(value, "properties", "virtualMachine", "id").lower().removeprefix(machines)
             if key and "/" not in key:  # not of a machine elsewhere, or of none
                 found[key] = (*found.get(key, ()), *_private(value))
         return found
@@ -116,19 +118,17 @@ def _owner(scope: _Scope) -> str:
     return f"virtualMachineScaleSets/{scope[2]}/" if scope[2] else ""
 
 
-def _machine(value: dict[str, object]) -> Machine:
-    tags = _at(value, "tags")
-    named = cast("dict[object, object]", tags) if isinstance(tags, dict) else {}
-    flexible = _text(value, "properties", "virtualMachineScaleSet", "id").rpartition("/")[2].lower()
-    parts = _text(value, "id").lower().split("/")
+def _machine(value: JsonObject) -> Machine:
+    flexible = text(value, "properties", "virtualMachineScaleSet", "id").rpartition("/")[2].lower()
+    parts = text(value, "id").lower().split("/")
     uniform = parts[-3] if len(parts) > _SCALE_SET_PARTS else ""
     return Machine(
-        resource_id=_text(value, "id"),
-        vm_id=_text(value, "properties", "vmId").lower(),
-        provisioning_state=_text(value, "properties", "provisioningState"),
-        computer_name=_text(value, "properties", "osProfile", "computerName").lower(),
+        resource_id=text(value, "id"),
+        vm_id=text(value, "properties", "vmId").lower(),
+        provisioning_state=text(value, "properties", "provisioningState"),
+        computer_name=text(value, "properties", "osProfile", "computerName").lower(),
         scale_set=uniform or flexible,
-        tags={str(name).lower(): str(tag) for name, tag in named.items()},
+        tags={str(name).lower(): str(tag) for name, tag in mapping(value, "tags").items()},
     )
 
 
@@ -136,30 +136,12 @@ _SCALE_SET_PARTS: Final = 10
 """Parts of the ID of a machine by itself; an instance of a scale set has two more."""
 
 
-def _private(value: dict[str, object]) -> Addresses:
+def _private(value: JsonObject) -> Addresses:
     """Read the private addresses of one interface."""
-    found = (_text(one, "properties", "privateIPAddress") for one in _items(value, "properties", "ipConfigurations"))
+    found = (text(one, "properties", "privateIPAddress") for one in items(value, "properties", "ipConfigurations"))
     return tuple(("InternalIP", address) for address in found if address)
 
 
-def _last(value: dict[str, object]) -> str:
+def _last(value: JsonObject) -> str:
     """Take the last part of an ID: the machine's name, or an instance's number."""
-    return _text(value, "id").rpartition("/")[2].lower()
-
-
-def _at(value: object, *path: str) -> object:
-    for key in path:
-        if not isinstance(value, dict):
-            return None
-        value = cast("dict[str, object]", value).get(key)
-    return value
-
-
-def _text(value: object, *path: str) -> str:
-    found = _at(value, *path)
-    return found if isinstance(found, str) else ""
-
-
-def _items(value: object, *path: str) -> list[object]:
-    found = _at(value, *path)
-    return cast("list[object]", found) if isinstance(found, list) else []
+    return text(value, "id").rpartition("/")[2].lower()

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import JsonObject, ParseError
+from nodeattest_parsing.objects import items
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.config import AzurePlatform
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits, retry_after_seconds
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Unavailable, platform_unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
 _TIMEOUT: Final = 10.0
@@ -62,14 +63,14 @@ class ResourceManager:
         )
         self._blocked: dict[str, float] = {}
 
-    async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
+    async def list(self, service: str, path: str, query: str) -> list[JsonObject]:
         """Return the objects of all pages; ``service`` names the call to whom counts calls. Raises Unavailable."""
-        found: list[dict[str, object]] = []
+        found: list[JsonObject] = []
         url: str | None = f"{self._endpoint}{path}?{query}"
         subscription = "/".join(path.split("/", 3)[:3])
         for _ in range(_MAX_PAGES):
             page = await self._page(service, url, subscription)
-            found += _objects(page.get("value"))
+            found += items(page, "value")
             following = page.get("nextLink")
             if not following:
                 return found
@@ -83,7 +84,7 @@ class ResourceManager:
         await self._http.aclose()
         await self._tokens.aclose()
 
-    async def _page(self, service: str, url: str, subscription: str) -> Mapping[str, object]:
+    async def _page(self, service: str, url: str, subscription: str) -> JsonObject:
         wait = self._blocked.get(subscription, 0.0) - self._monotonic()
         if wait > 0:
             raise _unavailable(service, "is throttled", retry_after=wait)
@@ -122,7 +123,7 @@ class _Page:
 
     outcome: CallOutcome
     status: int = 0
-    page: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    page: JsonObject = field(default_factory=dict[str, JsonValue], repr=False)
     pause: float = _WAIT
     """Seconds that Azure asks to wait."""
 
@@ -150,12 +151,6 @@ def _object(body: bytes) -> JsonObject | None:
         return None
 
 
-def _objects(value: object) -> list[dict[str, object]]:
-    """Take the objects of a list; other values are ignored."""
-    found = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, object]", one) for one in found if isinstance(one, dict)]
-
-
 def _unavailable(service: str, what: str, *, remedy: str = _REMEDY, retry_after: float = _WAIT) -> Unavailable:
     detail = f"Azure's Resource Manager ({service}) {what}"
-    return Unavailable(Reason.PLATFORM_UNAVAILABLE, detail, remedy=remedy, retry_after=retry_after)
+    return platform_unavailable(detail, remedy=remedy, retry_after=retry_after)

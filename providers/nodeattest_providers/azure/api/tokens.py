@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nodeattest_providers.azure.config import AzurePlatform, ManagedIdentity
 from nodeattest_providers.cloud_http import SingleFlight
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Unavailable, platform_unavailable
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def _make(configuration: AzurePlatform) -> AsyncTokenCredential:
 
 
 def _unavailable(what: str) -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    return platform_unavailable(
         f"Azure's authority {what}",
         remedy="see to platforms.azure.credential in the controller's configuration and to the identity's federation",
         retry_after=15.0,

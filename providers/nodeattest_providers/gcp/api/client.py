@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits, retry_after_seconds
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Unavailable, platform_unavailable
 from nodeattest_providers.gcp.api.tokens import Tokens, trust
 from nodeattest_providers.gcp.config import GcpPlatform
 from nodeattest_providers.platform import CallOutcome, ObserveCall
@@ -64,8 +64,7 @@ class Api:
             outcome = _outcome(answer)
         except ExchangeError as error:
             outcome = error.outcome
-            raise Unavailable(
-                Reason.PLATFORM_UNAVAILABLE,
+            raise platform_unavailable(
                 f"the Compute API at {self._settings.compute} {error}",
                 remedy="wait; if this stays, check platforms.gcp.endpoints, caBundle and proxy of the controller",
             ) from None
@@ -110,4 +109,4 @@ def _refusal(answer: CloudResponse) -> Unavailable:
                 5.0,
             )
     detail = f"the Compute API {what} (HTTP status {answer.status})"
-    return Unavailable(Reason.PLATFORM_UNAVAILABLE, detail, remedy=remedy, retry_after=wait)
+    return platform_unavailable(detail, remedy=remedy, retry_after=wait)

@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 from urllib.parse import quote
 
 from nodeattest_providers.cloud_http import Batches, Remembered
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Unavailable, platform_unavailable
 from nodeattest_providers.gcp.api.instance import (
     FIELDS,
     ComputeInstance,
@@ -109,8 +109,7 @@ class Compute:
             return None
         found = _readable(lambda: parse_instance_identity(data))
         if not found:
-            raise Unavailable(
-                Reason.PLATFORM_UNAVAILABLE,
+            raise platform_unavailable(
                 "the Compute API has no endorsement key of the instance yet",
                 remedy="wait; if this stays, stop and start the instance, which makes its vTPM",
                 retry_after=10.0,
@@ -130,8 +129,7 @@ def _readable(read: Callable[[], _V]) -> _V:
 
 
 def _unreadable(expected: str) -> Unavailable:
-    return Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    return platform_unavailable(
         f"the Compute API's answer cannot be read: expected {expected}",
         remedy="check that platforms.gcp.endpoints.compute is the Compute Engine API",
     )

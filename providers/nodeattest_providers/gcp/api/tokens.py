@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits, SingleFlight
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, platform_unavailable
 from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
@@ -131,8 +131,7 @@ class Tokens:
             return token
         finally:
             self._observe(_SERVICE, outcome, time.monotonic() - started)
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
+        raise platform_unavailable(
             f"no access token for Google Cloud: {failure}",
             remedy="give the controller a service account by workload identity or platforms.gcp.credentialsFile, and a "
             "way to the token endpoint",

@@ -9,7 +9,7 @@ import io
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import platform_unavailable
 
 if TYPE_CHECKING:
     import socket
@@ -40,8 +40,7 @@ def connect(tcti: str) -> TpmConnection:
     key, _, path = where.partition("=")
     if kind == "swtpm" and key == "path" and path:
         return _SoftwareTpm(path)
-    raise Unavailable(
-        Reason.PLATFORM_UNAVAILABLE,
+    raise platform_unavailable(
         f"the TCTI {kind} is not known here",
         remedy="set tcti to the kernel's device, device:/dev/tpmrm0, or to a software TPM, swtpm:path=SOCKET",
     )
@@ -98,14 +97,10 @@ class _SoftwareTpm:
 def _check_path(path: str) -> None:
     """Say plainly what is missing."""
     if not os.access(path, os.F_OK):
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
-            f"there is no TPM at {path}",
-            remedy="enable the TPM in the firmware's settings, or set tcti to where it is",
+        raise platform_unavailable(
+            f"there is no TPM at {path}", remedy="enable the TPM in the firmware's settings, or set tcti to where it is"
         )
     if not os.access(path, os.R_OK | os.W_OK):
-        raise Unavailable(
-            Reason.PLATFORM_UNAVAILABLE,
-            f"no permission to use the TPM at {path}",
-            remedy="run as root, or as a member of the device's group (tss)",
+        raise platform_unavailable(
+            f"no permission to use the TPM at {path}", remedy="run as root, or as a member of the device's group (tss)"
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Final, Self
 
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.tpm.key_templates import EK_CHAIN_INDEX, EK_CHAIN_LAST, EK_TEMPLATES, EndorsementTemplate
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.commands import TpmCodeError, authorisation, execute, uint16, uint32
@@ -333,7 +333,7 @@ def _log_unreadable(index: int, code: int) -> None:
 
 
 def _unavailable(detail: str, remedy: str) -> Unavailable:
-    return Unavailable(Reason.PLATFORM_UNAVAILABLE, detail, remedy=remedy)
+    return platform_unavailable(detail, remedy=remedy)
 
 
 def _bank_inactive(bank: Alg) -> Unavailable:
