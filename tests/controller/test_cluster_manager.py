@@ -83,7 +83,7 @@ class Controller:
         return Runner(self)
 
 
-class Observer:
+class Observer(KubeconfigStatus):
     """Notes what it is told of kubeconfigs."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakValueDictionary
 
 from nodeattest_controller.logs import fields
@@ -23,6 +23,7 @@ from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
 from nodeattest_kube.client import ApiClient
@@ -61,18 +62,6 @@ class _Refusal:
     why: str
 
 
-class KubeconfigObserver(Protocol):
-    """Who tells a cluster's users of its kubeconfig; called every few seconds."""
-
-    def refused(self, key: ClusterKey, expected: str, why: str) -> None:
-        """Say that it cannot be used; ``expected`` is one of few texts, ``why`` the message with its foreign parts."""
-        ...
-
-    def not_refused(self, key: ClusterKey) -> None:
-        """Say that it can be used, or that nobody wants to."""
-        ...
-
-
 class ClusterManager:
     """The connections to all opted-in clusters."""
 
@@ -86,7 +75,7 @@ class ClusterManager:
         metrics: Metrics,
         connect: Callable[[bytes], ApiClient],
         restart: BackoffPolicy = RESTART,
-        observer: KubeconfigObserver,
+        observer: KubeconfigStatus,
         log: ClusterLog,
         metrics_period: float = METRICS_PERIOD,
         clusters_per_namespace: int,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded, cluster_of
@@ -60,39 +61,6 @@ class InformerRef:
     version: str
 
 
-class Source(Protocol):
-    """One place that clusters and machines are kept in; its machines go to the inventory it was made with."""
-
-    async def start(self, caches: InformerSet) -> None:
-        """Start the caches, when their kinds are served; waits for that as long as it takes, and says for what."""
-        ...
-
-    def cluster(self, key: ClusterKey) -> JsonObject | None:
-        """Return one cluster's object: a Cluster, or what stands for it."""
-        ...
-
-    def clusters(self) -> Iterable[JsonObject]:
-        """Return every cluster's object."""
-        ...
-
-    def clusters_in(self, namespace: str) -> Iterable[JsonObject]:
-        """Return the clusters' objects of a namespace."""
-        ...
-
-    def kept(self, resource: MachineResource) -> InformerRef | None:
-        """Return the objects of one kind of machines; None where this source has none of that kind."""
-        ...
-
-
-def sources_of(
-    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed
-) -> tuple[Source, ...]:
-    """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
-    return tuple(
-        make(inventory, namespace=namespace, on_change=on_change) for name, make in _SOURCES.items() if name in names
-    )
-
-
 def machine_key(uid: str) -> str:
     """Name a Machine among what changed; one without a provider ID has no other name there."""
     return f"machine:{uid}"
@@ -108,8 +76,8 @@ def namespaces(obj: JsonObject) -> list[str]:
     return [text(obj, "metadata", "namespace")]
 
 
-class BaseSource:
-    """What both sources do with a change: update the index, then notify."""
+class Source(ABC):
+    """One place that clusters and machines are kept in: with a change it updates the inventory, then notifies."""
 
     def __init__(self, inventory: Inventory, *, namespace: str | None, on_change: Changed) -> None:
         self._inventory = inventory
@@ -117,6 +85,10 @@ class BaseSource:
         self._on_change = on_change
         self._clusters: Reflector | None = None
         self._kept: dict[MachineResource, InformerRef] = {}
+
+    @abstractmethod
+    async def start(self, caches: InformerSet) -> None:
+        """Start the caches, when their kinds are served; waits for that as long as it takes."""
 
     def cluster(self, key: ClusterKey) -> JsonObject | None:
         """Return one cluster's object."""
@@ -154,7 +126,7 @@ class BaseSource:
         self._on_change(cluster_of_object(obj), frozenset(concerned))
 
 
-class ClusterAPI(BaseSource):
+class ClusterAPI(Source):
     """Clusters, Machines and MachinePools, of the contract version that is served."""
 
     async def start(self, caches: InformerSet) -> None:
@@ -211,7 +183,7 @@ class ClusterAPI(BaseSource):
             self._on_change(cluster_of_object(pool), frozenset[str]().union(*(view.provider_ids for view in found)))
 
 
-class MachineRecords(BaseSource):
+class MachineRecords(Source):
     """ClusterRecords, and MachineRecords of these or of Clusters."""
 
     async def start(self, caches: InformerSet) -> None:
@@ -240,7 +212,15 @@ def _cluster_keys(obj: JsonObject) -> list[str]:
     return [cluster_of_object(obj)]
 
 
-_SOURCES: Final[Mapping[str, Callable[..., Source]]] = MappingProxyType(
+_SOURCES: Final[Mapping[str, type[Source]]] = MappingProxyType(
     {"ClusterAPI": ClusterAPI, "MachineRecords": MachineRecords}
 )
 """By the name in ``Settings.inventory``; where both have a cluster of one name, Cluster API's counts."""
+
+
+def sources_of(
+    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed
+) -> tuple[Source, ...]:
+    """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
+    made = (source for name, source in _SOURCES.items() if name in names)
+    return tuple(source(inventory, namespace=namespace, on_change=on_change) for source in made)

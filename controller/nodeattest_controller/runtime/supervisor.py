@@ -72,7 +72,6 @@ class SupervisedRunner:
         self._client = client
         self._backoff = backoff
         self._runner: ClusterRunner | None = None
-        self._health_bug_logged = False
         self._task = asyncio.create_task(supervise(controller.name, self._run, cluster=key, backoff=backoff))
 
     @property
@@ -82,23 +81,12 @@ class SupervisedRunner:
             return not self._task.cancelled()  # it has nothing to do in this cluster
         if self._runner is None:
             return False
-        try:
-            return self._runner.synced and self._runner.last_error is None
-        except Exception as error:  # noqa: BLE001 - the edge between controllers: who asks serves the others, too
-            self._log_health_bug(error)
-            return False
+        return self._runner.synced and self._runner.last_error is None
 
     def changed(self, keys: frozenset[str] | None) -> None:
         """Pass a change on; while the controller is down there is nobody to pass it to, and its start reads all."""
         if self._runner is not None:
             notify(self._runner.changed, keys)
-
-    def _log_health_bug(self, error: Exception) -> None:
-        """Log it once until the controller starts anew: it is asked every few seconds."""
-        if not self._health_bug_logged:
-            self._health_bug_logged = True
-            where = fields(controller=self._controller.name, cluster=self._key)
-            _LOG.error("a bug hides a controller's health: please report it", exc_info=error, extra=where)
 
     async def close(self) -> None:
         """End the controller and wait for it."""
@@ -106,7 +94,6 @@ class SupervisedRunner:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        self._health_bug_logged = False
         self._runner = self._controller.for_cluster(self._key, self._client)
         try:
             if self._runner is not None:
