@@ -33,7 +33,6 @@ class Binding:
     cluster_pin: ClusterPin
     signer_name: SignerName
     csr_sha256: bytes
-    """SHA-256 of the PKCS#10 DER, 32 bytes."""
 
     @property
     def digest(self) -> bytes:

@@ -9,7 +9,6 @@ COMMIT: Final = ""
 """Empty: not a wheel but a checkout."""
 UNKNOWN: Final = "unknown"
 _DESCRIBE: Final = ("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-"""The full hash, with ``-dirty`` where the tree differs from the commit."""
 
 
 def of_checkout() -> str:

@@ -38,7 +38,6 @@ _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-
 _MAX_BUNDLE: Final = 1024
 """Certificates of a bundle; TPM makers have some 500 in all."""
 _MAX_NAME: Final = 200
-"""Characters of an issuer's name in a message."""
 _T = TypeVar("_T", bound=x509.ExtensionType)
 
 
@@ -94,7 +93,6 @@ class ChainVerifier:
     usage: x509.ObjectIdentifier
     """What the authorities certify keys for; an authority whose extended key usage lacks it counts for nothing."""
     checked: int = 0
-    """Signatures checked so far."""
     _problem: str = field(default="", init=False)
 
     def verify(self, leaf: x509.Certificate, intermediates: Sequence[bytes]) -> None:

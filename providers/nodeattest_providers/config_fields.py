@@ -83,6 +83,18 @@ def string_set(value: JsonValue, where: str, spelling: re.Pattern[str], expected
     return frozenset(found)
 
 
+def tags(value: JsonValue, where: str, *, longest_name: int, longest_value: int = 256) -> dict[str, str]:
+    """Read an object of names and values of bounded length."""
+    found: dict[str, str] = {}
+    for name, wanted in mapping(value, where).items():
+        if not 1 <= len(name) <= longest_name:
+            raise invalid(where, f"names of 1 to {longest_name} characters", f"{len(name)} characters")
+        if not isinstance(wanted, str) or len(wanted) > longest_value:
+            raise invalid(f"{where}[{name}]", f"a string of at most {longest_value} characters", "another value")
+        found[name] = wanted
+    return found
+
+
 def boolean(value: JsonValue, where: str) -> bool:
     """Read true or false."""
     if not isinstance(value, bool):

@@ -50,7 +50,6 @@ class NodeRequest:
     usages: frozenset[str]
     expiration_seconds: int | None
     request: bytes = field(repr=False)
-    """``spec.request``, the envelope's bytes."""
     csr: NodeCsr
     evidence: Evidence
 
@@ -71,7 +70,6 @@ class ClusterFacts:
     name: str
     namespace: str
     uid: str
-    """UID of the Cluster object."""
     pins: frozenset[ClusterPin]
     """Every CA of the cluster's current bundle; proofs bound to any of them count."""
 
@@ -155,11 +153,9 @@ class Facts:
     cluster: ClusterFacts
     machine: MachineFacts
     settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """The provider's section of the NodeAttestationPolicy; ``{}`` means the provider's defaults."""
     sections: Mapping[ProviderName, Mapping[str, JsonValue]] = field(
         default_factory=dict[ProviderName, Mapping[str, JsonValue]]
     )
-    """Every provider's section, for one that is made of others."""
     ledger: LedgerFacts = field(default_factory=LedgerFacts)
     first_request: NodeRequest | None = None
     """The first request of a challenge, read live; None in the first round."""
@@ -185,7 +181,6 @@ class AttestedNode:
     boot: BootState | None = None
     first_request: FirstRequestRef | None = None
     checks: tuple[Check, ...]
-    """Never empty."""
 
     def __post_init__(self) -> None:
         """Refuse to exist without checks."""
@@ -210,7 +205,6 @@ class NamedEndorsementKey:
 
     fingerprint: str
     checks: tuple[Check, ...]
-    """What was checked of the machine before."""
 
 
 class ClusterAPISigner(ABC):
@@ -218,7 +212,6 @@ class ClusterAPISigner(ABC):
 
     provider: ProviderName
     versions: tuple[int, ...]
-    """Evidence versions understood, newest first."""
     secure: bool
     """False: no proof at all; never beside a secure provider, no rotation, no serving certificates."""
     two_step: bool = False
@@ -310,7 +303,6 @@ class CheckedSigner(ClusterAPISigner):
 
     secure = True
     read_section: Callable[[Mapping[str, JsonValue]], object]
-    """Reads the provider's section of a policy; raises Denied."""
 
     @abstractmethod
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:

@@ -54,7 +54,7 @@ ROLE = "arn:aws:iam::123456789012:role/reader"
         ({"regions": ["us-*"]}, "spec.aws.regions"),
         ({"regions": ["us-isox-east-1"]}, "partitions"),
         ({"roles": [ROLE]}, "without path"),
-        ({"tags": {"": "x"}}, "keys"),
+        ({"tags": {"": "x"}}, "names"),
         ({"tags": {"x": 1}}, "spec.aws.tags[x]"),
         ({"tags": {"x": "y" * 257}}, "256"),
         ({"vpcs": ["vpc-1"]}, "spec.aws.vpcs"),

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_providers.aws.protocol import PARTITION_NAME, partition_of
-from nodeattest_providers.config_fields import check_keys, invalid, items, mapping, string_set, text
+from nodeattest_providers.config_fields import check_keys, invalid, items, mapping, string_set, tags, text
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import absolute_path, origin
@@ -26,7 +26,6 @@ _ROLE: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{1,64}")
 """IAM, "IAM and AWS STS quotas": the name, without its path, which no ARN of a session shows."""
 _VPC: Final = re.compile(r"vpc-(?:[0-9a-f]{17}|[0-9a-f]{8})")
 _MAX_TAG_KEY: Final = 128
-_MAX_TAG_VALUE: Final = 256
 """Characters; EC2, "Tag restrictions"."""
 
 
@@ -54,7 +53,7 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> AwsPolicy:
         accounts=string_set(settings["accounts"], "spec.aws.accounts", _ACCOUNT, "account IDs of 12 digits, in quotes"),
         regions=_regions(settings["regions"]),
         roles=string_set(settings["roles"], "spec.aws.roles", _ROLE, "names of roles, without path and ARN"),
-        tags=_tags(settings.get("tags", {})),
+        tags=tags(settings.get("tags", {}), "spec.aws.tags", longest_name=_MAX_TAG_KEY),
         vpcs=None if vpcs is None else string_set(vpcs, "spec.aws.vpcs", _VPC, "IDs such as vpc-0123456789abcdef0"),
     )
 
@@ -68,18 +67,6 @@ def _regions(value: JsonValue) -> frozenset[str]:
         except Denied as denied:
             raise invalid(where, denied.expected, denied.got) from None
     return regions
-
-
-def _tags(value: JsonValue) -> Mapping[str, str]:
-    where = "spec.aws.tags"
-    tags: dict[str, str] = {}
-    for key, wanted in mapping(value, where).items():
-        if not 1 <= len(key) <= _MAX_TAG_KEY:
-            raise invalid(where, f"keys of 1 to {_MAX_TAG_KEY} characters", f"{len(key)} characters")
-        if not isinstance(wanted, str) or len(wanted) > _MAX_TAG_VALUE:
-            raise invalid(f"{where}[{key}]", f"a string of at most {_MAX_TAG_VALUE} characters", "another value")
-        tags[key] = wanted
-    return MappingProxyType(tags)
 
 
 _PLATFORM: Final = "platforms.aws"

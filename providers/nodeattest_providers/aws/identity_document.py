@@ -50,7 +50,6 @@ class IdentityDocument:
     zone: str
     instance_id: str
     pending: datetime
-    """When the instance was started last."""
 
 
 def parse_identity_document(data: bytes) -> IdentityDocument:

@@ -51,7 +51,6 @@ class SignedHeaders:
 
     authorization: str = field(repr=False)
     date: str
-    """``x-amz-date``."""
     security_token: str = field(repr=False)
     """``x-amz-security-token``: worth nothing without the secret key, which never travels."""
 
@@ -105,7 +104,6 @@ class StsRequest:
     region: str
     host: str
     binding: str
-    """The binding header's value."""
     method: str = "POST"
     path: str = "/"
     body: bytes = b"Action=GetCallerIdentity&Version=2011-06-15"
@@ -132,7 +130,6 @@ class Partition:
     """A part of AWS with accounts, endpoints and credentials of its own."""
 
     name: str
-    """As in ARNs."""
     dns_suffix: str
     region_prefix: str
     """Regular expression of what its regions' names begin with, followed by ``-<place>-<number>``."""

@@ -30,7 +30,6 @@ class AzureEvidence:
     """The attested document as the metadata service signed it."""
 
     signature: bytes = field(repr=False)
-    """DER of CMS SignedData."""
 
     def to_json(self) -> IntegerJsonObject:
         """Write the evidence block's object."""

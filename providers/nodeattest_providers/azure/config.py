@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_providers.config_fields import check_keys, invalid, mapping, string_set, text
+from nodeattest_providers.config_fields import check_keys, invalid, mapping, string_set, tags, text
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import absolute_path, origin
 
@@ -24,7 +24,6 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 _GROUP: Final = re.compile(r"[-A-Za-z0-9_.()]{0,89}[-A-Za-z0-9_()]")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,63}")
 _MAX_TAG_NAME: Final = 512
-_MAX_TAG_VALUE: Final = 256
 """Characters; Azure, "Use tags to organize your Azure resources"."""
 
 
@@ -65,15 +64,11 @@ def _lower(names: frozenset[str]) -> frozenset[str]:
 
 
 def _tags(value: JsonValue) -> Mapping[str, str]:
-    where = "spec.azure.tags"
-    tags: dict[str, str] = {}
-    for name, wanted in mapping(value, where).items():
-        if not 1 <= len(name) <= _MAX_TAG_NAME or name.lower() in tags:
-            raise invalid(where, f"names of 1 to {_MAX_TAG_NAME} characters, none twice", repr(name[:80]))
-        if not isinstance(wanted, str) or len(wanted) > _MAX_TAG_VALUE:
-            raise invalid(f"{where}[{name}]", f"a string of at most {_MAX_TAG_VALUE} characters", "another value")
-        tags[name.lower()] = wanted
-    return MappingProxyType(tags)
+    found = tags(value, "spec.azure.tags", longest_name=_MAX_TAG_NAME)
+    lower = {name.lower(): wanted for name, wanted in found.items()}
+    if len(lower) != len(found):
+        raise invalid("spec.azure.tags", "names without case, none twice", "one of them twice")
+    return MappingProxyType(lower)
 
 
 _PLATFORM: Final = "platforms.azure"

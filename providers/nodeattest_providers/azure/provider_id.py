@@ -32,11 +32,9 @@ class InstanceRef:
 
     subscription: str
     group: str
-    """Resource group."""
     scale_set: str | None
     """Of an instance of a uniform scale set; a flexible one's machines are named by themselves."""
     name: str
-    """Of the machine; the number of an instance."""
 
     @property
     def key(self) -> ResourceKey:

@@ -89,9 +89,7 @@ class Challenge:
     """The challenge annotation that the controller publishes on the first request."""
 
     uid: str
-    """UID of the first request."""
     spki_sha256: str
-    """``sha256:<hex>`` of the first request's key."""
     nonce: bytes
 
     def to_text(self) -> str:

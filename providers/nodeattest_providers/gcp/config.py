@@ -101,8 +101,6 @@ def _labels(value: JsonValue) -> Mapping[str, str]:
 
 _PLATFORM: Final = "platforms.gcp"
 _COMPUTE: Final = "https://compute.googleapis.com"
-_MAX_FILE: Final = 1024 * 1024
-"""Bytes of a file; the bundle of all public authorities has 220 KiB."""
 
 
 class CredentialsKind(Enum):

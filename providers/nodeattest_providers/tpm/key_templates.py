@@ -54,11 +54,9 @@ class EndorsementTemplate:
     """One of TCG's templates."""
 
     name: str
-    """What settings call it."""
     tcg_name: str
     name_alg: Alg
     certificate_index: int
-    """NV index of the certificate."""
     nonce_index: int | None
     """NV index of a nonce that goes into ``unique`` where the manufacturer stored one (low range only)."""
     policy_branches: tuple[bytes, ...]

@@ -25,7 +25,6 @@ VERSION: Final = 1
 _LABEL_PROOF: Final = b"nodeattest/v1/proof"
 _LABEL_QUOTE: Final = b"nodeattest/v1/quote"
 _DIGEST: Final = 32
-"""Bytes of a SHA-256 digest."""
 _MAX_PUBLIC: Final = 1024
 """Bytes of a TPMT_PUBLIC; an RSA-2048 endorsement key has 314."""
 _MAX_CERTIFICATE: Final = 4096
@@ -50,11 +49,8 @@ class FirstEvidence:
     """Phase 1: which endorsement key, which attestation key."""
 
     ek_public: bytes = field(repr=False)
-    """TPMT_PUBLIC."""
     ak_public: bytes = field(repr=False)
-    """TPMT_PUBLIC."""
     ek_certificate: bytes | None = field(default=None, repr=False)
-    """DER."""
     ek_chain: tuple[bytes, ...] = field(default=(), repr=False)
     """DER of intermediates, in any order."""
 
@@ -76,9 +72,7 @@ class SecondEvidence:
     mac: bytes = field(repr=False)
     """``proof`` under the activated secret."""
     quote: bytes = field(repr=False)
-    """TPMS_ATTEST."""
     signature: bytes = field(repr=False)
-    """TPMT_SIGNATURE."""
     pcrs: tuple[bytes, ...] = field(repr=False)
     """Values in the selection's order."""
     event_log: bytes | None = field(default=None, repr=False)
@@ -157,12 +151,9 @@ class Challenge:
     """The challenge annotation: what the controller publishes on the first request, for the node's eyes only."""
 
     uid: str
-    """UID of the first request."""
     spki_sha256: str
-    """``sha256:<hex>`` of the first request's key."""
     nonce: bytes
     blob: bytes = field(repr=False)
-    """TPMS_ID_OBJECT."""
     secret: bytes = field(repr=False)
     """Content of TPM2B_ENCRYPTED_SECRET."""
     pcrs: PcrSelection

@@ -17,9 +17,7 @@ from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, PublicArea, Reader
 
 _MAX_ECC: Final = 64
-"""Bytes of R or S."""
 _MAX_RSA: Final = 512
-"""Bytes of a 4096-bit signature."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,6 @@ class PcrSelection:
 
 
 _MAX_POLICY: Final = 64
-"""Bytes of the largest digest, SHA-512."""
 _RSA_BITS: Final = (2048, 3072, 4096)
 _DEFAULT_EXPONENT: Final = 65537
 """The exponent that 0 means (Part 2 §12.2.3.5); no other is accepted."""
@@ -196,7 +195,6 @@ class PublicArea:
     """Signature scheme and its hash, or None."""
     key: PublicKey = field(repr=False)
     spki: bytes = field(repr=False)
-    """SubjectPublicKeyInfo in DER."""
 
     @property
     def name(self) -> bytes:

@@ -42,12 +42,10 @@ _THREADS: Final = 64
 _KEY_CALLS: Final = 2
 """Questions about keys at once, by account and region."""
 _PAGES: Final = 4
-"""Pages of one call; a batch fits in one."""
 _SERVER_ERROR: Final = 500
 _TPM: Final = "v2.0"
 """``TpmSupport`` of an instance with NitroTPM."""
 _DER: Final = "der"
-"""The key's format: SubjectPublicKeyInfo, whatever template made it."""
 _UNSUPPORTED: Final = "UnsupportedOperation"
 _TIMEOUTS: Final = (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError)
 _UNREACHABLE: Final = (exceptions.EndpointConnectionError, exceptions.ConnectionClosedError, exceptions.SSLError)
@@ -60,7 +58,6 @@ _NO_CREDENTIALS: Final = (
 )
 
 _Shape = Mapping[str, Any]
-"""What boto3 gives: dicts and lists by EC2's own names."""
 
 
 class _Client(Protocol):

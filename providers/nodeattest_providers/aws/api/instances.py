@@ -37,11 +37,9 @@ class Ec2Instance:
 
     instance_id: str
     owner: str
-    """The account."""
     state: str
     zone: str
     has_tpm: bool = False
-    """Whether it was launched with NitroTPM."""
     tags: Mapping[str, str] = field(repr=False)
     vpc: str
     private_dns_name: str

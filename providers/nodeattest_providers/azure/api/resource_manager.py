@@ -125,7 +125,6 @@ class _Page:
     status: int = 0
     page: JsonObject = field(default_factory=dict[str, JsonValue], repr=False)
     pause: float = _WAIT
-    """Seconds that Azure asks to wait."""
 
 
 def _read(answer: CloudResponse) -> _Page:

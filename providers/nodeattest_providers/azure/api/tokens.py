@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
 
 _TIMEOUT: Final = 8.0
-"""Seconds for one token."""
 _MARGIN: Final = 300.0
 """Seconds before its end from which on a token is not used any more."""
 _SERVICE: Final = "authority"

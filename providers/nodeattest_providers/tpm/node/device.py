@@ -50,7 +50,6 @@ _LAYER_SHIFT: Final = 16
 _FORMAT_ONE: Final = 0x80
 """The return code names a handle, parameter or session (Part 2 §6.6.3)."""
 _FORMAT_ONE_ERROR: Final = 0xBF
-"""What is left of it without that number."""
 _NO_CURVE: Final = (
     "the TPM cannot make such a key",
     "update the TPM's firmware: tpm2_getcap ecc-curves must list TPM2_ECC_NIST_P256; or set endorsementKey to auto",
@@ -98,7 +97,6 @@ class LoadedKey:
 
     handle: int = field(repr=False)
     public: bytes = field(repr=False)
-    """TPMT_PUBLIC."""
 
 
 class Device:
@@ -405,7 +403,6 @@ def split_der(data: bytes) -> Iterator[bytes]:
 
 
 _MAX_NUMBER = 512
-"""Bytes of a modulus or coordinate."""
 
 
 def load_endorsement_key(device: Device, template: EndorsementTemplate) -> LoadedKey:
