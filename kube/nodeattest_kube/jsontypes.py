@@ -27,17 +27,9 @@ def parse_json(body: bytes, max_values: int | None = None, *, duplicates: bool =
     ``max_values`` bounds time and memory: it is held against the brackets and commas outside texts.
     ``duplicates`` lets the last of duplicate keys win, as Go does: for an API server's own answers only.
     """
-    if max_values is not None:
-        check_value_count(body, max_values)
+    if max_values is not None and strict_json.bound_values(body, max_values) is None:
+        raise TooManyValues(f"a JSON document of more than {max_values} values")
     return strict_json.parse_object(body, max_size=None, floats=True, duplicates=duplicates)
-
-
-def check_value_count(body: bytes, most: int) -> int:
-    """Bound the number of a document's values without reading it; raises ``TooManyValues`` above ``most``."""
-    values = strict_json.bound_values(body, most)
-    if values is None:
-        raise TooManyValues(f"a JSON document of more than {most} values")
-    return values
 
 
 def version_of(item: JsonObject) -> tuple[str, str]:

@@ -19,7 +19,6 @@ from scripted import Handler, Server, answers, event, kubeconfig, listing, refus
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Malformed, TooLarge, Unreachable
 from nodeattest_kube.input_scheduler import InputScheduler
-from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
 from nodeattest_kube.list_watch import (
     OBJECT,
     PAGE,
@@ -104,45 +103,6 @@ async def test_an_answer_of_too_many_values_is_refused_before_it_is_parsed(serve
     for ask in (client.get("/x"), client.create("/x", {})):
         with pytest.raises(TooLarge, match=f"{OBJECT.values} values"):
             await ask
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=4),
-)
-
-
-@given(st.dictionaries(st.text(max_size=2), VALUES, max_size=4))
-def test_no_document_has_more_values_than_were_counted(document: JsonObject) -> None:
-    body = json.dumps(document, separators=(",", ":")).encode()
-    count = _count(document)
-    if count > 1:
-        with pytest.raises(TooManyValues):
-            parse_json(body, count - 1)
-    assert parse_json(body, len(body)) == document
-
-
-@given(st.dictionaries(st.text(max_size=2), VALUES | st.text('[{,"\\', max_size=9), max_size=4), st.integers(1, 40))
-def test_values_are_bounded_by_what_stands_outside_of_texts(document: JsonObject, most: int) -> None:
-    body = json.dumps(document, separators=(",", ":")).encode()
-    try:
-        counted = check_value_count(body, most)
-    except TooManyValues:
-        assert len(json.dumps(_without_texts(document)).encode()) > most
-    else:
-        assert _count(document) <= counted <= most
-
-
-def _without_texts(value: JsonValue) -> JsonValue:
-    if isinstance(value, dict):
-        return [_without_texts(each) for each in value.values()]
-    return [_without_texts(each) for each in value] if isinstance(value, list) else 0
-
-
-def _count(value: JsonValue) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(_count(each) for each in value.values())
-    return 1 + sum(_count(each) for each in value) if isinstance(value, list) else 1
 
 
 @pytest.mark.parametrize(

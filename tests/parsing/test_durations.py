@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.times import SECOND, format_seconds, parse_duration, parse_seconds
+from nodeattest_parsing.times import SECOND, format_seconds, parse_duration, parse_seconds, parse_whole_seconds
 from nodeattest_parsing.values import ParseError
 
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
@@ -137,3 +137,10 @@ def test_any_text_gives_seconds_or_a_value_error(text: str) -> None:
 @given(st.integers(min_value=0, max_value=9 * 10**12))
 def test_what_is_written_reads_back_to_the_millisecond(milliseconds: int) -> None:
     assert parse_seconds(format_seconds(milliseconds / 1000)) == milliseconds / 1000
+
+
+def test_whole_seconds_have_no_fractions_and_one_order() -> None:
+    assert [parse_whole_seconds(text) for text in ("336h", "1h30m", "2m1s")] == [1_209_600, 5400, 121]
+    for text in ("", "1.5h", "30m1h", "-1h", "15", "1ms"):
+        with pytest.raises(ParseError):
+            parse_whole_seconds(text)

@@ -97,6 +97,14 @@ def test_a_value_of_our_own_is_checked_by_the_same_rules(value: float) -> None:
         strict_json.check({"a": [value]}, max_depth=None, max_values=None)
 
 
+def test_separators_in_texts_are_no_values() -> None:
+    text = json.dumps({"a": ",[{" * 1000, "b": '\\"'})
+    assert integers(text) == json.loads(text)
+    for many in ([",[{"] * 200, [",[{"] * 10 + [0] * 300):
+        with pytest.raises(ParseError, match="more than 99 values"):
+            integers(json.dumps({"a": many}))
+
+
 def test_a_surrogate_pair_is_one_character() -> None:
     assert integers(rb'{"a":"\ud83d\ude00"}') == {"a": "\U0001f600"}
 
@@ -128,3 +136,23 @@ def test_any_bytes_have_an_answer(data: bytes) -> None:
     except ParseError:
         return
     assert value == json.loads(data)
+
+
+def without_texts(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return [without_texts(each) for each in value.values()]
+    return [without_texts(each) for each in value] if isinstance(value, list) else 0
+
+
+def count(value: JsonValue) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(count, inner))
+
+
+@given(st.lists(values | st.text('[{,"\\', max_size=9), max_size=6), st.integers(1, 40))
+def test_values_are_bounded_by_what_stands_outside_of_texts(document: list[JsonValue], most: int) -> None:
+    bound = strict_json.bound_values(json.dumps(document, separators=(",", ":")), most)
+    if bound is None:
+        assert len(json.dumps(without_texts(document))) > most
+    else:
+        assert count(document) <= bound <= most

@@ -21,7 +21,8 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_kube.jsontypes import TooManyValues, check_value_count, parse_json
+from nodeattest_kube.jsontypes import parse_json
+from nodeattest_parsing import strict_json
 from nodeattest_parsing.objects import flag, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError, one_line
 from nodeattest_providers.errors import Denied, Reason
@@ -129,10 +130,9 @@ class AdmissionReview:
 
 def cost(body: bytes) -> int:
     """Return how many bytes of memory a review costs at most once it is parsed; raises ``Denied``."""
-    try:
-        values = check_value_count(body, MAX_VALUES)
-    except TooManyValues:
-        raise _malformed(f"at most {MAX_VALUES} values", "more") from None
+    values = strict_json.bound_values(body, MAX_VALUES)
+    if values is None:
+        raise _malformed(f"at most {MAX_VALUES} values", "more")
     return len(body) * (1 if body.isascii() else _WIDEST) + values * _VALUE_COST
 
 
