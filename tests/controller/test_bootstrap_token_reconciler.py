@@ -1,19 +1,18 @@
-"""Tokens of a cluster, looked after beside whoever else writes them, on the sandbox's API server."""
+"""Tokens of a cluster, looked after beside whoever else writes them."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import pytest
-from node_attested_kit import certificate
+from fake_api import FakeApi
+from management_kit import CAPI, add_cluster, add_policy, cached, management_api, tasks
 from polling import until
 
 from nodeattest_controller.controllers.bootstrap_token.decide import (
@@ -34,182 +33,118 @@ from nodeattest_controller.controllers.bootstrap_token.reconciler import (
     TokenEvents,
     bootstrap_token_controller,
 )
-from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.attestation import new_attestation, render_attestation
+from nodeattest_controller.model.machine_view import MachineResource
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
-from nodeattest_kube.client import ApiClient
+from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_discovery.secret import SECRET_TYPE
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_sandbox import fleet
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
-from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
-from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
 SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
-CAPI: Final = "/apis/cluster.x-k8s.io/v1beta1"
+BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
+CONFIGS: Final = f"/apis/{BOOTSTRAP}/v1beta2/namespaces/fleet/kubeadmconfigs"
+OBJECTS: Final = f"{CAPI}/v1beta2/namespaces/fleet"
+KEY: Final = ClusterKey("fleet/blue")
 CABPK_TTL: Final = timedelta(minutes=15)
 NUMBERS: Final = count(1)
-
-
-OWNED = tuple(
-    f"/apis/{group}.cluster.x-k8s.io/v1beta1/namespaces/{{}}/{resource}"
-    for group, resource in (("bootstrap", "kubeadmconfigs"), ("infrastructure", "devmachines"))
-)
-"""What a Machine owns."""
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """One server is both clusters."""
-    with start_sandbox(tmp_path_factory.mktemp("keeper"), name="both") as plane:
-        install_cluster_api(plane.client())
-        install_definitions(plane.client(), crds())
-        yield plane
 
 
 @dataclass
 class Told(TokenEvents):
     """Hears what the keeper says."""
 
-    writes: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    failures: list[ApiError] = field(default_factory=list[ApiError])
-    puzzles: list[str] = field(default_factory=list[str])
+    writes: list[str] = field(default_factory=list[str])
 
     def written(self, what: str, token_id: str, owner: str) -> None:
-        self.writes.append((what, token_id, owner))
+        del token_id, owner
+        self.writes.append(what)
 
     def failed(self, error: ApiError, token_id: str) -> None:
-        assert token_id
-        self.failures.append(error)
+        raise AssertionError(token_id) from error
 
     def unreadable(self, owner: Owner, detail: str) -> None:
-        self.puzzles.append(f"{owner.key}: {detail}")
+        assert owner.key == "Machine/odd", detail
 
 
-@dataclass
 class Scene:
-    """One Cluster with its keeper, and Cluster API's kubeadm provider played by the test."""
+    """One Cluster with its keeper, both clusters on one API server; Cluster API's kubeadm provider is the test."""
 
-    admin: Client
-    client: ApiClient
-    management: ManagementCache
-    cluster: JsonMap
-    told: Told = field(default_factory=Told)
+    def __init__(self, api: FakeApi, management: ManagementCache) -> None:
+        self.api, self.management = api, management
+        self.told = Told()
 
     @property
-    def namespace(self) -> str:
-        return text_at(self.cluster, "metadata", "namespace")
-
-    @property
-    def key(self) -> ClusterKey:
-        return ClusterKey(f"{self.namespace}/blue")
+    def configs(self) -> KubeadmConfigs:
+        return KubeadmConfigs(self.api, self.management.start_watch)
 
     def keeper(self, may_write: Callable[[], bool] = lambda: True) -> BootstrapTokenReconciler:
-        configs = KubeadmConfigs(self.management.client, self.management.start_watch)
-        return BootstrapTokenReconciler(self.key, self.client, self.management, configs, self.told, may_write=may_write)
+        return BootstrapTokenReconciler(KEY, self.api, self.management, self.configs, self.told, may_write=may_write)
 
     async def look(
         self, keeper: BootstrapTokenReconciler | None = None, now: datetime | None = None, times: int = 1
     ) -> None:
         keeper = keeper or self.keeper()
         for _ in range(times):
-            cluster = self.management.cluster(self.key)
+            cluster = self.management.cluster(KEY)
             assert cluster is not None
             await keeper.reconcile(cluster, now or datetime.now(UTC))
 
     def token(self, *, left: timedelta = CABPK_TTL, description: str = DESCRIPTION) -> str:
         """Make a token as the provider does."""
-        value = f"tk{next(NUMBERS):04d}.0123456789abcdef"
-        fleet.create_bootstrap_token(self.admin, value, expiration=datetime.now(UTC) + left)
-        described = base64.b64encode(description.encode()).decode()
-        self.admin.patch(path_of(value), {"data": {"description": described}})
-        return value
+        token_id = f"tk{next(NUMBERS):04d}"
+        ends = (datetime.now(UTC) + left).isoformat()
+        data = {"token-id": token_id, "token-secret": "0123456789abcdef", "expiration": ends}
+        secret: JsonObject = {"type": SECRET_TYPE, "data": encoded({**data, "description": description})}
+        self.api.put(f"{SECRETS}/bootstrap-token-{token_id}", secret)
+        return f"{token_id}.0123456789abcdef"
 
-    def machine(self, name: str, token: str, **options: object) -> None:
-        fleet.create_machine(
-            self.admin,
-            name,
-            cluster=self.cluster,
-            provider_id=f"x://{name}",
-            bootstrap_token=token,
-            **options,  # pyright: ignore[reportArgumentType] - the tests name real options
-        )
+    def _config(self, name: str, token: str) -> JsonObject:
+        spec: JsonObject = {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
+        self.api.put(f"{CONFIGS}/{name}", {"spec": spec})
+        reference: JsonObject = {"apiGroup": BOOTSTRAP, "kind": "KubeadmConfig", "name": name}
+        return {"configRef": reference, "dataSecretName": name}
+
+    def machine(self, name: str, token: str, *, node: str = "", **annotations: JsonValue) -> None:
+        spec: JsonObject = {"clusterName": "blue", "providerID": f"x://{name}", "bootstrap": self._config(name, token)}
+        status: JsonObject = {"nodeRef": {"name": node, "uid": "u"}} if node else {}
+        kind: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine"}
+        labels: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
+        meta: JsonObject = {"labels": labels, "annotations": annotations}
+        self.api.put(f"{OBJECTS}/machines/{name}", {**kind, "metadata": meta, "spec": spec, "status": status})
 
     def pool(self, name: str, token: str) -> None:
-        fleet.create_machine_pool(
-            self.admin, name, cluster=self.cluster, provider_ids=[f"x://{name}/0"], bootstrap_token=token
-        )
-
-    def register(self, name: str) -> None:
-        path = f"{CAPI}/namespaces/{self.namespace}/machines/{name}/status"
-        self.admin.patch(path, {"status": {"nodeRef": {"name": name, "uid": "u"}}})
-
-    def remember(self, name: str, owner_uid: str = "") -> None:
-        """Write down that the machine has a certificate."""
-        [member] = self.management.inventory.members(self.key, f"x://{name}")
-        known = replace(new_attestation(member), issued=(certificate(),))
-        document = render_attestation(known, replace(member, uid=owner_uid or member.uid), "signer")
-        self.management.inventory.put_attestation(f"{self.namespace}/{known.name}", document)
-
-    def rename(self, name: str, token: str) -> None:
-        path = f"/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/{self.namespace}/kubeadmconfigs/{name}"
-        spec: JsonMap = {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
-        self.admin.patch(path, {"spec": spec})
-
-    def pause(self, *, paused: bool) -> None:
-        self.admin.patch(f"{CAPI}/namespaces/{self.namespace}/clusters/blue", {"spec": {"paused": paused}})
+        template: JsonObject = {"spec": {"clusterName": "blue", "bootstrap": self._config(name, token)}}
+        spec: JsonObject = {"clusterName": "blue", "providerIDList": [f"x://{name}/0"], "template": template}
+        kind: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool"}
+        meta: JsonObject = {"labels": {"cluster.x-k8s.io/cluster-name": "blue"}}
+        self.api.put(f"{OBJECTS}/machinepools/{name}", {**kind, "metadata": meta, "spec": spec})
 
     def remove(self, resource: str, name: str) -> None:
-        self.admin.delete(f"{CAPI}/namespaces/{self.namespace}/{resource}/{name}")
-        owned = [f"{path.format(self.namespace)}/{name}" for path in OWNED]
-        for path in (*owned, f"/api/v1/namespaces/{self.namespace}/secrets/{name}-bootstrap"):
-            with suppress(ApiRefusal):  # nobody collects garbage on the sandbox
-                self.admin.delete(path)
+        self.api.remove(f"{OBJECTS}/{resource}/{name}")
+        self.api.remove(f"{CONFIGS}/{name}")
 
-    async def sees(self, holds: Callable[[], bool]) -> None:
+    async def sees(self, *names: str, resource: MachineResource = "machines") -> None:
         """Wait for the caches."""
-        await until(holds)
-
-    def owned(self) -> list[JsonMap]:
-        """Return what the garbage collector has still to remove."""
-        return [one for path in OWNED for one in self.admin.list(path.format(self.namespace))]
-
-    def names(self, resource: str) -> set[str]:
-        found = self.management.objects_of(self.key, "machines" if resource == "machines" else "machinepools")
-        return {text_at(cast("JsonMap", one), "metadata", "name") for one in found}
+        await until(
+            lambda: {text(one, "metadata", "name") for one in self.management.objects_of(KEY, resource)} == {*names}
+        )
 
 
 @asynccontextmanager
-async def staged(plane: ControlPlane, kubeconfig: Path | None = None) -> AsyncGenerator[Scene]:
-    namespace = f"fleet-{next(NUMBERS)}"
-    admin = plane.client()
-    fleet.create_namespace(admin, namespace)
-    cluster = fleet.create_cluster(
-        admin, "blue", namespace=namespace, kubeconfig=b"x", ca_certificate=b"x", ca_key=b"x"
-    )
-    async with (
-        ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as here,
-        ApiClient.from_kubeconfig_file(kubeconfig or plane.admin_kubeconfig) as there,
-    ):
-        management = ManagementCache(here, namespace=namespace, on_change=lambda _cluster, _machines: None)
-        ready = asyncio.Event()
-        running = asyncio.create_task(management.run(ready))
-        try:
-            await asyncio.wait_for(ready.wait(), 60)
-            yield Scene(admin, there, management, cluster)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+async def staged() -> AsyncGenerator[Scene]:
+    api = management_api()
+    api.documents[f"/apis/{BOOTSTRAP}"] = {"preferredVersion": {"version": "v1beta2"}}
+    add_cluster(api)
+    async with cached(api, ChangeBus()) as management:
+        yield Scene(api, management)
 
 
 def path_of(token: str) -> str:
@@ -217,164 +152,151 @@ def path_of(token: str) -> str:
 
 
 def left(scene: Scene, token: str) -> timedelta:
-    found = map_at(scene.admin.get(path_of(token)), "data")
-    moment = parse_rfc3339(base64.b64decode(text_at(found, "expiration")).decode())
+    found = mapping(scene.api.objects[path_of(token)], "data")
+    moment = parse_rfc3339(base64.b64decode(text(found, "expiration")).decode())
     assert moment is not None
     return moment - datetime.now(UTC)
-
-
-def is_there(scene: Scene, token: str) -> bool:
-    names = {text_at(one, "metadata", "name") for one in scene.admin.list(SECRETS)}
-    return f"bootstrap-token-{token[:6]}" in names
 
 
 def near(found: timedelta, wanted: timedelta) -> bool:
     return abs(found - wanted) < timedelta(seconds=20)
 
 
-async def test_a_machines_token_is_renewed_until_its_node_has_registered_and_then_runs_out(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
+async def test_a_machines_token_is_renewed_until_its_node_has_registered_and_then_runs_out() -> None:
+    async with staged() as scene:
         token = scene.token()
         scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
+        await scene.sees("m")
         await scene.look()
         assert near(left(scene, token), LIFETIME)
-        assert text_at(scene.admin.get(path_of(token)), "metadata", "annotations", OWNER_ANNOTATION) == "Machine/m"
+        assert text(scene.api.objects[path_of(token)], "metadata", "annotations", OWNER_ANNOTATION) == "Machine/m"
         await scene.look()
         await scene.look(now=datetime.now(UTC) + LIFETIME / 2 + timedelta(seconds=30))
-        assert [what for what, *_ in scene.told.writes] == ["renewed", "renewed"]
-        scene.register("m")
+        assert scene.told.writes == ["renewed", "renewed"]
+        scene.machine("m", token, node="m")
         inventory = scene.management.inventory
-        await scene.sees(lambda: any(member.node_ref_name for member in inventory.members(scene.key, "x://m")))
+        await until(lambda: any(member.node_ref_name for member in inventory.members(KEY, "x://m")))
         await scene.look(times=2)
         assert near(left(scene, token), GRACE)
         later = datetime.now(UTC) + GRACE + timedelta(minutes=1)
         await scene.look(now=later)
-        assert not is_there(scene, token)
-        assert [what for what, *_ in scene.told.writes[2:]] == ["let run out", "deleted"]
+        assert path_of(token) not in scene.api.objects
+        assert scene.told.writes[2:] == ["let run out", "deleted"]
 
 
-async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
+async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none() -> None:
+    async with staged() as scene:
         token = scene.token()
         scene.pool("p", token)
-        await scene.sees(lambda: scene.names("machinepools") == {"p"})
+        await scene.sees("p", resource="machinepools")
         for _ in range(3):
             await scene.look()
             assert left(scene, token) > CABPK_TTL / 2  # token.go: shouldRotate
             raw = base64.b64encode((datetime.now(UTC) + LIFETIME / 3).isoformat().encode()).decode()
-            scene.admin.patch(path_of(token), {"data": {"expiration": raw}})
+            await scene.api.merge_patch(path_of(token), {"data": {"expiration": raw}})
         assert len(scene.told.writes) == 3
 
 
 @pytest.mark.parametrize("kind", ["machines", "machinepools"])
-async def test_the_token_of_what_is_gone_is_deleted_by_a_process_that_never_saw_it(
-    plane: ControlPlane, kind: str
-) -> None:
-    async with staged(plane) as scene:
+async def test_the_token_of_what_is_gone_is_deleted_by_a_process_that_never_saw_it(kind: MachineResource) -> None:
+    async with staged() as scene:
         token = scene.token()
         (scene.machine if kind == "machines" else scene.pool)("g", token)
-        await scene.sees(lambda: scene.names(kind) == {"g"})
+        await scene.sees("g", resource=kind)
         await scene.look()
         scene.remove(kind, "g")
-        await scene.sees(lambda: not scene.names(kind))
+        await scene.sees(resource=kind)
         after_a_kill = scene.keeper()
         await scene.look(after_a_kill)
-        assert not is_there(scene, token)
+        assert path_of(token) not in scene.api.objects
 
 
-async def test_objects_that_disappear_in_a_move_cost_no_token_its_life(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
+async def test_objects_that_disappear_in_a_move_cost_no_token_its_life() -> None:
+    async with staged() as scene:
         token = scene.token()
         scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
+        await scene.sees("m")
         keeper = scene.keeper()
         await scene.look(keeper)
-        unpaused = scene.management.cluster(scene.key)
+        unpaused = scene.management.cluster(KEY)
         assert unpaused is not None
-        scene.pause(paused=True)  # clusterctl move: pause, create there, delete here, unpause there
+        add_cluster(scene.api, paused=True)  # clusterctl move: pause, create there, delete here, unpause there
         scene.remove("machines", "m")
-        await scene.sees(lambda: not scene.names("machines"))
+        await scene.sees()
         for _ in range(3):  # as though the cache had not seen the pause
             await keeper.reconcile(unpaused, datetime.now(UTC))
-        assert is_there(scene, token)
+        assert path_of(token) in scene.api.objects
         scene.machine("m", token)  # in the other management cluster, with another UID
-        scene.pause(paused=False)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
+        add_cluster(scene.api)
+        await scene.sees("m")
         await scene.look(keeper, times=2)
         assert near(left(scene, token), LIFETIME)
-        assert [what for what, *_ in scene.told.writes] == ["renewed", "renewed"]
+        assert scene.told.writes == ["renewed", "renewed"]
 
 
-async def test_what_is_paused_foreign_or_past_is_left_alone(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
+async def test_what_is_paused_foreign_or_past_is_left_alone() -> None:
+    async with staged() as scene:
         paused, foreign, past = scene.token(), scene.token(description="mine"), scene.token(left=timedelta(seconds=-5))
         stray = scene.token()
-        scene.machine("paused", paused, annotations={"cluster.x-k8s.io/paused": ""})
+        scene.machine("paused", paused, **{"cluster.x-k8s.io/paused": ""})
         scene.machine("foreign", foreign)
         scene.machine("past", past)
         scene.machine("odd", "no token")
-        await scene.sees(lambda: len(scene.names("machines")) == 4)
-        before = [scene.admin.get(path_of(one)) for one in (paused, foreign, past, stray)]
+        await scene.sees("paused", "foreign", "past", "odd")
+        before = [scene.api.objects[path_of(one)] for one in (paused, foreign, past, stray)]
         keeper = scene.keeper()
         await scene.look(keeper, times=3)
-        assert [scene.admin.get(path_of(one)) for one in (paused, foreign, past, stray)] == before
+        assert [scene.api.objects[path_of(one)] for one in (paused, foreign, past, stray)] == before
         assert scene.told.writes == []
 
 
-async def test_a_token_that_somebody_deleted_is_not_made_again(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
+async def test_a_token_that_somebody_deleted_is_not_made_again() -> None:
+    async with staged() as scene:
         token = scene.token()
         scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"})
+        await scene.sees("m")
         keeper = scene.keeper()
         await scene.look(keeper)
-        scene.admin.delete(path_of(token))
+        scene.api.remove(path_of(token))
         await scene.look(keeper, times=3)
-        assert not is_there(scene, token)
+        assert path_of(token) not in scene.api.objects
 
 
-async def test_a_replica_that_lost_the_cluster_during_a_reconcile_writes_no_more(plane: ControlPlane) -> None:
-    async with staged(plane) as scene:
+async def test_a_replica_that_lost_the_cluster_during_a_reconcile_writes_no_more() -> None:
+    async with staged() as scene:
         tokens = [scene.token() for _ in range(4)]
         for number, token in enumerate(tokens):
             scene.machine(f"m-{number}", token)
-        await scene.sees(lambda: len(scene.names("machines")) == len(tokens))
+        await scene.sees(*(f"m-{number}" for number in range(4)))
         answers = iter([True, False, False, False])
         await scene.look(scene.keeper(lambda: next(answers)))
         assert len([one for one in tokens if near(left(scene, one), LIFETIME)]) == 1
         assert len(scene.told.writes) == 1
 
 
-async def test_runs_under_audit_write_no_token_and_the_next_one_under_enforce_does(plane: ControlPlane) -> None:
+async def test_runs_under_audit_write_no_token_and_the_next_one_under_enforce_does() -> None:
     runs: list[None] = []
-    async with staged(plane) as scene:
-        policies = f"/apis/{OWN_GROUP}/{OWN_VERSION}/namespaces/{scene.namespace}/nodeattestationpolicies"
-        spec: JsonMap = {"authorizedAttestors": ["insecure"], "enforcement": "Audit"}
-        kind: JsonMap = {"apiVersion": f"{OWN_GROUP}/{OWN_VERSION}", "kind": "NodeAttestationPolicy"}
-        scene.admin.create(policies, {**kind, "metadata": {"name": "policy"}, "spec": spec})
+    async with staged() as scene:
+        add_policy(scene.api, enforcement="Audit")
         token = scene.token()
         scene.machine("m", token)
-        await scene.sees(lambda: scene.names("machines") == {"m"} and bool(scene.management.policies(scene.namespace)))
-        before = scene.admin.get(path_of(token))
+        await scene.sees("m")
+        await until(lambda: bool(scene.management.policies("fleet")))
+        before = scene.api.objects[path_of(token)]
         controller = bootstrap_token_controller(
             scene.management,
-            configs=KubeadmConfigs(scene.management.client, scene.management.start_watch),
+            configs=scene.configs,
             guard=ClusterGuard(scene.management, lambda: runs.append(None) is None),
-            events=EventRecorder(scene.management.client, component="test", instance="test", now=_utc_now),
+            events=EventRecorder(scene.api, component="test", instance="test", now=_utc_now),
             metrics=Metrics(),
             now=_utc_now,
             resync=ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02),
         )
-        running = asyncio.create_task(controller.for_cluster(scene.key, scene.client).run())
-        try:
+        async with tasks(controller.for_cluster(KEY, scene.api).run()):
             await until(lambda: len(runs) >= 3, "runs under Audit")
-            assert scene.admin.get(path_of(token)) == before
-            scene.admin.patch(f"{policies}/policy", {"spec": {"enforcement": "Enforce"}})
+            assert scene.api.objects[path_of(token)] == before
+            add_policy(scene.api)
             await until(lambda: near(left(scene, token), LIFETIME), "the renewal under Enforce")
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
 
 
 def _utc_now() -> datetime:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from management_kit import add_cluster, add_policy, cached, management_api, tasks
@@ -155,7 +155,7 @@ def test_a_thousand_conflicts_are_a_status_of_bounded_size() -> None:
 def configuration() -> JsonObject:
     """Return the configuration of this release."""
     [found] = [one for one in manifests.objects("webhook") if one["kind"] == "MutatingWebhookConfiguration"]
-    return cast("JsonObject", deepcopy(found))
+    return deepcopy(found)
 
 
 LABELLED: JsonObject = {"metadata": {"labels": {LABEL: "enabled", "team": "a"}}}
@@ -287,7 +287,7 @@ class Office:
                 now=lambda: NOW,
                 configuration="nodeattest-bootstrap-config",
                 is_rendered=has_agent,
-                **{"label_resync": 0.05, "recount": 0.05, **options},
+                **dict[str, Any]({"label_resync": 0.05, "recount": 0.05, **options}),
             )
             self.changes.subscribe_clusters(keeper.cluster_changed)
             self.changes.subscribe_policies(keeper.changed)
