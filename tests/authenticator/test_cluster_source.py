@@ -65,7 +65,6 @@ def typed(tmp_path: Path, api: FakeApi) -> Joiner:
         ),
         (["--discovery-file", "/"], "Is a directory"),
         (["--discovery-file-allow-credentials"], "--discovery-file-allow-credentials needs --discovery-file"),
-        ([*SERVER, *HASH, "--token", TOKEN, "--no-wait", "--kubelet-config", "f"], "--no-wait gets no certificate"),
         ([*SERVER, *HASH, "--token", TOKEN, "--unheard-of", "x"], "unrecognized arguments: --unheard-of"),
         ([*SERVER, "--token", TOKEN, UNSAFE[:-5]], f"unrecognized arguments: {UNSAFE[:-5]}"),
         ([*SERVER, *HASH, "--token", TOKEN, "--node-name", "Node_0"], "--node-name"),

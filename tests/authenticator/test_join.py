@@ -18,7 +18,6 @@ from agent_machine import COMMAND, NODE, Machine
 from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.commands.cli import main
-from nodeattest_authenticator.formats.kubeconfig import is_ours
 
 
 class Joiner:
@@ -144,12 +143,6 @@ def test_a_join_with_renew_attests_anew_with_the_nodes_own_certificate(joiner: J
     assert [one["spec"]["username"].split(":")[1] for one in joiner.api.objects.values()] == ["bootstrap"] * 2 + [
         "node"
     ] * 2
-
-
-def test_join_without_waiting_writes_the_files_and_asks_for_nothing(joiner: Joiner) -> None:
-    assert joiner.join("--no-wait").returncode == 0
-    assert is_ours(joiner.kubeconfig.read_bytes())
-    assert not joiner.api.requests
 
 
 def test_join_gets_the_serving_certificate_too_when_asked(joiner: Joiner) -> None:

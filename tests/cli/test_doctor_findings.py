@@ -76,11 +76,6 @@ def another_schema(one: JsonObject) -> JsonObject:
     return one
 
 
-def stores_older(one: JsonObject) -> JsonObject:
-    mapping(one, "status")["storedVersions"] = ["v1alpha0", "v1alpha1"]
-    return one
-
-
 def without(verb: str, resource: str, whose: str) -> Spoil:
     def spoil(facts: HealthFacts) -> None:
         holder = facts.management if whose == "management" else facts.workloads[BLUE]
@@ -185,11 +180,6 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         definition("machineattestations", another_schema),
         WARNING,
         "definitions-of-release",
-    ),
-    "a version that is not served any more": (
-        definition("machineattestations", stores_older),
-        ERROR,
-        "definitions-stored",
     ),
     "the leader is silent": (management(leases=[lease(written=timedelta(seconds=-40))]), ERROR, "controller-leader"),
     "a right is missing": (without("patch", "machines", "management"), ERROR, "management-rights"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
 
 import pytest
 from aws_world import POLICY, Node, filed_aws, trust_bundle
@@ -25,7 +24,7 @@ def filed(node: Node) -> JsonObject:
 
 
 def policy() -> JsonObject:
-    spec: JsonObject = {"authorizedAttestors": ["aws"], "aws": cast("JsonObject", POLICY)}
+    spec: JsonObject = {"authorizedAttestors": ["aws"], "aws": POLICY}
     return {
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
         "kind": "NodeAttestationPolicy",

@@ -128,7 +128,7 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         assert document["survivesSeconds"] > 86400 * 2
         assert [one["machine"] for one in json.loads(shown("--not-attested", "-o", "json"))["machines"]] == ["m-new"]
         assert [one["machine"] for one in json.loads(shown("-l", "pool=b", "-o", "json"))["machines"]] == ["m-b"]
-        assert shown("a", "metal://b", "--no-headers").count("\n") == 2  # by node, by provider ID
+        assert shown("a", "metal://b").count("\n") == 5  # by node, by provider ID; with headings and outlook
         assert shown("b", "-o", "wide").splitlines()[1].split()[10:12] == ["metal://b", "blue-b"]
         assert shown("-n", "nowhere") == "no machine in namespace nowhere; -A looks in every one\n"
         assert shown("nobody", code=1) == ""

@@ -229,7 +229,7 @@ class _Step:
     def _kubeconfig(self, path: str) -> bool:
         old = kubelet_files.read(path)
         if old is None:
-            return False  # join --no-wait, or a join that has not finished
+            return False  # a join that has not finished
         new = kubeconfig.with_cluster(old, self.new.settings.cluster)
         if new is None:
             self.new.log(f"{path} was not written by kubelet-authenticator and stays as it is")

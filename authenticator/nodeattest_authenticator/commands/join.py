@@ -54,7 +54,6 @@ class JoinOptions:
     command: str
     """Absolute path of kubelet-authenticator, for the kubeconfig."""
     kubelet: KubeletFiles = field(default_factory=KubeletFiles)
-    wait: bool = True
     replace_kubeconfig: bool = False
     renew: bool = False
     """Whether to attest anew even with a certificate that is still valid."""
@@ -78,10 +77,8 @@ class _File:
     mode: int
 
 
-def join(
-    options: JoinOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]
-) -> CacheEntry | None:
-    """Join; returns the credential, None when it was not waited for. Raises ``AgentError``."""
+def join(options: JoinOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]) -> CacheEntry:
+    """Join; returns the credential. Raises ``AgentError``."""
     with attestor_of(options.settings.provider, options.settings.provider_settings):
         _check_files(options)
     located = _locate(options, clock=clock, log=log)
@@ -90,12 +87,9 @@ def join(
         deadline = Deadline.after(clock, located.settings.timeout_seconds)
         with exclusive(storage, deadline):
             _write_inputs(options, located, storage)
-    found: CacheEntry | None = None
-    files: list[_File] = []
-    if options.wait:
-        found = _first_credential(options, clock=clock, random=random, log=log)
-        deadline = Deadline.after(clock, options.settings.timeout_seconds)
-        files = _kubelet_files(options, located.settings, found, deadline, log)
+    found = _first_credential(options, clock=clock, random=random, log=log)
+    deadline = Deadline.after(clock, options.settings.timeout_seconds)
+    files = _kubelet_files(options, located.settings, found, deadline, log)
     rendered = kubeconfig.render(
         located.settings.cluster,
         command=options.command,

@@ -77,7 +77,6 @@ def describe(join: argparse.ArgumentParser) -> None:
         action="store_true",
         help="attest anew even if the node's certificate is still valid; by it, so no token is needed",
     )
-    join.add_argument("--no-wait", action="store_true", help="write the files only; kubelet asks for the certificate")
     _describe_serving(join)
     _describe_files(join)
 
@@ -148,8 +147,6 @@ def run(options: argparse.Namespace, program: str) -> bool:
     """Join; returns whether a serving certificate is wanted now. Raises ``AgentError``."""
     from nodeattest_authenticator.commands.join import JoinOptions, KubeletFiles, join
 
-    if options.no_wait and (options.kubelet_config or options.kubelet_ca_file):
-        raise wrong("--no-wait gets no certificate, by which --kubelet-config and --kubelet-ca-file are written")
     retry_for = _retry_seconds(options)
     joining = _by_kubeadm(options) if options.kubeadm_config is not None else None
     if options.kubeadm_config is not None and joining is None:
@@ -169,7 +166,6 @@ def run(options: argparse.Namespace, program: str) -> bool:
             config=None if options.kubelet_config is None else absolute(options.kubelet_config),
             replace=options.replace_kubelet_files,
         ),
-        wait=not options.no_wait,
         replace_kubeconfig=options.replace_kubeconfig,
         renew=options.renew,
     )
@@ -177,17 +173,17 @@ def run(options: argparse.Namespace, program: str) -> bool:
         console.log(warning)
     clock = command_clock()
 
-    def attempt() -> CacheEntry | None:
+    def attempt() -> CacheEntry:
         discovery = 0 if isinstance(found.way, StaticCluster) else found.way.limit
         with watchdog.running(discovery + 3 * made.settings.timeout_seconds):  # inputs, certificate, kubelet's files
             return join(made, clock=clock, random=random_unit, log=console.log)
 
     credential = retry_until(attempt, Deadline.after(clock, retry_for), random=random_unit)
-    until = f"; its certificate lasts until {console.moment(credential.credential.not_after)}" if credential else ""
-    console.show(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}{until}")
+    until = f"its certificate lasts until {console.moment(credential.credential.not_after)}"
+    console.show(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}; {until}")
     if not made.settings.renewable:
         console.log("the insecure provider renews nothing: join again before the certificate ends")
-    return made.wait and made.settings.serving is not None
+    return made.settings.serving is not None
 
 
 def _by_kubeadm(options: argparse.Namespace) -> Joining | None:

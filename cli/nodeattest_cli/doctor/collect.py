@@ -26,7 +26,8 @@ from nodeattest_cli.doctor.facts import (
     TrialRefusal,
     Unread,
     WorkloadFacts,
-    longest_wait,
+    is_renewed,
+    leader_leases,
     management_folders,
     readable,
     shipped_rights,
@@ -54,8 +55,8 @@ _AT_ONCE: Final = 8
 """Reviews that one API server is asked at a time; and workload clusters."""
 _MOST: Final = 100_000
 """Objects of one list."""
-_PAUSE: Final = 1.0
-"""Seconds between two reads of the Leases, where nobody was seen to renew one."""
+_PAUSE: Final = 5.0
+"""Seconds until the Leases are read again, where nobody was seen to renew one; they are renewed every two."""
 _BOOTSTRAP: Final = "bootstrap.cluster.x-k8s.io"
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1")
 _ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
@@ -196,15 +197,13 @@ async def _read_leases(client: ApiClient, facts: HealthFacts) -> None:
 
 
 async def _await_renewals(client: ApiClient, facts: HealthFacts) -> None:
-    """Read the Leases once more, and as long as one may yet be renewed that was not seen to be."""
-    waited = 0.0
-    while True:
+    """Read the Leases once more, and again after a pause where one was not seen to be renewed."""
+    for pause in (0.0, _PAUSE):
+        await asyncio.sleep(pause)
         await _read_leases(client, facts)
         facts.now = client.server_time() or datetime.now(UTC)
-        if waited >= longest_wait(facts):
+        if all(is_renewed(facts, lease) for lease in leader_leases(facts)):
             return
-        await asyncio.sleep(_PAUSE)
-        waited += _PAUSE
 
 
 async def _read_webhook(client: ApiClient, facts: HealthFacts) -> None:

@@ -38,8 +38,6 @@ SECRET_LIMIT_RESOURCES: Final[Mapping[str, str]] = {
 TOLERATED: Final = 60.0
 """Seconds by which clocks may differ: a Date has whole ones, an answer takes its time, and a Lease is renewed every few
 seconds."""
-_LONGEST: Final = 30.0
-"""Seconds to wait for a renewal at most; Leases are renewed every two by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,16 +306,6 @@ def writer_ahead(facts: HealthFacts, lease: JsonObject) -> float | None:
     if off is None or not is_renewed(facts, lease):
         return None
     return off if _changed(facts, lease) else max(off, 0.0)  # an older renewal may have been some time ago
-
-
-def longest_wait(facts: HealthFacts) -> float:
-    """Return for how many seconds a renewal may yet be seen; 0 where nothing is left open."""
-    waiting = [
-        float(number(lease, "spec", "leaseDurationSeconds") or 0)
-        for lease in leader_leases(facts)
-        if text(lease, "spec", "holderIdentity") and not is_renewed(facts, lease)
-    ]
-    return min(max(waiting, default=0.0), _LONGEST)
 
 
 def _changed(facts: HealthFacts, lease: JsonObject) -> bool:

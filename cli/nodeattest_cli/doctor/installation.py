@@ -28,7 +28,7 @@ from nodeattest_controller import manifests
 from nodeattest_controller.model.certificate_authority import BACKDATE
 from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_controller.model.webhook_configuration import LABEL, is_decided, label_command
-from nodeattest_parsing.objects import condition, flag, items, mapping, strings, text
+from nodeattest_parsing.objects import condition, flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import __version__
 
@@ -190,7 +190,6 @@ def check_definitions(facts: HealthFacts) -> Iterator[HealthFinding]:
     there = {name: value for name, value in known.items() if isinstance(value, dict)}
     wrong = [f"{text(one, 'metadata', 'name')} is not there" for one in _missing(facts)]
     other: list[str] = []
-    stored: list[str] = []
     for name, definition in there.items():
         served, wanted = _served(definition), _served(shipped[name])
         established = condition(items(definition, "status", "conditions"), "Established")
@@ -199,8 +198,6 @@ def check_definitions(facts: HealthFacts) -> Iterator[HealthFinding]:
         elif established is None or established.get("status") != "True":
             wrong.append(f"{name} is not established")
         other += [] if _schemas(shipped[name]).items() <= _schemas(definition).items() else [name]
-        left = sorted(set(strings(definition, "status", "storedVersions")) - served)
-        stored += [f"{name} stores {listed(left)}"] if left else []
     names = listed(sorted(there))
     yield make_finding("definitions-served", expected, names, errors=wrong, remedy=_APPLY)
     yield make_finding(
@@ -209,13 +206,6 @@ def check_definitions(facts: HealthFacts) -> Iterator[HealthFinding]:
         f"the same in {len(there)} definitions",
         warnings=[f"another schema: {listed(sorted(other))}"] if other else [],
         remedy=f"{_APPLY}, unless the controller is of another release",
-    )
-    yield make_finding(
-        "definitions-stored",
-        "objects are stored in versions that are served",
-        "they are",
-        errors=stored,
-        remedy="write each object once again, then take the version out of status.storedVersions",
     )
 
 

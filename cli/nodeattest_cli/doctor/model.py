@@ -19,7 +19,7 @@ _MAX_LISTED: Final = 8
 GROUPS: Final = {
     "move": ("move-source", "move-namespace"),
     "versions": ("management-version", "workload-version", "cluster-api-version", "controller-version"),
-    "definitions": ("definitions-served", "definitions-of-release", "definitions-stored"),
+    "definitions": ("definitions-served", "definitions-of-release"),
     "controller": ("controller-leader", "cluster-reachable"),
     "rights": ("management-rights", "challenge-secrets-policy", "workload-rights"),
     "webhook": ("webhook-configuration", "webhook-ca", "webhook-endpoints", "webhook-answers"),

@@ -33,7 +33,6 @@ _UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 @click.option("-A", "--all-namespaces", is_flag=True, help="Every namespace.")
 @click.option("--not-attested", is_flag=True, help="Only machines without a valid certificate, or refused.")
 @selector_option
-@click.option("--no-headers", is_flag=True, help="Print no headings and no last line.")
 @output_option("table", "wide", "json")
 @connected
 @namespace_option
@@ -47,7 +46,6 @@ def list_machines(
     cluster: str | None,
     not_attested: bool,
     selector: str | None,
-    no_headers: bool,
     output: str,
 ) -> None:
     """Show which machines are attested, by what, until when, and which are not.
@@ -81,9 +79,7 @@ def list_machines(
         return
     columns = len(_HEADINGS) if output == "wide" else _NARROW
     rows = [_cells(row, now)[:columns] for row in found]
-    if no_headers:
-        print_lines(*format_table(rows))
-    elif not found:
+    if not found:
         print_lines("no machine" + (f" in namespace {where}; -A looks in every one" if where else ""))
     else:
         print_lines(*format_table([_HEADINGS[:columns], *rows]), "", _outlook(found, now))
