@@ -184,7 +184,7 @@ def sign_certificate(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(isinstance(public_key, rsa.RSAPublicKey)), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        .add_extension(_authority_key_identifier(ca), critical=False)
+        .add_extension(_authority_key_identifier(authority), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )
     if names:
@@ -244,20 +244,13 @@ def _check_validity(ca: x509.Certificate, now: datetime) -> None:
         )
 
 
-def _authority_key_identifier(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+def _authority_key_identifier(authority: CertificateAuthority) -> x509.AuthorityKeyIdentifier:
     """Copy the CA's own identifier where it has one (RFC 5280 section 4.2.1.1)."""
     try:
-        identifier = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        identifier = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:
-        return x509.AuthorityKeyIdentifier.from_issuer_public_key(_issuer_key(ca))
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
-
-
-def _issuer_key(ca: x509.Certificate) -> ec.EllipticCurvePublicKey | rsa.RSAPublicKey:
-    key = ca.public_key()
-    if not isinstance(key, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey)):
-        raise TypeError("load_authority lets only RSA and ECDSA CAs through")
-    return key
 
 
 def _decoded(secret: JsonObject, name: str) -> bytes:

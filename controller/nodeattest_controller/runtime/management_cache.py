@@ -9,7 +9,7 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst (``memory.max``) and cgrou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -304,6 +304,25 @@ class ManagementCache:
             return None
 
     # Start and change
+
+    async def ask_attestation(
+        self, namespace: str, name: str, ask: Callable[[str], Awaitable[JsonObject]]
+    ) -> JsonObject:
+        """Send a read or write of a MachineAttestation by its path, and take in the answer unless a newer one came.
+
+        Raises ApiError; NotFound is an answer, too.
+        """
+        key = f"{namespace}/{name}"
+        before = self.attestation_order.known(key)
+        try:
+            answer = await ask(
+                paths.object_path(OWN_GROUP, OWN_VERSION, "machineattestations", name, namespace=namespace)
+            )
+        except NotFound:
+            self.attestation_order.answered(key, before, None)
+            raise
+        self.attestation_order.answered(key, before, answer)
+        return answer
 
     def _own(self, resource: str) -> str:
         return paths.collection_path(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)

@@ -28,9 +28,7 @@ from nodeattest_controller.runtime.cluster_controller import CSRIssued, CSRObser
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import member_ref
-from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube import client as paths
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_kube.periodic import notify
@@ -199,23 +197,19 @@ class Issuer:
     async def _write_attestation(self, attestation: attestations.Attestation, approval: Approval) -> None:
         signer_name = signer_for(attestation.provider, Purpose.CLIENT)
         body = attestations.render_attestation(attestation, approval.member, signer_name)
-        collection = paths.collection_path(
-            OWN_GROUP, OWN_VERSION, "machineattestations", namespace=attestation.namespace
-        )
-        client, order = self._management.client, self._management.attestation_order
-        key = f"{attestation.namespace}/{attestation.name}"
-        before = order.known(key)
-        exists = bool(attestation.resource_version)
-        try:
+        exists, client = bool(attestation.resource_version), self._management.client
+
+        async def write(path: str) -> JsonObject:
             if exists:
-                written = await client.merge_patch(f"{collection}/{attestation.name}", body)
-            else:
-                written = await client.create(collection, body)
+                return await client.merge_patch(path, body)
+            return await client.create(path.rpartition("/")[0], body)
+
+        try:
+            await self._management.ask_attestation(attestation.namespace, attestation.name, write)
         except (Conflict, AlreadyExists, NotFound) as error:
             if isinstance(error, NotFound) and not exists:  # not the record is absent, but what it is created in
                 raise
             raise AttestationConflict(error.status, error.reason, error.message) from error
-        order.answered(key, before, written)
 
     def _report(self, workload: WorkloadClient, approval: Approval, entry: attestations.IssuedCertificate) -> None:
         request, provider = approval.request, approval.attested.provider

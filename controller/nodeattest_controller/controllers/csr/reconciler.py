@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -27,9 +28,8 @@ from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import claimed_ref
-from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION, node_key
+from nodeattest_controller.runtime.sources import node_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_kube import client as paths
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.jsontypes import parse_json
@@ -356,14 +356,8 @@ class Reconciler:
         """Read the machine's attestation live."""
         namespace, _, cluster_name = cluster.partition("/")
         name = attestations.attestation_name(cluster_name, request.csr.provider_id)
-        path = paths.object_path(OWN_GROUP, OWN_VERSION, "machineattestations", name, namespace=namespace)
-        order, key = self._management.attestation_order, f"{namespace}/{name}"
-        before = order.known(key)
-        try:
-            found = await self._management.client.get(path)
-        except NotFound:
-            found = None
-        order.answered(key, before, found)
+        with suppress(NotFound):
+            await self._management.ask_attestation(namespace, name, self._management.client.get)
 
 
 def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime, *, evaluated: bool) -> CSRDenied:

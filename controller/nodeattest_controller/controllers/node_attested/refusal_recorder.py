@@ -37,9 +37,7 @@ from nodeattest_controller.runtime.cluster_controller import CSRDenied
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import member_ref
-from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_kube import client as paths
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_parsing.objects import rfc3339
@@ -67,23 +65,15 @@ class AttestationPatcher:
         return await self._write(attestation, {"status": {"refusals": [*render_refusals(refusals)]}}, "/status")
 
     async def _write(self, attestation: Attestation, change: JsonObject, subresource: str = "") -> Attestation:
-        path = paths.object_path(
-            OWN_GROUP, OWN_VERSION, "machineattestations", attestation.name, namespace=attestation.namespace
-        )
         patch: JsonObject = {"metadata": {"resourceVersion": attestation.resource_version}, **change}
-        client, order = self._management.client, self._management.attestation_order
-        key = f"{attestation.namespace}/{attestation.name}"
-        before = order.known(key)
+        client, where = self._management.client, (attestation.namespace, attestation.name)
         try:
-            written = await client.merge_patch(path + subresource, patch)
+            written = await self._management.ask_attestation(
+                *where, lambda path: client.merge_patch(path + subresource, patch)
+            )
         except Conflict:
-            before = order.known(key)
-            order.answered(key, before, await client.get(path))
+            await self._management.ask_attestation(*where, client.get)
             raise
-        except NotFound:
-            order.answered(key, before, None)
-            raise
-        order.answered(key, before, written)
         return parse_attestation(written)
 
 
