@@ -21,6 +21,7 @@ from nodeattest_controller.controllers.bootstrap_config.config_reviewer import P
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT, AdmissionHandler
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
@@ -53,7 +54,7 @@ CLUSTER: JsonObject = {
 
 
 @dataclass(frozen=True)
-class Versioned:
+class Versioned(PolicyRenderer):
     """Puts one file into a configuration, and refuses one that has ``/conflict``."""
 
     version: int = 1

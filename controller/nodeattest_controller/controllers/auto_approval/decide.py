@@ -8,7 +8,6 @@ A certificate that was issued without attestation takes precedence over every ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -123,13 +122,6 @@ BLOCK_NOT_VERIFIED: Final = Finding(
 )
 
 
-def explained_pairs(grants: Iterable[RoleGrant]) -> AllowedPairs:
-    """Return who has which permission according to RBAC."""
-    return frozenset(
-        (subject, permission) for grant in grants for subject in grant.to for permission in grant.permissions
-    )
-
-
 def decide(facts: AuditFacts) -> Decision:
     """Decide; after a deletion the caller audits again before it reports anything as closed."""
     wanted = _removable(facts)
@@ -221,7 +213,11 @@ def _removable(facts: AuditFacts) -> tuple[RoleGrant, ...]:
 
 
 def _unexplained(facts: AuditFacts) -> list[tuple[SubjectKind, Permission]]:
-    return sorted(facts.allowed - explained_pairs(facts.grants))
+    """Return who has which permission though no binding grants it."""
+    explained = {
+        (subject, permission) for grant in facts.grants for subject in grant.to for permission in grant.permissions
+    }
+    return sorted(facts.allowed - explained)
 
 
 def _audit(facts: AuditFacts, wanted: tuple[RoleGrant, ...]) -> Finding:

@@ -18,7 +18,6 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     AdmissionOutcome,
     Allow,
     Refuse,
-    Renderer,
     Unable,
     Verdict,
     decide,
@@ -29,6 +28,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
 )
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
 from nodeattest_kube.errors import ApiError
 from nodeattest_parsing.objects import text
@@ -70,7 +70,9 @@ class ConfigReviewer(Reviewer):
 
     log_message: ClassVar[str] = "bootstrap configuration"
 
-    def __init__(self, reader: FactReader, renderer: Renderer, reporter: RefusalReporter, *, max_wait: float) -> None:
+    def __init__(
+        self, reader: FactReader, renderer: PolicyRenderer, reporter: RefusalReporter, *, max_wait: float
+    ) -> None:
         self.reader = reader
         self.renderer = renderer
         self.reporter = reporter

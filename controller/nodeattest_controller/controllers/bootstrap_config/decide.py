@@ -1,11 +1,10 @@
 """What becomes of a bootstrap configuration on its way into the API server. Pure.
 
-Promises: machines that exist are never touched, which means: a control plane's spec changes only when it has no machine
-yet, or when the update asks for new machines anyway; the configuration of a control plane's machine never changes,
-because its control plane would replace a machine whose configuration differs from its own spec, forever. What was
-rendered stays so: an update that takes our parts out (a tool that applies what it has in git) gets them put back as
-they were. Nothing that others update is refused for what they did not change.
-Leaves to others: the rendering (``Renderer``), and reading the cluster (``facts``).
+Machines that exist are never touched. A control plane's spec changes only when it has no machine yet, or when the
+update asks for new machines anyway. The configuration of a control plane's machine never changes, because its control
+plane would replace a machine whose configuration differs from its own spec, forever. What was rendered stays so: an
+update that takes our parts out (a tool that applies what it has in git) gets them put back as they were. No update is
+refused for what it does not change.
 Source: cluster-api controlplane/kubeadm/internal/filters.go; docs/decisions.md.
 """
 
@@ -13,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
 from nodeattest_controller.model.identity_rules import POOL_REMEDY
 from nodeattest_controller.model.policy import Policy
@@ -86,23 +86,7 @@ class Unable:
 Verdict = Allow | Change | Refuse
 
 
-class Renderer(Protocol):
-    """What puts the agent into a bootstrap configuration."""
-
-    def render(self, subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
-        """Return the bootstrap configuration with our parts in it; again for what has them. Raises ``Denied``."""
-        ...
-
-    def is_rendered(self, spec: JsonObject) -> bool:
-        """Return whether a bootstrap configuration has our parts, of this version or of another."""
-        ...
-
-    def proves_names(self, subject: Subject, policy: Policy, cluster: JsonObject) -> bool:
-        """Tell whether machines made of it could prove a node name; raises ``Denied``."""
-        ...
-
-
-def needs_no_facts(subject: Subject, before: Subject | None, renderer: Renderer) -> Allow | None:
+def needs_no_facts(subject: Subject, before: Subject | None, renderer: PolicyRenderer) -> Allow | None:
     """Let pass what need not be asked about, so that most updates cost the API server nothing and hang on nothing.
 
     1. It is going away. 2. It was not rendered and it is too late for that: machines are made of it. 3. It is rendered,
@@ -123,7 +107,7 @@ def needs_no_facts(subject: Subject, before: Subject | None, renderer: Renderer)
     return Allow(AdmissionOutcome.UNCHANGED) if own and not subject.asks_for_machines(before) else None
 
 
-def needs_machines(subject: Subject, before: Subject | None, renderer: Renderer) -> bool:
+def needs_machines(subject: Subject, before: Subject | None, renderer: PolicyRenderer) -> bool:
     """Return whether it matters if the control plane has machines: where nothing else allows to change its spec."""
     if subject.kind is not Kind.CONTROL_PLANE or before is None or renderer.is_rendered(before.spec):
         return False
@@ -131,7 +115,7 @@ def needs_machines(subject: Subject, before: Subject | None, renderer: Renderer)
 
 
 def needs_names(
-    subject: Subject, before: Subject | None, *, policy: Policy, cluster: JsonObject, renderer: Renderer
+    subject: Subject, before: Subject | None, *, policy: Policy, cluster: JsonObject, renderer: PolicyRenderer
 ) -> bool:
     """Tell whether instances of a MachinePool have no node name unless its infrastructure provider makes Machines."""
     if not subject.joins_pool(before):
@@ -162,7 +146,7 @@ def decide(
     policy: Policy,
     cluster: JsonObject,
     has_machines: bool,
-    renderer: Renderer,
+    renderer: PolicyRenderer,
 ) -> Verdict:
     """Decide on an object of a cluster that a policy selects.
 
@@ -183,7 +167,7 @@ def decide(
     return _change(subject, rendered)
 
 
-def _untouched(subject: Subject, policy: Policy, renderer: Renderer) -> Verdict:
+def _untouched(subject: Subject, policy: Policy, renderer: PolicyRenderer) -> Verdict:
     """Say what it means that it is not rendered."""
     if renderer.is_rendered(subject.spec):  # by another version of us
         return Allow(AdmissionOutcome.UNCHANGED)
@@ -209,7 +193,7 @@ def _kept(
     *,
     policy: Policy,
     cluster: JsonObject,
-    renderer: Renderer,
+    renderer: PolicyRenderer,
 ) -> Verdict:
     """Keep rendered what was, by whatever version of us.
 

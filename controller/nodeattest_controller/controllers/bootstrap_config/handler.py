@@ -31,13 +31,13 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     Allow,
     Change,
     Refuse,
-    Renderer,
     Unable,
     Verdict,
 )
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.policy_reviewer import PolicyReviewer
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
+from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
@@ -82,7 +82,7 @@ class AdmissionHandler:
     def __init__(
         self,
         reader: FactReader,
-        renderer: Renderer,
+        renderer: PolicyRenderer,
         metrics: Metrics,
         *,
         clock: Callable[[], float],
