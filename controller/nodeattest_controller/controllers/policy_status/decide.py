@@ -5,7 +5,7 @@ The same objects give the same status in every replica, and an equal status is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -167,12 +167,12 @@ async def evaluate(
     machines_under: Callable[[JsonObject, str], int],
     *,
     rendering: Rendering = CALLED,
-    unrendered: Mapping[str, str] | None = None,
+    unrendered: Collection[str] | None = None,
 ) -> Mapping[str, PolicyFinding]:
     """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
 
     ``machines_under`` counts the machines of a Cluster that joined under a policy. ``unrendered``: Clusters whose
-    control plane is not rendered, with why it could not be read; None: not known.
+    control plane is not rendered, or cannot be read; None: not known.
     """
     flaws: dict[str, Denied | None] = {}
     async for policy in in_batches(policies, 1):
@@ -200,8 +200,15 @@ async def evaluate(
         name = text(policy, "metadata", "name")
         needed = rendering if needs_webhook(policy) else CALLED
         lacking = tuple(left[name]) if unrendered is not None and needs_webhook(policy) else None
-        made = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
-        found[name] = _with_unrendered(made, lacking, unrendered or {})
+        finding = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
+        if finding.why is PolicyReason.VALID and lacking:
+            message = (
+                f"{finding.message}; the KubeadmControlPlane of {_some(lacking)} is not rendered, or cannot be read "
+                f"({len(lacking)} in all): its new machines join without attestation, or not at all; clusterctl alpha "
+                "rollout restart kubeadmcontrolplane/NAME"
+            )
+            finding = replace(finding, message=message)
+        found[name] = replace(finding, unrendered=lacking)
     return found
 
 
@@ -243,29 +250,6 @@ def _repeated(refused: JsonObject, now: datetime) -> bool:
     """Tell whether a refusal may go on: its owner would have tried again by now."""
     last = moment(text(refused, "time"))
     return last is not None and now - last < REFUSAL_ENDS
-
-
-def _with_unrendered(
-    finding: PolicyFinding, clusters: tuple[str, ...] | None, errors: Mapping[str, str]
-) -> PolicyFinding:
-    """Add whose control planes are not rendered, or cannot be read, with what to do where nothing worse is said."""
-    message = finding.message
-    if finding.why is PolicyReason.VALID:
-        unread = [name for name in clusters or () if errors.get(name)]
-        seen = [name for name in clusters or () if name not in unread]
-        if seen:
-            message += (
-                f"; the KubeadmControlPlane of {_some(seen)} is not rendered ({len(seen)} in all): its new "
-                "machines join without attestation, or not at all; clusterctl alpha rollout restart "
-                "kubeadmcontrolplane/NAME"
-            )
-        if unread:
-            reasons = ", ".join(sorted({errors[name] for name in unread}))
-            message += (
-                f"; the KubeadmControlPlane of {_some(unread)} cannot be read ({reasons}; {len(unread)} in all): it "
-                "counts as not rendered; see that it is as small as others"
-            )
-    return replace(finding, message=message, unrendered=clusters)
 
 
 def _finding(

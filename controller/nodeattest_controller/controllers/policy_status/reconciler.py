@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -123,7 +123,7 @@ class PolicyStatusReconciler:
         """By namespace: what was read last of label and configuration."""
         self._clock = clock
         self._is_rendered = is_rendered
-        self._unrendered: dict[str, tuple[Mapping[str, str], float]] = {}
+        self._unrendered: dict[str, tuple[frozenset[str], float]] = {}
         """By namespace: Clusters whose control plane is not rendered, and when they were read."""
         self._queue: WorkQueue[str] = WorkQueue(metrics=metrics.queues.named("policy-status"))
         self._flaws: dict[str, tuple[str, Denied | None]] = {}
@@ -234,11 +234,8 @@ class PolicyStatusReconciler:
 
     async def _unrendered_in(
         self, namespace: str, policies: Sequence[JsonObject], clusters: Sequence[JsonObject]
-    ) -> Mapping[str, str] | None:
-        """Name the Clusters whose control plane is not rendered; None: not known, or of no matter.
-
-        Each with why its control plane could not be read; empty where it was.
-        """
+    ) -> frozenset[str] | None:
+        """Name the Clusters whose control plane is not rendered, or cannot be read; None: not known."""
         if not self._has_webhook or not any(map(needs_webhook, policies)):
             self._unrendered.pop(namespace, None)
             return None
@@ -255,11 +252,11 @@ class PolicyStatusReconciler:
         self._unrendered[namespace] = found, self._clock()
         return found
 
-    async def _read_control_planes(self, namespace: str, clusters: Sequence[JsonObject]) -> Mapping[str, str]:
+    async def _read_control_planes(self, namespace: str, clusters: Sequence[JsonObject]) -> frozenset[str]:
         """Read each by name; one that is too large counts as not rendered and hides no other. Raises ApiError."""
         named = {text(one, "metadata", "name"): control_plane_ref(one) for one in clusters}
         ours = [(name, one) for name, one in sorted(named.items()) if one and (one.group, one.kind) == (_GROUP, _KIND)]
-        served, left = "", dict[str, str]()
+        served, left = "", set[str]()
         for name, reference in ours[:MAX_READ]:
             if not reference.version and not served:
                 served = text(await self._management.client.get(paths.api_group(_GROUP)), "preferredVersion", "version")
@@ -269,12 +266,12 @@ class PolicyStatusReconciler:
             path = paths.object_path(_GROUP, version, _RESOURCE, reference.name, namespace=namespace)
             try:
                 if not self._is_rendered(await self._management.client.get(path)):
-                    left[name] = ""
+                    left.add(name)
             except NotFound:  # it will be rendered when it is created
                 continue
-            except Malformed as error:
-                left[name] = error.reason
-        return left
+            except Malformed:
+                left.add(name)
+        return frozenset(left)
 
     # The status
 
