@@ -7,7 +7,7 @@ Cluster-info: where a cluster is and which CAs to trust, a kubeconfig in the Con
 
 Promises: ``parse`` takes a kubeconfig with exactly one cluster, https, at least one CA certificate, and no credential
 or other power in it; anything else is ``Denied``, which names what was expected and what came. ``build`` writes the
-bytes that kubeadm writes. Leaves to others: who signed it (``jws``), which of its CAs are trusted (``pins``).
+bytes that kubeadm writes.
 Source: companion proposals 000 and 001; client-go tools/clientcmd/api/v1; kubeadm phases/bootstraptoken/clusterinfo.
 """
 

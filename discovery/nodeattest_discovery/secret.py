@@ -2,8 +2,7 @@
 
 Promises: three decisions that kube-controller-manager and kube-apiserver make of the same Secret, each with its own
 rules, because they differ: who signs (``signing_token``), who has expired (``expiry``), who may authenticate
-(``authenticating_groups``). They are total: a Secret of any content gives an answer. Leaves to others: reading and
-writing Secrets in a cluster.
+(``authenticating_groups``). They are total: a Secret of any content gives an answer.
 Source: k8s.io/cluster-bootstrap token/util/helpers.go and secrets; kubernetes pkg/controller/bootstrap;
 plugin/pkg/auth/authenticator/token/bootstrap.
 """

@@ -2,7 +2,6 @@
 
 Promises: text gives a token or ``Denied``; a token never shows its secret, not even in its ``repr``. The id is public
 (it names the Secret and the user), the secret is 82.7 bits of entropy.
-Leaves to others: Secrets in a cluster (``secret``).
 Source: k8s.io/cluster-bootstrap token/api/types.go and token/util.
 """
 

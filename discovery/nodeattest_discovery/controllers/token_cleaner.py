@@ -3,7 +3,6 @@
 Promises: only the version that was checked is deleted, of a Secret whose type and name are a token's; a Secret that
 changed or was recreated meanwhile is checked again. An unreadable expiration counts as past. A token that is valid by
 the API server's clock is not deleted, because ours may be wrong. A failed delete is retried.
-Leaves to others: whether a token has expired (``secret.expiry``), leadership.
 Source: kubernetes pkg/controller/bootstrap/tokencleaner.go; it gives up on a failed delete, and deletes Secrets of the
 type under any name.
 """

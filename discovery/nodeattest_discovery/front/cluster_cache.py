@@ -2,7 +2,6 @@
 
 Promises: every lookup is answered from memory. While the API server is away the last state counts for a bounded time;
 expirations are checked by our own clock meanwhile.
-Leaves to others: what a Secret permits (``secret``, ``authenticate``).
 """
 
 from __future__ import annotations

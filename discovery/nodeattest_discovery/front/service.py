@@ -5,8 +5,7 @@ Metrics of a discovery front.
 Authenticates a JWT by the bootstrap token that signed it. Pure.
 
 Promises: a bad JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path
-here, with one MAC each, and end in one ``Denied``. Leaves to others: what an authenticated client gets, which is never
-more than cluster-info.
+here, with one MAC each, and end in one ``Denied``.
 Source: companion proposal 000, "JWT authentication"; RFC 6750 §2.1 (Bearer).
 
 The one resource of the discovery front: cluster-info for clients that know a token, signed with that token.
@@ -14,7 +13,6 @@ The one resource of the discovery front: cluster-info for clients that know a to
 Promises: a request causes no read of the API server. An unauthenticated client learns nothing, not even which tokens
 exist. No JWT is logged. The signed response is the final entity, without further encoding, because
 ``X-Kubernetes-JWS`` covers exactly these bytes.
-Leaves to others: connections (``listener``), authentication (``authenticate``).
 Source: companion proposal 000, "Implementation Flow" and "JWS content signing".
 """
 

@@ -9,7 +9,6 @@ The TokenReview webhook: lets a stock kube-apiserver authenticate the holder of 
 
 Promises: an authenticated holder is always ``nodeattest:discovery:<id>`` (``tokenreview``); the checks are those of the
 front. Other tokens, about which a kube-apiserver asks too, are neither logged nor stored.
-Leaves to others: who may connect (``listener`` with a client CA, or loopback); the group's permissions (RBAC).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Promises: the file is bounded in size and time and comes over https or from this machine; what it may not hold is
 refused before anything is asked; the server that it names proves itself by the file's own CA before it is believed,
 and only then may see a credential of the file, if the caller allows one at all. Commands in it are never run.
-Leaves to others: whether the file is the right one: its writer chooses the cluster.
 Source: kubeadm discovery/file/file.go and discovery/https.
 """
 

@@ -4,7 +4,6 @@ Asks several servers in turn, again and again, until one gives a valid answer or
 
 Promises: a server that was refused is not asked again, and does not keep the others from being asked; a server that is
 away or not ready is asked again every five seconds, as kubeadm asks its only one.
-Leaves to others: what is asked, and which answers are final.
 Source: kubeadm discovery/token (PollUntilContextTimeout: at once, then every five seconds, at most five minutes).
 
 The requests of discovery: one file or object of one server.

@@ -7,7 +7,7 @@ Source: client-go rest.Config (bearer token, basic, client certificate).
 The ConfigMap ``kube-public/cluster-info`` as an API server sends it.
 
 Promises: bytes give what was published or ``Denied``; JSON with repeated members is refused, since two readers would
-read it differently. Leaves to others: who signed it (``jws``), what the kubeconfig says (``clusterinfo``).
+read it differently.
 Source: Kubernetes API, core/v1 ConfigMap.
 """
 

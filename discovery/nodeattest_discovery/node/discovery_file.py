@@ -5,7 +5,6 @@ A discovery file taken apart: a kubeconfig of which one cluster, and perhaps one
 Promises: text gives one cluster or ``Denied``; nothing in it skips verification, goes through a proxy, speaks plain
 http or runs a command; credentials only if the caller allows them; other files are named only by a local file. Two
 readers cannot choose different clusters: where kubeadm and client-go would, the file is refused.
-Leaves to others: reading the files that it names, and asking the cluster (``by_file``).
 Source: client-go tools/clientcmd/api/v1 and validation.go; kubeadm app/util/kubeconfig.
 """
 

@@ -6,7 +6,6 @@ environment; no header but Host, Accept, Accept-Encoding, User-Agent, those of a
 deadline holds for a whole exchange, from connecting to the last byte, and one limit for its size, however slowly the
 server sends (name resolution has the resolver's own limits). A body that is cut off, or has two ends, is refused. Every
 foreign exception ends here, as an ``HttpsError``.
-Leaves to others: what a response means, and when to ask again.
 Source: standard-library http.client and ssl; kubeadm app/util/kubeconfig.ToClientSet (ten seconds a request).
 """
 

@@ -5,7 +5,6 @@ them stays, and, where it changes CAs or server, only if the server that it name
 was trusted before and still is. So a writer of cluster-info without a key of the cluster's CA cannot lead
 nodes to another server, not even by adding first a CA and then an address: as long as the cluster's own server shows
 no certificate of that CA, nothing moves. No credential is sent.
-Leaves to others: when to ask, and storing what is new. One round of questions, no waiting: the next refresh asks again.
 Source: docs/decisions.md; Kubernetes "Manual Rotation of CA Certificates" (old, then old and new, then new).
 """
 

@@ -3,7 +3,6 @@
 Promises: whatever is read, only the public half of it leaves this module; bytes give keys in their order, or
 ``KeysError``, which quotes none of them. A key is RSA of 2048 bits or more, or on one of NIST's curves P-256, P-384 and
 P-521: what kube-apiserver can sign with.
-Leaves to others: where keys come from, how they are written (``documents``).
 Source: Kubernetes client-go util/keyutil/key.go ParsePublicKeysPEM, pkg/serviceaccount/jwt.go keyIDFromPublicKey,
 pkg/serviceaccount/openidmetadata.go; RFC 7517 §4 and §5, RFC 7518 §6.
 """

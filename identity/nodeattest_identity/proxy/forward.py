@@ -9,7 +9,6 @@ Forwards one request to one upstream and streams the response back, until a dead
 Promises: the request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure. No
 redirect is followed, no cookie kept, no environment variable used, no connection reused after a response to an upgrade.
 At the deadline a response is aborted, so that no client takes it for complete.
-Leaves to others: authorization, the deadline, what is injected.
 Source: RFC 9112 §6 and §9.3, RFC 9110 §10.1.1; CVE-2018-1002105 (a connection reused after a refused upgrade).
 """
 

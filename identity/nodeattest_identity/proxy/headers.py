@@ -4,8 +4,6 @@ Promises: an upstream that folds ``-``, ``_``, ``.``, repetitions of them and ca
 every identity header only what we inject, one value each; no credential for Kubernetes and no hop-by-hop field passes;
 no field passes whose name says that it names a user, a group, a tenant or a sender. Fields are dropped before ours are
 added: no ``Connection`` names ours away.
-Leaves to others: cookies and keys of an add-on's own making, which pass; framing (aiohttp refuses what is ambiguous),
-what is injected.
 Source: RFC 9110 §7.6.1, RFC 7230 §6.1; RFC 3875 §4.1.18 and PEP 3333 (folding); CVE-2025-64484 and its relatives in
 Traefik and oauth2-proxy (an alias passed), kube-rbac-proxy #319 (``Connection`` named the identity header); apiserver
 pkg/server/httplog and authentication/request/websocket (a bearer token in ``Sec-WebSocket-Protocol``).
@@ -16,7 +14,6 @@ Promises: a ``RequestTarget`` means the same to us, to the upstream and to whate
 printable ASCII, no fragment, no backslash, no empty, ``.`` or ``..`` segment in any spelling, no encoded slash,
 backslash or control character. Nothing is decoded or rewritten: what was checked is what is sent. Rules match segment
 by segment, and never see the query.
-Leaves to others: who may ask for it.
 Source: RFC 9112 §3.2, RFC 3986 §3.3 and §6.2; CVE-2026-40575 and CVE-2026-41059 (oauth2-proxy), CVE-2025-54576,
 CVE-2026-48710 (Starlette): each decided on another path than the upstream served.
 """

@@ -3,7 +3,6 @@
 Promises: an upgrade is a GET of HTTP/1.1 without a body, with one protocol, one key and version 13; h2c, SPDY and
 others are refused. Bytes are tunnelled only after a 101 with the right accept key; after any other response both
 connections are closed. Nothing is stored; a slow reader stops the writer.
-Leaves to others: the deadline (the caller cancels), the content of frames.
 Source: RFC 6455 §4.1 and §4.2, RFC 9110 §7.8; CVE-2018-1002105: kube-apiserver copied bytes after a refused upgrade.
 """
 

@@ -1,10 +1,9 @@
 """A cache of an issuer's keys; they are fetched again when they are stale or when a key id is unknown.
 
-Promises: one fetch at a time, however many callers; at most one every ``min_interval`` seconds, whatever key ids tokens
+One fetch at a time, however many callers; at most one every ``min_interval`` seconds, whatever key ids tokens
 name. Keys are fresh as long as the issuer allows, within bounds. While the issuer is unreachable or its documents are
 refused, the last good keys count for ``max_stale`` seconds, and a caller with a known key waits for ``refresh_wait``
 only. A fetch replaces all keys: a key that the issuer revokes is gone with the next fetch.
-Leaves to others: how keys are fetched and parsed (``relying_party``), verification (``jwt``).
 Source: RFC 9111 §4.2 and §5.2.2.1; Kubernetes pkg/serviceaccount/jwt.go: a key is published a max-age before it signs.
 """
 
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_jwks, read_pem
+from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, deduplicate, read_jwks, read_pem
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 _REMEDY: Final = "see that the issuer's documents can be reached from here"
@@ -82,13 +81,9 @@ class JWKSCache:
         self._times = times or CacheTimes()
         self._keys: tuple[VerifyingKey, ...] = ()
         self._fresh_until = self._good_until = self._not_before = float("-inf")
-        self._last_error: Denied | Unavailable | None = None
-        self._fetching: asyncio.Task[None] | None = None
-
-    @property
-    def last_error(self) -> Denied | Unavailable | None:
+        self.last_error: Denied | Unavailable | None = None
         """Error of the last fetch; None after a successful one."""
-        return self._last_error
+        self._fetching: asyncio.Task[None] | None = None
 
     @property
     def has_keys(self) -> bool:
@@ -106,8 +101,8 @@ class JWKSCache:
             await self._refreshed(self._times.refresh_wait if known else None)
         if keys := self._valid_keys():
             return keys
-        if self._last_error is not None:
-            raise self._last_error.with_traceback(None)
+        if self.last_error is not None:
+            raise self.last_error.with_traceback(None)
         raise Unavailable(Reason.ISSUER_UNAVAILABLE, "the issuer has not answered yet", remedy=_REMEDY)
 
     async def aclose(self) -> None:
@@ -135,7 +130,7 @@ class JWKSCache:
         try:
             fetched = await self._fetch()
         except (Denied, Unavailable) as error:
-            self._last_error = error.with_traceback(None)
+            self.last_error = error.with_traceback(None)
         else:
             self._take(fetched)
         finally:
@@ -148,7 +143,7 @@ class JWKSCache:
         self._keys = fetched.keys
         self._fresh_until = now + min(max(age, times.min_age), times.max_age_limit)
         self._good_until = now + times.max_stale
-        self._last_error = None
+        self.last_error = None
 
 
 def read_key_files(paths: Iterable[Path]) -> tuple[VerifyingKey, ...]:
@@ -156,14 +151,10 @@ def read_key_files(paths: Iterable[Path]) -> tuple[VerifyingKey, ...]:
 
     A key set means the same in a file and fetched (``relying_party``): keys that verify nothing here are passed over.
     """
-    found: dict[str, VerifyingKey] = {}
-    for path in paths:
-        for key in _of_file(path):
-            if found.setdefault(key.kid, key).spki != key.spki:
-                raise KeysError(f"{path}: expected every key under a name of its own, got two of one kid")
+    found = deduplicate(key for path in paths for key in _of_file(path))
     if not found:
         raise KeysError("expected at least one file of keys, got none")
-    return tuple(found.values())
+    return found
 
 
 def _of_file(path: Path) -> tuple[VerifyingKey, ...]:

@@ -1,22 +1,15 @@
-"""Signs JWTs with a private RSA or P-256 key.
+"""JWTs (JWS compact): signed with a private RSA or P-256 key, and verified strictly under an issuer's keys.
 
-Promises: the header is exactly ``alg``, ``kid`` and ``typ``, of a token JWT, as Kubernetes demands of external
-signers; the claims of a token are ``iss, sub, aud, iat, nbf, exp, jti`` and what is given besides. What is minted here,
-``jwt`` verifies.
-Leaves to others: who may have a token, where the key is kept, how often it is replaced.
-Source: companion proposal 003, "Properties of this token"; Kubernetes externaljwt (header), RFC 7519 §4.1.
+What is minted has the header ``alg``, ``kid`` and ``typ``, as Kubernetes demands of external signers.
 
-A strict verifier of JWTs under an issuer's keys (JWS compact, RS256 and ES256 to ES512).
-
-Promises: ``parse`` makes of any bytes, and any text, an ``UnverifiedToken`` or ``Denied``. ``verify`` returns
-``Claims`` that one of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that
-are good now. Every member stands once, at every depth; times are finite numbers. No message quotes the token.
-Out of scope: signatures (joserfc), where keys come from (``jwks_cache``), who may do what.
-
+``parse`` makes of any bytes, and any text, an ``UnverifiedToken`` or ``Denied``. ``verify`` returns ``Claims`` that one
+of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that are good now. Every
+member stands once, at every depth; times are finite numbers. No message quotes the token.
 Stricter than other relying parties, on purpose: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key
 without one: a token of unnamed key is then good as long as any key is), header members that we do not know are refused
 instead of passed over, and so is a ``typ`` that is not JWT (an RFC 9068 access token, a logout token).
-Source: RFC 7515 §5.2 and §4.1, RFC 7519 §2, §4.1 and §7.2, RFC 8725 §3; Kubernetes pkg/serviceaccount/jwt.go.
+Source: companion proposal 003, "Properties of this token"; RFC 7515 §5.2 and §4.1, RFC 7519 §2, §4.1 and §7.2, RFC 8725
+§3; Kubernetes pkg/serviceaccount/jwt.go and externaljwt.
 """
 
 from __future__ import annotations
@@ -38,7 +31,6 @@ from nodeattest_parsing import strict_base64 as compact_jws
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.errors import Denied, Reason
 
-_OURS: Final = frozenset({"iss", "sub", "aud", "iat", "nbf", "exp", "jti"})
 _ALGORITHMS: Final = ("RS256", "ES256")
 _MAX_PEM: Final = 64 * 1024
 
@@ -88,7 +80,7 @@ def mint(
     ``jwt_id`` is the caller's, from a source of randomness. ``extra`` may not replace a claim of ours.
     """
     more = extra or {}
-    if not issuer or not subject or not audience or lifetime <= 0 or not _OURS.isdisjoint(more):
+    if not issuer or not subject or not audience or lifetime <= 0 or not _KNOWN.isdisjoint(more):
         raise ValueError("expected issuer, subject, audience, a lifetime, and extra claims of other names")
     start = int(now)
     claims: dict[str, JsonValue] = {
@@ -133,7 +125,7 @@ class Claims:
     """All other claims, as they stand."""
 
 
-def read_claims(payload: bytes, *, key_id: str, algorithm: str) -> Claims:
+def _read_claims(payload: bytes, *, key_id: str, algorithm: str) -> Claims:
     """Read claims; raises ``Denied``. Tokens of old Secrets have neither ``aud`` nor ``exp``, and are refused."""
     try:
         members = compact_jws.parse_claims(payload)
@@ -212,10 +204,8 @@ class Expected:
     """Compared byte for byte: a slash more is another issuer."""
     audiences: frozenset[str]
     """One of these must be the token's."""
-    leeway: float = MAX_LEEWAY
     longest_lifetime: float | None = None
     """Seconds that a token may be good for, from ``iat`` and from now."""
-    algorithms: tuple[str, ...] = ALGORITHMS
     single_audience: bool = False
     """Whether a token for several audiences is refused: each of them could hand it on to the others."""
 
@@ -223,10 +213,6 @@ class Expected:
         """Refuse expectations that everybody, or nobody, would meet."""
         if not self.issuer or not self.audiences or "" in self.audiences:
             raise ValueError("expected an issuer and at least one audience, got an empty one")
-        if not self.algorithms or not set(self.algorithms) <= set(ALGORITHMS):
-            raise ValueError(f"expected algorithms among {', '.join(ALGORITHMS)}, got others or none")
-        if not 0 <= self.leeway <= MAX_LEEWAY:
-            raise ValueError(f"expected a leeway of at most {MAX_LEEWAY:.0f} s, got {self.leeway}")
         if self.longest_lifetime is not None and not 0 < self.longest_lifetime < float("inf"):
             raise ValueError(f"expected a longest lifetime of some seconds, got {self.longest_lifetime}")
 
@@ -264,35 +250,30 @@ def verify(
 ) -> Claims:
     """Prove a token at ``now``, seconds since the epoch; raises ``Denied``.
 
-    1. Its algorithm is expected. 2. Its ``kid`` names one of the keys, and its algorithm is that key's own.
-    3. That key signed it. 4. The claims are well-formed. 5. The issuer is the expected one, byte for byte.
-    6. One of its audiences is expected. 7. It has not expired, is valid already and was issued in the past.
-    8. It lasts no longer than expected.
+    1. Its ``kid`` names one of the keys, and its algorithm is that key's own. 2. That key signed it. 3. The claims are
+    well-formed. 4. The issuer is the expected one, byte for byte. 5. One of its audiences is expected. 6. It has not
+    expired, is valid already and was issued in the past. 7. It lasts no longer than expected.
     """
     unverified = token if isinstance(token, UnverifiedToken) else parse(token)
-    # 1, RFC 8725 §3.1
-    if unverified.algorithm not in expected.algorithms:
-        wanted = f"alg among {', '.join(expected.algorithms)}"
-        raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, wanted, unverified.algorithm, _SIGNER)
-    # 2, RFC 7515 §4.1.4; RFC 8725 §3.2
+    # 1, RFC 7515 §4.1.4; RFC 8725 §3.1 and §3.2
     key = next((key for key in keys if key.kid == unverified.key_id), None)
     if key is None:
         got = f"kid {printable(unverified.key_id)}"
         raise _denied(Reason.JWT_KEY_UNKNOWN, f"a kid of one of the issuer's {len(keys)} keys", got, _KEYS)
     if key.alg != unverified.algorithm:
         raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, f"the key's own alg {key.alg}", unverified.algorithm, _SIGNER)
-    # 3, RFC 7515 §5.2 (8)
+    # 2, RFC 7515 §5.2 (8)
     if not is_signed_by(unverified.token, unverified.payload, key):
         raise _denied(Reason.JWT_SIGNATURE_INVALID, "a signature by the key that kid names", "another", _KEYS)
-    # 4
-    claims = read_claims(unverified.payload, key_id=unverified.key_id, algorithm=unverified.algorithm)
-    # 5, RFC 7519 §4.1.1; OpenID Connect Core §3.1.3.7 (2)
+    # 3
+    claims = _read_claims(unverified.payload, key_id=unverified.key_id, algorithm=unverified.algorithm)
+    # 4, RFC 7519 §4.1.1; OpenID Connect Core §3.1.3.7 (2)
     if claims.issuer != expected.issuer:
         remedy = "give the issuer exactly as tokens have it, slash included, or take a token of that issuer"
         raise _denied(Reason.JWT_ISSUER_MISMATCH, f"iss {printable(expected.issuer)}", printable(claims.issuer), remedy)
-    # 6, RFC 7519 §4.1.3; RFC 8725 §3.9
+    # 5, RFC 7519 §4.1.3; RFC 8725 §3.9
     _check_audience(claims, expected)
-    # 7 and 8
+    # 6 and 7
     _check_times(claims, expected, now)
     return claims
 
@@ -318,19 +299,19 @@ def _check_audience(claims: Claims, expected: Expected) -> None:
 
 
 def _check_times(claims: Claims, expected: Expected, now: float) -> None:
-    leeway, longest = expected.leeway, expected.longest_lifetime
+    longest = expected.longest_lifetime
     # RFC 7519 §4.1.4: now must be before exp
-    if now >= claims.expires + leeway:
+    if now >= claims.expires + MAX_LEEWAY:
         raise _denied(Reason.JWT_EXPIRED, "exp to come", f"{now - claims.expires:.0f} s ago", _CLOCK)
     # RFC 7519 §4.1.5, and §4.1.6: nobody has issued a token in the future
     for name, moment in (("nbf", claims.not_before), ("iat", claims.issued_at)):
-        if moment is not None and moment > now + leeway:
+        if moment is not None and moment > now + MAX_LEEWAY:
             raise _denied(Reason.JWT_NOT_YET_VALID, f"{name} in the past", f"{moment - now:.0f} s ahead", _CLOCK)
     if longest is None:
         return
     ahead = claims.expires - now
     lasts = 0.0 if claims.issued_at is None else claims.expires - claims.issued_at
-    if lasts > longest or ahead > longest + leeway:
+    if lasts > longest or ahead > longest + MAX_LEEWAY:
         got = f"{max(lasts, ahead):.0f} s"
         remedy = "ask for a token that lasts shorter"
         raise _denied(Reason.JWT_LIFETIME_TOO_LONG, f"good for at most {longest:.0f} s", got, remedy)

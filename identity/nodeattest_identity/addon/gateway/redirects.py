@@ -10,7 +10,6 @@ add-on's path with a shorter one. (Behind a proxy that adds a path of its own, s
 Everybody else gets an error that says where to ask. A place that is not the add-on's own is named nowhere. Cookies of a
 redirect are kept. A ``Location`` of another status that is the add-on's own becomes relative: kube-apiserver would
 write the gateway's own address before it.
-Leaves to others: links and scripts in pages, which are the add-on's own.
 Source: apimachinery pkg/util/proxy/upgradeaware.go (RejectForwardingRedirects) and transport.go (rewriteURL);
 kube-apiserver's ``--aggregator-reject-forwarding-redirect``; RFC 3986 §5.2, RFC 9110 §15.4; URL Standard (WHATWG) for
 encoded dots and backslashes; HTML Standard, "Refresh".

@@ -4,7 +4,6 @@ Promises: at most ``limit`` hold it, of one peer at most ``limit_of_peer``, and 
 holder is the first waiter of the peer that was served longest ago, so a peer with a thousand requests delays another
 peer by one. If the queues are full, the
 peer with the longest queue loses its newest waiter. A waiter that times out or is evicted gets ``Unavailable``.
-Leaves to others: who a peer is. All clients behind one address are one peer.
 Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 """
 
