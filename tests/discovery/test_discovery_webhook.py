@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import cast
@@ -95,22 +94,6 @@ async def test_what_is_no_token_review_is_refused(
     request_: bytes, code: int, webhook: Listener, authority: Authority
 ) -> None:
     assert (await ask(webhook.port, request_, authority)).status == code
-
-
-async def test_where_a_client_ca_is_given_only_its_clients_may_ask(
-    known: KnownCluster, authority: Authority, tmp_path: Path
-) -> None:
-    service = TokenReviewService(known, audience=None, metrics=Metrics(), now=lambda: NOW)
-    clients, strangers = Authority("clients"), Authority("strangers")
-    (tmp_path / "clients.pem").write_bytes(clients.pem)
-    apiserver = clients.certify(tmp_path, "apiserver", client=True)
-    stranger = strangers.certify(tmp_path, "stranger", client=True)
-    a_server = clients.certify(tmp_path, "a-server")
-    async with listening(service.handle, tmp_path, authority, client_ca=tmp_path / "clients.pem") as listener:
-        assert (await ask(listener.port, post(review()), authority, apiserver)).status == 200
-        for shown in (None, stranger, a_server):
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await ask(listener.port, post(review()), authority, shown)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "192.0.2.1", "::", "localhost"])

@@ -25,7 +25,7 @@ from polling import eventually
 
 from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
-from nodeattest_identity.addon.gateway.service import GatewaySettings
+from nodeattest_identity.addon.gateway.service import GatewaySettings, UserLimits
 from nodeattest_identity.addon.gateway.target import API_SERVICE, ROOT
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
@@ -96,7 +96,7 @@ def built_world(directory: Path, assets: Path) -> Generator[DashboardWorld]:
     with (
         start_real(directory / "plane", assets, name="dashboard", flags=flags) as plane,
         _dashboard(directory) as dashboard,
-        _gateway(plane, directory, serving) as (issuer, resolver),
+        gateway(plane, directory, serving) as (issuer, resolver),
         _sidecar(directory, dashboard, issuer, administrator(plane, kubectl)) as sidecar,
     ):
         resolver.known["apps", "dashboard"] = ServiceEndpoint(LOOPBACK, sidecar)
@@ -153,7 +153,10 @@ def _running(name: str, command: Sequence[str], directory: Path, port: int) -> G
 
 
 @contextmanager
-def _gateway(plane: ControlPlane, directory: Path, serving: Authority) -> Generator[tuple[str, FixedEndpoints]]:
+def gateway(
+    plane: ControlPlane, directory: Path, serving: Authority, limits: UserLimits | None = None
+) -> Generator[tuple[str, FixedEndpoints]]:
+    """Run a gateway behind kube-apiserver in this process; gives its issuer's URL and the services that it knows."""
     admin, loop, resolver = plane.client(), LoopThread(), FixedEndpoints()
     create_namespace(admin, NAMESPACE)
     apply_rights(admin)
@@ -165,6 +168,7 @@ def _gateway(plane: ControlPlane, directory: Path, serving: Authority) -> Genera
         key=key,
         issuer=f"https://{LOOPBACK}:{port}",
         namespace=NAMESPACE,
+        limits=limits or UserLimits(),
     )
     kubeconfig = token_kubeconfig(plane, NAMESPACE, NAME, directory / "gateway.kubeconfig")
     ports: list[Ports] = []

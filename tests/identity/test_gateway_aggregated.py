@@ -13,39 +13,30 @@ from typing import Final, cast
 
 import jwt as pyjwt
 import pytest
-from addon_chain import aggregate, is_available
-from aggregation_kit import PLACES, RBAC, apply_rights, token_kubeconfig
+from addon_kit import gateway
+from aggregation_kit import PLACES, RBAC, token_kubeconfig
 from front_kit import LOOPBACK, Authority
 from gateway_kit import (
-    NAME,
-    NAMESPACE,
     AddOn,
     Answer,
-    FixedEndpoints,
     LoopThread,
     ask,
     certify,
     front_proxy_flags,
     send,
 )
-from polling import eventually
 from websockets.sync.client import connect
 
-from nodeattest_identity.addon.gateway import app
 from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
-from nodeattest_identity.addon.gateway.service import GatewaySettings, UserLimits
+from nodeattest_identity.addon.gateway.service import UserLimits
 from nodeattest_identity.addon.gateway.target import GROUP, ROOT
-from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.bounded_server import BindAddress
-from nodeattest_serving.program import Ports
 
 pytestmark = pytest.mark.conformance
 
-ISSUER: Final = f"https://{NAME}.{NAMESPACE}.svc"
 DASHBOARD: Final = f"{ROOT}/namespaces/apps/services/dashboard/proxy"
 
 
@@ -57,8 +48,7 @@ class World:
     front: Authority
     serving: Authority
     add_on: AddOn
-    loop: LoopThread
-    port: int
+    issuer: str
     directory: Path
     jane: Client
     """By certificate; may use every add-on of the namespace."""
@@ -66,6 +56,11 @@ class World:
     """By bearer token; may use one."""
     jim: Client
     """May nothing."""
+
+    @property
+    def port(self) -> int:
+        """Where the gateway listens."""
+        return int(self.issuer.rpartition(":")[2])
 
     def direct(self, certificate: tuple[Path, Path] | None) -> ssl.SSLContext:
         """Go to the gateway without kube-apiserver."""
@@ -112,57 +107,36 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
     directory = tmp_path_factory.mktemp("gateway")
     front, serving = Authority("front-proxy-ca"), Authority("gateway-ca")
     flags = front_proxy_flags(front, directory / "front")
-    loop, add_on, resolver = LoopThread(), AddOn(), FixedEndpoints()
+    loop, add_on = LoopThread(), AddOn()
     if writes_uid(assets):
         flags.append("--requestheader-uid-headers=X-Remote-Uid")
-    with start_real(directory / "plane", assets, name="gateway", flags=flags) as plane:
+    limits = UserLimits(user_burst=1000, user_rate=1000)
+    loop.call(add_on.start())
+    with (
+        start_real(directory / "plane", assets, name="gateway", flags=flags) as plane,
+        gateway(plane, directory, serving, limits) as (issuer, resolver),
+    ):
+        for name in ("dashboard", "other"):
+            resolver.known["apps", name] = ServiceEndpoint(LOOPBACK, add_on.port)
         admin = plane.client()
-        create_namespace(admin, NAMESPACE)
         create_namespace(admin, "apps")
-        apply_rights(admin)
         account: JsonMap = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}}
         admin.create("/api/v1/namespaces/apps/serviceaccounts", account)
         grant(admin, "jane", {"kind": "User", "name": "jane@example.com", "apiGroup": RBAC})
         grant(admin, "robot", {"kind": "ServiceAccount", "name": "robot", "namespace": "apps"}, names=["dashboard"])
-        certificate, key = certify(serving, directory, "gateway", hosts=(f"{NAME}.{NAMESPACE}.svc", "localhost"))
-        settings = GatewaySettings(
-            address=BindAddress(LOOPBACK, 0),
-            certificate=certificate,
-            key=key,
-            issuer=ISSUER,
-            namespace=NAMESPACE,
-            limits=UserLimits(user_burst=1000, user_rate=1000),
+        yield World(
+            plane=plane,
+            front=front,
+            serving=serving,
+            add_on=add_on,
+            issuer=issuer,
+            directory=directory,
+            jane=plane.client(plane.client_kubeconfig("jane@example.com", ["team a", "devs"])),
+            robot=token_client(plane, "apps", "robot", directory / "robot.kubeconfig"),
+            jim=plane.client(plane.client_kubeconfig("jim")),
         )
-        client = ApiClient.from_kubeconfig_file(
-            token_kubeconfig(plane, NAMESPACE, NAME, directory / "gateway.kubeconfig")
-        )
-        loop.call(add_on.start())
-        for name in ("dashboard", "other"):
-            resolver.known["apps", name] = ServiceEndpoint(LOOPBACK, add_on.port)
-        ports: list[Ports] = []
-        task = loop.start(app.run(settings, client, started=ports.append, resolver=resolver))
-        try:
-            eventually(lambda: bool(ports) or task.done(), "the gateway listens")
-            assert ports, task.exception()
-            aggregate(admin, serving.pem, ports[0].main)
-            eventually(lambda: task.done() or is_available(admin), "kube-apiserver finds the gateway available")
-            assert not task.done(), task.exception()
-            yield World(
-                plane=plane,
-                front=front,
-                serving=serving,
-                add_on=add_on,
-                loop=loop,
-                port=ports[0].main,
-                directory=directory,
-                jane=plane.client(plane.client_kubeconfig("jane@example.com", ["team a", "devs"])),
-                robot=token_client(plane, "apps", "robot", directory / "robot.kubeconfig"),
-                jim=plane.client(plane.client_kubeconfig("jim")),
-            )
-        finally:
-            loop.end(task)
-            loop.call(add_on.stop())
-            loop.close()
+    loop.call(add_on.stop())
+    loop.close()
 
 
 def jwks(world: World) -> pyjwt.PyJWKSet:
@@ -176,7 +150,7 @@ def verified(world: World, answer: Answer, audience: str) -> dict[str, object]:
     [authorization] = answer.header_of_request("Authorization")
     token = authorization.removeprefix("Bearer ")
     key = jwks(world)[pyjwt.get_unverified_header(token)["kid"]]
-    return pyjwt.decode(token, key, algorithms=["ES256"], audience=audience, issuer=ISSUER)
+    return pyjwt.decode(token, key, algorithms=["ES256"], audience=audience, issuer=world.issuer)
 
 
 def test_the_add_on_learns_a_user_with_a_certificate_and_sees_no_credential(world: World) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from nodeattest_cli.addon_auth import gateway
 from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.keyset import SECRET_NAME
 from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES, STALLED_BYTES
-from nodeattest_parsing.objects import items, mapping, strings, text
+from nodeattest_parsing.objects import items, strings, text
 from nodeattest_parsing.values import JsonObject
 
 MADE = manifests.objects("addon-gateway")
@@ -43,21 +42,6 @@ def test_the_gateway_reads_one_service_at_a_time_and_keeps_one_secret() -> None:
     }
     bound = {text(each, "roleRef", "name") for each in MADE if str(each["kind"]).endswith("RoleBinding")}
     assert bound == {"nodeattest:addon-gateway", "extension-apiserver-authentication-reader"}
-
-
-def test_the_deployment_has_flags_that_the_command_knows_and_keeps_keys_where_the_role_is() -> None:
-    deployment = find("Deployment")
-    [container] = items(deployment, "spec", "template", "spec", "containers")
-    words = strings(container, "args")
-    assert words[:2] == ("addon-auth", "gateway")
-    known = {option for parameter in gateway.params for option in parameter.opts}
-    assert {word.partition("=")[0] for word in words[2:]} <= known
-    required = {option for parameter in gateway.params if parameter.required for option in parameter.opts}
-    assert required <= {word.partition("=")[0] for word in words}
-    namespace = text(find("Role"), "metadata", "namespace")
-    assert f"--namespace={namespace}" in words
-    service = mapping(find("Service"), "metadata")
-    assert f"--issuer=https://{service['name']}.{service['namespace']}.svc" in words
 
 
 def test_all_connections_at_once_fit_into_the_memory_that_the_gateway_may_use() -> None:

@@ -28,9 +28,6 @@ COLLECTIONS: Final = {
     "ClusterRole": f"{RBAC}/clusterroles",
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
 }
-URLS: Final = {
-    f"{path}{slash}" for path in ("/.well-known/openid-configuration", "/openid/v1/jwks") for slash in ("", "/")
-}
 JWKS_TYPE: Final = {"Accept": "application/jwk-set+json"}
 
 
@@ -59,21 +56,6 @@ def may(client: Client, **attributes: JsonMap) -> bool:
     body: JsonMap = {"spec": {**attributes}}
     answer = client.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
     return cast("JsonMap", answer["status"])["allowed"] is True
-
-
-@pytest.mark.conformance
-def test_kube_apiservers_own_role_and_binding_are_within_ours(real_control_plane: ControlPlane) -> None:
-    admin = real_control_plane.client()
-    role, binding = shipped(DEFAULT)
-    theirs = admin.get(f"{RBAC}/clusterroles/{DEFAULT}")
-    (rule,) = cast("list[JsonMap]", theirs["rules"])
-    assert rule["verbs"] == ["get"]
-    assert set(cast("list[str]", rule["nonResourceURLs"])) <= URLS
-    bound = admin.get(f"{RBAC}/clusterrolebindings/{DEFAULT}")
-    assert (bound["subjects"], bound["roleRef"]) == (binding["subjects"], binding["roleRef"])
-    for ours, made in ((role, theirs), (binding, bound)):
-        for field in ("labels", "annotations"):
-            assert cast("JsonMap", ours["metadata"])[field] == cast("JsonMap", made["metadata"])[field]
 
 
 @pytest.mark.conformance

@@ -29,15 +29,6 @@ ONE, OTHER = new_key(), new_key()
 # Files
 
 
-async def test_keys_come_in_the_order_of_the_files_and_once(tmp_path: Path) -> None:
-    first, second = tmp_path / "z.pem", tmp_path / "a.pem"
-    first.write_bytes(pem(OTHER))
-    second.write_bytes(pem(ONE, OTHER))
-    keys = KeyFileReader([first, second])
-    assert await keys.read() == (OTHER, ONE)
-    assert await keys.read() is None
-
-
 async def test_files_that_change_are_read_when_they_stay_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "keys.pem"
     file.write_bytes(pem(ONE))

@@ -137,13 +137,6 @@ async def test_two_publishers_at_one_moment_lose_no_key(place: Place) -> None:
     assert [record.key.kid for record in last.state.keys] == kids("a", "b")
 
 
-async def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, s3_url: str) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    with pytest.raises(StoreRefusedError, match=r"expected credentials .*, got none; give AWS_PROFILE"):
-        await publish(cloud("s3", s3_url), wanted("a"), clock=Clock())
-
-
 @asynccontextmanager
 async def answering(status: int, code: str, **headers: str) -> AsyncGenerator[tuple[str, list[str]]]:
     """Serve one error to every request; 0: no answer at all."""

@@ -40,11 +40,6 @@ async def seen(served: Public, published: Plan, *, now: int = START + 1) -> Publ
     return await check_public(https, published, max_age=HOUR, now=now)
 
 
-async def test_what_was_published_is_what_the_public_sees(served: Public) -> None:
-    assert await seen(served, await put(served, "a", "b")) == PublicCheck(status=PublicStatus.EQUAL)
-    assert sorted(served.asked) == ["/c1/.well-known/openid-configuration", "/c1/openid/v1/jwks"]
-
-
 async def test_a_cache_that_shows_the_older_documents_is_waited_for_until_it_may_not_any_more(served: Public) -> None:
     await put(served, "a")
     held = {path: path.read_bytes() for path in served.root.rglob("*") if path.is_file()}

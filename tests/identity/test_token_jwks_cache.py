@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,20 +50,6 @@ class Issuer:
 
     def ring(self) -> JWKSCache:
         return JWKSCache(self.fetch, monotonic=lambda: self.now, times=TIMES)
-
-
-async def test_many_who_ask_at_once_cause_one_fetch() -> None:
-    issuer = Issuer()
-    issuer.gate.clear()
-    ring = issuer.ring()
-    waiting = [asyncio.create_task(ring.keys_for(OLD.kid)) for _ in range(50)]
-    await asyncio.sleep(0)
-    waiting[0].cancel()  # one who goes away takes nothing from the others
-    await asyncio.sleep(0)
-    issuer.gate.set()
-    found: list[Sequence[VerifyingKey]] = await asyncio.gather(*waiting[1:])
-    assert all(keys == (OLD,) for keys in found)
-    assert issuer.fetches == 1
 
 
 async def test_an_unknown_kid_is_asked_for_once_in_ten_seconds_whatever_tokens_name() -> None:
