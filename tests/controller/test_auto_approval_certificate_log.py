@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import pytest
 from cryptography import x509
@@ -15,6 +13,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from fake_api import FakeApi
+from management_kit import tasks
 from polling import until
 
 from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
@@ -26,9 +26,8 @@ from nodeattest_controller.controllers.auto_approval.certificate_log import (
     UncoveredCertificates,
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_kube.client import ApiClient
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
-from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_parsing.objects import rfc3339
+from nodeattest_parsing.values import JsonObject
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -38,81 +37,54 @@ KEY = cluster_key("fleet", "c")
 class Watched:
     """A log of one control plane, and clocks that a test moves."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self) -> None:
+        self.api = FakeApi()
         self.skipped = 0.0
         self.woken = asyncio.Event()
         loop = asyncio.get_running_loop()
         self.log = CertificateLog(
             KEY,
-            client,
+            self.api,
             Inventory(),
             now=lambda: datetime.now(UTC) + timedelta(seconds=self.skipped),
             clock=lambda: loop.time() + self.skipped,
         )
         self.log.subscribe(self.woken.set)
 
+    def issue(
+        self, node: str, user: str = "system:bootstrap:abcdef", *, approved: bool = True, readable: bool = True
+    ) -> str:
+        """File, approve and issue as kube-controller-manager would; returns the request's name."""
+        key, names = ec.generate_private_key(ec.SECP256R1()), (NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME)
+        values = ("system:nodes", f"system:node:{node}")
+        subject = x509.Name(list(map(x509.NameAttribute, names, values)))
+        csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+        spec: JsonObject = {
+            "signerName": IN_TREE_SIGNER,
+            "username": user,
+            "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
+        }
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(subject, subject, key.public_key(), 0xABC, now, now + timedelta(days=365))
+        pem = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        status: JsonObject = {"conditions": [{"type": "Approved", "status": "True"}]} if approved else {}
+        if approved and readable:
+            status["certificate"] = base64.b64encode(pem).decode()
+        meta: JsonObject = {"creationTimestamp": rfc3339(now)}
+        self.api.put(f"{CSRS}/{node}", {"metadata": meta, "spec": spec, "status": status})
+        return node
+
 
 @pytest.fixture
-async def watched(control_plane: ControlPlane) -> AsyncIterator[Watched]:
-    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
-        made = Watched(client)
-        task = asyncio.create_task(made.log.run())
+async def watched() -> AsyncIterator[Watched]:
+    made = Watched()
+    async with tasks(made.log.run()):
         await until(lambda: not made.log.trouble())
         yield made
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
-def issue(
-    plane: ControlPlane,
-    node: str,
-    user: str = "system:bootstrap:abcdef",
-    *,
-    approved: bool = True,
-    readable: bool = True,
-) -> str:
-    """File, approve and issue as kube-controller-manager would; returns the request's name."""
-    key, admin = ec.generate_private_key(ec.SECP256R1()), plane.client()
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
-            x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
-        ]
-    )
-    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    name = f"tests-issued-{uuid4().hex[:8]}"
-    body: JsonMap = {
-        "apiVersion": "certificates.k8s.io/v1",
-        "kind": "CertificateSigningRequest",
-        "metadata": {"name": name},
-        "spec": {
-            "signerName": IN_TREE_SIGNER,
-            "usages": ["digital signature", "key encipherment", "client auth"],
-            "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
-        },
-    }
-    made = plane.client(plane.client_kubeconfig(user, ("system:masters",))).create(CSRS, body)
-    if not approved:
-        return name
-    approval: JsonValue = [{"type": "Approved", "status": "True", "reason": "t", "message": "t"}]
-    admin.send("PUT", f"{CSRS}/{name}/approval", {**made, "status": {"conditions": approval}})
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 0xABC, now, now + timedelta(days=365))
-    pem = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
-    if readable:
-        status: JsonMap = {
-            **admin.get(f"{CSRS}/{name}"),
-            "status": {"conditions": approval, "certificate": base64.b64encode(pem).decode()},
-        }
-        admin.send("PUT", f"{CSRS}/{name}/status", status)
-    return name
-
-
-async def test_what_a_token_got_is_found_once_with_serial_and_end(
-    watched: Watched, control_plane: ControlPlane
-) -> None:
-    name = issue(control_plane, "victim")
+async def test_what_a_token_got_is_found_once_with_serial_and_end(watched: Watched) -> None:
+    name = watched.issue("victim")
     found: list[IssuedInTree] = []
 
     def find() -> bool:
@@ -128,18 +100,18 @@ async def test_what_a_token_got_is_found_once_with_serial_and_end(
     assert "victim (serial abc, until " in str(watched.log.found)
 
 
-async def test_what_is_older_than_the_policy_is_no_violation(watched: Watched, control_plane: ControlPlane) -> None:
-    issue(control_plane, "old")
+async def test_what_is_older_than_the_policy_is_no_violation(watched: Watched) -> None:
+    watched.issue("old")
     await asyncio.wait_for(watched.woken.wait(), 60)
     assert list(watched.log.review(datetime.now(UTC) + timedelta(seconds=5), None)) == []
     assert not watched.log.found
 
 
-async def test_a_node_that_is_not_in_the_ledger_renews_as_before(watched: Watched, control_plane: ControlPlane) -> None:
-    name = issue(control_plane, "renews", "system:node:renews")
+async def test_a_node_that_is_not_in_the_ledger_renews_as_before(watched: Watched) -> None:
+    name = watched.issue("renews", "system:node:renews")
     await asyncio.wait_for(watched.woken.wait(), 60)
-    waiting = issue(control_plane, "waits", approved=False)
-    witness, seen = issue(control_plane, "witness"), set[str]()
+    waiting = watched.issue("waits", approved=False)
+    witness, seen = watched.issue("witness"), set[str]()
 
     def witnessed() -> bool:
         seen.update(one.request for one in watched.log.review(LONG_AGO, {}))
@@ -149,10 +121,8 @@ async def test_a_node_that_is_not_in_the_ledger_renews_as_before(watched: Watche
     assert seen.isdisjoint({name, waiting})
 
 
-async def test_an_approval_counts_before_the_certificate_is_there(
-    watched: Watched, control_plane: ControlPlane
-) -> None:
-    issue(control_plane, "approved-only", readable=False)
+async def test_an_approval_counts_before_the_certificate_is_there(watched: Watched) -> None:
+    watched.issue("approved-only", readable=False)
     await asyncio.wait_for(watched.woken.wait(), 60)
 
     def counted() -> bool:
