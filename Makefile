@@ -75,14 +75,14 @@ check: venv
 	@$(BIN)/python tools/check_foreign_text.py
 	@$(BIN)/python -m pytest -q tests/docs/test_proposals.py
 	@$(BIN)/python tools/stats.py --check
-	@$(BIN)/python tools/docs_site.py --out build/site
+	@$(BIN)/python -m sphinx -q -W --keep-going docs build/site
 
 prove: venv
 	@tools/system-packages proof
 	@$(BIN)/python -m tools.prove $(ARGS)
 
 docs: venv
-	@$(BIN)/python tools/docs_site.py --out build/site
+	@$(BIN)/python -m sphinx -q -W --keep-going docs build/site
 
 stats: venv
 	@$(BIN)/python tools/stats.py
