@@ -21,7 +21,7 @@ from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats.csr_object import manifest
-from nodeattest_authenticator.state.records import PendingRequest
+from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_parsing.endpoint import Endpoint
@@ -91,8 +91,11 @@ class Outcome:
     failures: dict[str, int] = field(default_factory=dict[str, int])
 
 
-class NoDrafts:
+class NoDrafts(PendingRequestFile):
     """Keeps nothing: the measurement is not interrupted."""
+
+    def __init__(self) -> None:
+        """Without a file."""
 
     def load(self) -> PendingRequest | None:
         return None

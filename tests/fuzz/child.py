@@ -28,7 +28,7 @@ INSTRUMENTED: Final = [
         "nodeattest_identity",
         "nodeattest_authenticator",
     ),
-    *("nodeattest_controller", "nodeattest_sandbox.apiserver.users"),
+    "nodeattest_controller",
     *("nodeattest_cli.token", "nodeattest_cli.cluster_info"),
     *("pyasn1", "yaml"),
 ]

@@ -1,7 +1,6 @@
 """Targets of discovery's core: what a person types, what any token's Secret holds, what an untrusted server answers.
 
-Laws that need a second opinion ask one: PyYAML's own constructor, the sandbox's authenticator, which shares no code
-with ours.
+Laws that need a second opinion ask one: PyYAML's own constructor.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from nodeattest_parsing.strict_yaml import Scalars, parse_object
 from nodeattest_parsing.values import IntegerJsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.pem import decode
-from nodeattest_sandbox.apiserver.jsonvalue import map_at, text_at
-from nodeattest_sandbox.apiserver.users import groups_of
 
 SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
 _LONGEST_MESSAGE: Final = 1024
@@ -59,16 +56,7 @@ def _secret(data: bytes) -> bool:
     require(groups is None or Usage.AUTHENTICATION in secret.usages_of(body), "a token authenticates if it may")
     for group in groups or ():
         require(group == token.BOOTSTRAP_GROUP or secret.check_group(group) == group, "bootstrappers, and no others")
-    if found is not None and text_at(map_at(body), "data", "token-secret") and _is_token(found):
-        require(groups_of(map_at(body), found.reveal(), NOW) == groups, "the sandbox authenticates the same")
     return signs is not None or groups is not None
-
-
-def _is_token(found: BootstrapToken) -> bool:
-    try:
-        return token.parse(found.reveal()) == found
-    except Denied:
-        return False
 
 
 def _signature(data: bytes) -> bool:

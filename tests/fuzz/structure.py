@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -95,7 +95,8 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict | list):
-            for key in [*one] if isinstance(one, dict) else range(len(one)):
+            keys: Any = [*one] if isinstance(one, dict) else range(len(cast("list[object]", one)))
+            for key in keys:
                 yield one, key
                 waiting.append(one[key])
 

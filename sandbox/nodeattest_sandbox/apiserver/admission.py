@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, maps_at, text_at, texts_at
-from nodeattest_sandbox.apiserver.rbac import Attributes, Authorizer, RequestInfo, Rule, rules_allow
+from nodeattest_sandbox.apiserver.rbac import Attributes, Rbac, RequestInfo, Rule, rules_allow
 from nodeattest_sandbox.apiserver.status_errors import Cause, forbidden, invalid_field
 from nodeattest_sandbox.apiserver.store import Store
 from nodeattest_sandbox.apiserver.users import User
@@ -60,7 +60,7 @@ def _node_of(user: User) -> str | None:
 class NodeAuthorizer:
     """The authorizer chain Node,RBAC: the first that allows decides."""
 
-    rbac: Authorizer
+    rbac: Rbac
 
     def allows(self, attributes: Attributes) -> bool:
         """Return whether the node rules or RBAC allow it."""
@@ -73,7 +73,9 @@ class NodeAuthorizer:
         ) or self.rbac.allows(attributes)
 
 
-def admit(authorizer: Authorizer, user: User, info: RequestInfo, value: JsonMap | None, before: JsonMap | None) -> None:
+def admit(
+    authorizer: NodeAuthorizer, user: User, info: RequestInfo, value: JsonMap | None, before: JsonMap | None
+) -> None:
     """Refuse a write that the user may not make; ``value`` is None for a removal, ``before`` for a creation."""
     node, name = _node_of(user), info.name or text_at(value, "metadata", "name")
     if node is not None and info.resource in {"nodes", "leases"} and name != node:

@@ -36,7 +36,7 @@ from nodeattest_sandbox.apiserver.status_errors import (
     unknown_path,
     unsupported_media_type,
 )
-from nodeattest_sandbox.apiserver.store import Stored, key_of
+from nodeattest_sandbox.apiserver.store import Stored
 from nodeattest_sandbox.apiserver.users import User
 from nodeattest_sandbox.apiserver.writes import Write
 
@@ -88,7 +88,7 @@ REVIEWS: Final = {
     ("authorization.k8s.io", "subjectaccessreviews"): "SubjectAccessReview",
     ("authorization.k8s.io", "selfsubjectaccessreviews"): "SelfSubjectAccessReview",
 }
-_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_VERBS: Final = ("create", "delete", "get", "list", "patch", "update", "watch")
 _HEALTH: Final = frozenset({"/healthz", "/livez", "/readyz", COMPACT})
 _VERSION: Final[JsonMap] = {"major": "1", "minor": "37", "gitVersion": "v1.37.0+nodeattest.sandbox"}
 
@@ -266,8 +266,6 @@ class ApiServer:
                 return await self._patch(asked)
             case "delete":
                 return await self._delete(asked)
-            case "deletecollection":
-                return await self._delete_collection(asked)
             case _:
                 raise method_not_allowed()
 
@@ -310,14 +308,6 @@ class ApiServer:
             "details": details,
         }
         return web.Response(body=dump(status), content_type=_JSON)
-
-    async def _delete_collection(self, asked: Asked) -> web.Response:
-        options, write = await _options(asked.http), asked.write(self._cluster)
-        page = self._pager.list(asked.kind, asked.info, {}, _match(asked))
-        for stored in page.objects:
-            if self._cluster.store.get(asked.kind.collection, key_of(stored.value)) is not None:
-                writes.delete(write, stored, options)
-        return web.Response(body=list_body(asked.kind, page), content_type=_JSON)
 
     def _one(self, asked: Asked, stored: Stored, status: int = 200) -> web.Response:
         return web.Response(body=object_body(asked.kind, stored), status=status, content_type=_JSON)

@@ -14,7 +14,7 @@ from nodeattest_sandbox.apiserver import kinds as crd
 from nodeattest_sandbox.apiserver.admission import NodeAuthorizer
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.apiserver.kinds import Kinds
-from nodeattest_sandbox.apiserver.rbac import Authorizer, Rbac
+from nodeattest_sandbox.apiserver.rbac import Rbac
 from nodeattest_sandbox.apiserver.store import Store
 from nodeattest_sandbox.apiserver.strategies import default_objects
 from nodeattest_sandbox.apiserver.users import Authenticator
@@ -27,7 +27,7 @@ class Cluster:
     store: Store
     kinds: Kinds
     authenticator: Authenticator
-    authorizer: Authorizer
+    authorizer: NodeAuthorizer
     now: Callable[[], datetime]
     random: Callable[[int], bytes]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.apiserver.store import Key, Store
@@ -103,14 +103,6 @@ class Attributes:
     def full_resource(self) -> str:
         """Return ``resource/subresource``, as rules spell it."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
-
-
-class Authorizer(Protocol):
-    """Answers whether something is allowed, and why not."""
-
-    def allows(self, attributes: Attributes) -> bool:
-        """Return whether the user may."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ _CSRS: Final = "certificates.k8s.io"
 _HEALTH: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
 _DISCOVERY: Final = ("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz",
                      "/version", "/version/")  # fmt: skip
-_MONITORING: Final = ("/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/readyz", "/readyz/*")
 
 
 def default_objects(new_metadata: Callable[[], JsonMap]) -> list[tuple[str, JsonMap]]:
@@ -93,13 +92,11 @@ def _cluster_roles() -> list[JsonMap]:
               _rule(["create"], "authentication.k8s.io", ["selfsubjectreviews"])),
         _role("system:discovery", _paths(*_DISCOVERY)),
         _role("system:public-info-viewer", _paths(*_HEALTH)),
-        _role("system:monitoring", _paths(*_MONITORING)),
         _role("system:auth-delegator",
               _rule(["create"], "authentication.k8s.io", ["tokenreviews"]),
               _rule(["create"], "authorization.k8s.io", ["subjectaccessreviews"])),
         _role(f"system:{_CSRS}:{requests}:nodeclient", _rule(["create"], _CSRS, [f"{requests}/nodeclient"])),
         _role(f"system:{_CSRS}:{requests}:selfnodeclient", _rule(["create"], _CSRS, [f"{requests}/selfnodeclient"])),
-        _approver("kube-apiserver-client"),
         _approver("kube-apiserver-client-kubelet"),
         _approver("kubelet-serving"),
     ]  # fmt: skip
@@ -118,7 +115,6 @@ def _cluster_bindings() -> list[JsonMap]:
         _binding("system:basic-user", "system:authenticated"),
         _binding("system:discovery", "system:authenticated"),
         _binding("system:public-info-viewer", "system:authenticated", "system:unauthenticated"),
-        _binding("system:monitoring", "system:monitoring"),
         _binding("system:node"),
     ]
 

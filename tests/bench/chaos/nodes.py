@@ -21,7 +21,7 @@ from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.state.records import PendingRequest
+from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
@@ -53,7 +53,7 @@ class StolenKeyAttestor(SoftwareAttestor):
         return os.urandom(32)  # a guess
 
 
-class Pending:
+class Pending(PendingRequestFile):
     """Keeps a request between tries, as the agent does in a file: a new key for each try would wait ten minutes."""
 
     def __init__(self, on_key: Callable[[PendingRequest], None] = lambda _pending: None) -> None:

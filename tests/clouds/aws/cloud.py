@@ -6,7 +6,6 @@ AWS gives: ``arn:aws:sts::<account>:assumed-role/<role>/<session>``, with a user
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,8 +44,6 @@ _TRUST: Final = {
 }
 _Answer = Mapping[str, Any]
 Service = Literal["sts", "ec2"]
-KeyType = Literal["rsa-2048", "ecc-sec-p384"]
-"""What EC2 calls the types of endorsement keys."""
 
 
 class SandboxAws:
@@ -67,12 +64,12 @@ class SandboxAws:
             (self.regions / f"{region}.pem").write_bytes(key.certificate.public_bytes(Encoding.PEM))
         self._session = botocore.session.Session(profile="default")
         for name in ("config_file", "credentials_file"):
-            self._session.set_config_variable(name, str(self._config))
+            self._session.set_config_variable(name, str(self._config))  # pyright: ignore[reportUnknownMemberType] - botocore has no types
         self._moto = ThreadedMotoServer(LOOPBACK, 0, verbose=False)
         self._moto.start()
         host, port = self._moto.get_host_and_port()
         self._servers: dict[str, MetadataServer] = {}
-        self._front = Front(moto=f"http://{host}:{port}", regions=frozenset(_REGIONS), servers=self._servers)
+        self._front = Front(moto=f"http://{host}:{port}", regions=frozenset(_REGIONS))
         names = [f"{service}.{region}.amazonaws.com" for service in ("sts", "ec2") for region in _REGIONS]
         self.ca_file, tls = server_tls(directory, "aws", [*names, "localhost"])
         """The CA of the HTTPS front."""
@@ -103,7 +100,7 @@ class SandboxAws:
         tags: Mapping[str, str] = _NO_TAGS,
     ) -> Instance:
         """Run an instance, with an instance profile of the role's name."""
-        options: dict[str, object] = {}
+        options: dict[str, Any] = {}
         if role is not None:
             self._make_profile(account, region, role)
             options["IamInstanceProfile"] = {"Name": role}
@@ -168,11 +165,6 @@ class SandboxAws:
         server = self._servers[instance.instance_id]
         server.tokens, server.role = tokens, role
 
-    def set_tpm(self, instance: Instance, keys: Mapping[KeyType, bytes]) -> None:
-        """Give an instance a NitroTPM with these endorsement keys: SubjectPublicKeyInfo in DER by type."""
-        encoded = {str(name): base64.b64encode(key).decode() for name, key in keys.items()}
-        self._servers[instance.instance_id].tpm_keys = encoded
-
     def answer(self, service: Service, mode: Mode, *, seconds: float = 0.0) -> None:
         """Let a service answer otherwise from now on."""
         self._front.modes[service] = (mode, seconds)
@@ -199,7 +191,8 @@ class SandboxAws:
         return self.session(role, instance_id, account=account, region=region)
 
     def _assume(self, account: str, role: str, session: str, *, region: str, seconds: int = 3600) -> Credentials:
-        arn = f"arn:{self._session.get_partition_for_region(region)}:iam::{account}:role/{role}"
+        partition = cast("Any", self._session).get_partition_for_region(region)
+        arn = f"arn:{partition}:iam::{account}:role/{role}"
         answer = self._call("sts", region, None, "assume_role", RoleArn=arn, RoleSessionName=session)
         keys = cast("Mapping[str, str]", answer["Credentials"])
         return Credentials(
@@ -210,7 +203,7 @@ class SandboxAws:
         )
 
     def _make_profile(self, account: str, region: str, role: str) -> None:
-        def call(action: str, **arguments: object) -> None:
+        def call(action: str, **arguments: str) -> None:
             with suppress(ClientError):  # it exists already
                 self._do(account, region, action, "iam", **arguments)
 

@@ -1,9 +1,9 @@
 """The HTTPS front of STS and EC2: verifies who asks, lets pass what that one may do, and hands it on to moto.
 
-moto believes everybody and knows no NitroTPM: the front verifies signatures, adds ``tpmSupport`` to what moto says of
-instances, and tells their endorsement keys. GetCallerIdentity is for everybody, all else for those who were given it.
+moto believes everybody, so the front verifies signatures. GetCallerIdentity is for everybody, all else for those who
+were given it.
 Refusals have the bodies that AWS sends. A service can be told to throttle, to be down or to be slow.
-Source: AWS, "Signature Version 4", "Common errors" of STS and EC2, "GetInstanceTpmEkPub"; botocore computes signatures.
+Source: AWS, "Signature Version 4", "Common errors" of STS and EC2; botocore computes signatures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from html import escape, unescape
@@ -27,7 +26,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as Keys
 
-from clouds.aws.metadata import Credentials, MetadataServer
+from clouds.aws.metadata import Credentials
 from clouds.serving import Reply, Request, as_json
 
 Mode = Literal["up", "throttle", "down", "hang"]
@@ -37,7 +36,6 @@ _AUTHORIZATION: Final = re.compile(
     r"/aws4_request, ?SignedHeaders=(?P<headers>[a-z0-9;-]+), ?Signature=(?P<signature>[0-9a-f]{64})"
 )
 _DATE: Final = "%Y%m%dT%H%M%SZ"
-_TELL_KEY: Final = "GetInstanceTpmEkPub"
 _HOSTS: Final = ("localhost", "127.0.0.1")
 _JSON: Final = "application/json"
 _XML: Final = {"Content-Type": "text/xml"}
@@ -50,12 +48,6 @@ _STS_ERROR: Final = (
 _EC2_ERROR: Final = (
     '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message>'
     "</Error></Errors><RequestID>{request}</RequestID></Response>"
-)
-
-_EC2_KEY: Final = (
-    '<?xml version="1.0" encoding="UTF-8"?>\n<GetInstanceTpmEkPubResponse '
-    'xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId><instanceId>{instance}</instanceId>'
-    "<keyType>{kind}</keyType><keyFormat>{form}</keyFormat><keyValue>{value}</keyValue></GetInstanceTpmEkPubResponse>"
 )
 
 
@@ -85,8 +77,6 @@ class Front:
 
     moto: str
     regions: frozenset[str]
-    servers: Mapping[str, MetadataServer]
-    """By instance ID."""
     principals: dict[str, tuple[Credentials, frozenset[str]]] = field(
         default_factory=dict[str, tuple[Credentials, frozenset[str]]]
     )
@@ -105,7 +95,7 @@ class Front:
             self._behave(service)
             action = self._admit(request, scope)
             self.calls[f"{service}:{action}"] += 1
-            reply = self._endorsement_key(request, scope) if action == _TELL_KEY else self._forward(request)
+            reply = self._forward(request)
         except Refused as refused:
             self.calls[f"{service}:{refused.code}"] += 1
             form = _EC2_ERROR if service == "ec2" else _STS_ERROR
@@ -155,24 +145,7 @@ class Front:
                 status, body = int(answer.status), cast("bytes", answer.read())
         except HTTPError as error:
             status, body = error.code, error.read()
-        if b"<DescribeInstancesResponse" in body:
-            for name, server in self.servers.items():
-                if server.tpm_keys:
-                    tag = f"<instanceId>{name}</instanceId>".encode()
-                    body = body.replace(tag, tag + b"<tpmSupport>v2.0</tpmSupport>")
         return Reply(status, body, _XML)
-
-    def _endorsement_key(self, request: Request, scope: Scope) -> Reply:
-        """Tell the endorsement key of an instance in that region, in DER."""
-        asked = parse_qs(request.body.decode(errors="replace"))
-        instance, kind, form = (asked.get(name, [""])[0] for name in ("InstanceId", "KeyType", "KeyFormat"))
-        server = self.servers.get(instance)
-        if server is None or server.instance.region != scope.region:
-            raise Refused(400, "InvalidInstanceID.NotFound", f"The instance ID '{instance}' does not exist")
-        if kind not in server.tpm_keys or form != "der":
-            raise Refused(400, "UnsupportedOperation", "The instance has no such key.")
-        text = _EC2_KEY.format(instance=instance, kind=kind, form=form, value=server.tpm_keys[kind])
-        return Reply(200, text.encode(), _XML)
 
 
 def _preferred(request: Request, reply: Reply) -> Reply:

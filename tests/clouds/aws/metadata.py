@@ -115,8 +115,6 @@ class MetadataServer:
     """Gives credentials of a role."""
     role: str | None
     tokens: TokenRule = "required"
-    tpm_keys: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Endorsement keys (DER in base64) by EC2's name of their type; none: launched without NitroTPM."""
     _issued: dict[str, float] = field(default_factory=dict[str, float])
 
     def answer(self, request: Request) -> Reply:

@@ -6,19 +6,19 @@ RS256 tokens that are really verified.
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, cast
+from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import RSAKey
 
 from nodeattest_sandbox.pki import usage
 
@@ -72,37 +72,21 @@ class TokenKey:
     """Signs and verifies JSON Web Tokens (RFC 7519) by RS256."""
 
     def __init__(self) -> None:
-        self._key = _key()
+        self._key = RSAKey.import_key(_key())
 
     def sign(self, claims: dict[str, object]) -> str:
         """Write a token."""
-        head = _segment({"alg": "RS256", "typ": "JWT"})
-        body = f"{head}.{_segment(claims)}"
-        signature = self._key.sign(body.encode(), padding.PKCS1v15(), hashes.SHA256())
-        return f"{body}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+        return jwt.encode({"alg": "RS256", "typ": "JWT"}, claims, self._key)
 
-    def verified(self, token: str, *, audience: str, now: float) -> dict[str, object] | None:
+    def verified(self, token: str, *, audience: str) -> dict[str, object] | None:
         """Return the claims of a token of ours for an audience, in its time; None for any other text."""
+        rules = jwt.JWTClaimsRegistry(aud={"essential": True, "value": audience}, exp={"essential": True})
         try:
-            head, claims, signature = token.split(".")
-            self._key.public_key().verify(
-                _bytes(signature), f"{head}.{claims}".encode(), padding.PKCS1v15(), hashes.SHA256()
-            )
-            read = cast("dict[str, object]", json.loads(_bytes(claims)))
-        except (ValueError, InvalidSignature):
+            claims = jwt.decode(token, self._key, algorithms=["RS256"]).claims
+            rules.validate(claims)
+        except (JoseError, ValueError):
             return None
-        expires = read.get("exp")
-        if read.get("aud") != audience or not isinstance(expires, int) or expires <= now:
-            return None
-        return read
-
-
-def _segment(value: dict[str, object]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
-
-
-def _bytes(segment: str) -> bytes:
-    return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
+        return claims
 
 
 def _key() -> rsa.RSAPrivateKey:

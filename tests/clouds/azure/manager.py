@@ -61,7 +61,7 @@ class Directory:
         right = {"grant_type": "client_credentials", "client_id": self.client, "client_assertion_type": _ASSERTION}
         if any(form.get(name) != value for name, value in right.items()) or form.get("scope") != f"{AUDIENCE}/.default":
             return None
-        claims = self.cluster.verified(form.get("client_assertion", ""), audience=EXCHANGE, now=time.time())
+        claims = self.cluster.verified(form.get("client_assertion", ""), audience=EXCHANGE)
         if claims is None or claims.get("sub") != _SUBJECT:
             return None
         return {"token_type": "Bearer", "expires_in": _LIFE, "ext_expires_in": _LIFE, "access_token": self._token()}
@@ -80,7 +80,7 @@ class Directory:
     def admits(self, authorization: str) -> bool:
         """Return whether a header bears a token of ours for the Resource Manager."""
         scheme, _, token = authorization.partition(" ")
-        return scheme == "Bearer" and self.tokens.verified(token, audience=AUDIENCE, now=time.time()) is not None
+        return scheme == "Bearer" and self.tokens.verified(token, audience=AUDIENCE) is not None
 
 
 def answer_manager(state: State, directory: Directory, request: Request) -> Reply:
