@@ -13,6 +13,7 @@ from azure_world import Calls, document_for, facts_for, request_of, signer_for_c
 
 from clouds.azure.cloud import SandboxAzure
 from clouds.azure.state import SandboxMachine, Switches
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.api.machines import Machine, Machines
 from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.api.tokens import Tokens
@@ -187,7 +188,7 @@ async def test_a_server_of_another_authority_is_not_believed(
 
 async def test_answers_of_any_shape_are_no_machines() -> None:
     class Odd:
-        async def list(self, service: str, path: str, query: str) -> list[dict[str, object]]:
+        async def list(self, service: str, path: str, query: str) -> list[JsonObject]:
             assert (service, query) == ("machines", "api-version=2024-07-01")
             assert path.endswith("/resourceGroups/g/providers/Microsoft.Compute/virtualMachines")
             return [{}, {"id": 7}, {"id": "a/b/vm", "properties": [], "tags": "x"}, {"id": "vm", "tags": {"a": 1}}]
