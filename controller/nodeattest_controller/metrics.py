@@ -50,7 +50,7 @@ class WorkQueueMetrics:
         return _Queue(self, name)
 
 
-class _Queue:
+class _Queue(QueueMetrics):
     def __init__(self, families: WorkQueueMetrics, name: str) -> None:
         self._depth, self._adds = families.depth.labels(name), families.adds.labels(name)
         self._retries = families.retries.labels(name)

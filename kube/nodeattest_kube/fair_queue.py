@@ -172,28 +172,23 @@ Timer = Callable[[float, Callable[[], None]], TimerHandle]
 """Calls back once after so many seconds."""
 
 
-class QueueMetrics(Protocol):
+class QueueMetrics:
     """Counts what happens to a queue's keys (client-go's ``MetricsProvider``); several queues may share one."""
 
     def added(self) -> None:
         """Count a key that begins to wait for a worker."""
-        ...
 
     def retried(self) -> None:
         """Count a key that was added with back-off."""
-        ...
 
     def taken(self, waited: float) -> None:
         """Count a key that a worker has now, after so many seconds."""
-        ...
 
     def done(self, worked: float) -> None:
         """Count a key that a worker had for so many seconds."""
-        ...
 
     def dropped(self, count: int) -> None:
         """Count keys that wait no more, since the queue is shut down."""
-        ...
 
 
 def loop_timer(delay: float, callback: Callable[[], None]) -> TimerHandle:
@@ -221,7 +216,7 @@ class WorkQueue(Generic[K]):
         hang without delay to others as leave a worker free. By default all keys are in one queue.
         """
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
-        self._metrics = metrics
+        self._metrics = metrics or QueueMetrics()
         self._ready: FairQueue[K] = FairQueue(groups or _one_line, limits)
         """Keys nobody works on, and since when they wait."""
         self._working: set[K] = set()
@@ -240,8 +235,7 @@ class WorkQueue(Generic[K]):
             self._again.add(key)
             return
         self._ready.add(key, self._clock())
-        if self._metrics is not None:
-            self._metrics.added()
+        self._metrics.added()
         self._awake.set()
 
     def add_after(self, key: K, delay: float) -> None:
@@ -265,8 +259,7 @@ class WorkQueue(Generic[K]):
         self._failures[key] = failures
         if len(self._failures) > _COUNTED_KEYS:
             self._failures.popitem(last=False)
-        if self._metrics is not None:
-            self._metrics.retried()
+        self._metrics.retried()
         delay = self._backoff.delay(failures, self._random, error)
         self.add_after(key, delay)
         return delay
@@ -298,8 +291,7 @@ class WorkQueue(Generic[K]):
         for _due, handle in self._later.values():
             handle.cancel()
         self._later.clear()
-        if self._metrics is not None:
-            self._metrics.dropped(len(self._ready))
+        self._metrics.dropped(len(self._ready))
         self._awake.set()
 
     @property
@@ -347,16 +339,14 @@ class WorkQueue(Generic[K]):
         """Let the worker have one key; this is the edge at which bugs are caught."""
         self._working.add(key)
         start = self._clock()
-        if self._metrics is not None:
-            self._metrics.taken(start - self._ready.had_waited_since(key))
+        self._metrics.taken(start - self._ready.had_waited_since(key))
         try:
             await worker(key)
         except Exception as error:  # noqa: BLE001 - one object's bug must not stop the work on all others
             _log.error("the worker failed on %s", key, exc_info=error)
             self.retry(key, error)
         finally:
-            if self._metrics is not None:
-                self._metrics.done(self._clock() - start)
+            self._metrics.done(self._clock() - start)
             self._working.discard(key)
             self._ready.done(key)
             if self._ready:

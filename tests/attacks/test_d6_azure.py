@@ -59,9 +59,22 @@ class Stage:
     def request(self) -> NodeRequest:
         return request_of(self.victim)
 
-    def content(self, request: NodeRequest) -> dict[str, object]:
+    def content(self, request: NodeRequest, machine: SandboxMachine | None = None) -> bytes:
         """What the honest document says."""
-        return content_of(self.victim, request.binding(PIN).digest.hex()[:32], request.created)
+        nonce = request.binding(PIN).digest.hex()[:32]
+        return json.dumps(content_of(machine or self.victim, nonce, request.created)).encode()
+
+    def shown(self, make: Callable[[NodeRequest], bytes], facts: Facts | None = None) -> AttestedNode:
+        """Ask for the victim's machine with a document that is made for the request."""
+        request = self.request()
+        return self.attest(with_document(request, make(request)), facts)
+
+    def honest(self, request: NodeRequest, machine: SandboxMachine | None = None) -> bytes:
+        """Make the document that Azure signs, of the victim unless of another machine."""
+        return document_for(request, machine or self.victim, self.cloud.signing)
+
+    def other(self, name: str) -> SandboxMachine:
+        return self.cloud.launch(f"{name}-{len(self.cloud.state.machines)}")
 
 
 Case = Callable[[Stage], AttestedNode]
@@ -76,39 +89,29 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture
 def stage(played: Stage) -> Stage:
     """Give each case a victim of its own."""
-    return dataclasses.replace(played, victim=played.cloud.launch(f"victim-{len(played.cloud.state.machines)}"))
+    return dataclasses.replace(played, victim=played.other("victim"))
 
 
 def changed(created: timedelta = timedelta(0), nonce: str | None = None, **content: object) -> Case:
     """Show a document that Azure signed, and that says otherwise."""
 
     def case(stage: Stage) -> AttestedNode:
-        request = stage.request()
         signing = stage.cloud.signing
-        document = document_for(request, stage.victim, signing, created=created, nonce=nonce, changes=content)
-        return stage.attest(with_document(request, document))
+        return stage.shown(
+            lambda request: document_for(request, stage.victim, signing, created=created, nonce=nonce, changes=content)
+        )
 
     return case
 
 
 def of(machine: Callable[[Stage], SandboxMachine]) -> Case:
     """Show another machine's document, right in all but whose it is."""
-
-    def case(stage: Stage) -> AttestedNode:
-        request = stage.request()
-        return stage.attest(with_document(request, document_for(request, machine(stage), stage.cloud.signing)))
-
-    return case
+    return lambda stage: stage.shown(lambda request: stage.honest(request, machine(stage)))
 
 
 def by(signing: Callable[[Stage], Signing]) -> Case:
     """Show the right document, signed by somebody else."""
-
-    def case(stage: Stage) -> AttestedNode:
-        request = stage.request()
-        return stage.attest(with_document(request, document_for(request, stage.victim, signing(stage))))
-
-    return case
+    return lambda stage: stage.shown(lambda request: document_for(request, stage.victim, signing(stage)))
 
 
 def named(common_name: str, *names: str) -> Case:
@@ -120,10 +123,10 @@ def packed(change: Callable[[cms.Document], bytes]) -> Case:
     """Spoil the message around the right content."""
 
     def case(stage: Stage) -> AttestedNode:
-        request, signing = stage.request(), stage.cloud.signing
-        data = json.dumps(stage.content(request)).encode()
-        document = change(cms.azure_form(data, signing.key, signing.certificate))
-        return stage.attest(with_document(request, document))
+        signing = stage.cloud.signing
+        return stage.shown(
+            lambda request: change(cms.azure_form(stage.content(request), signing.key, signing.certificate))
+        )
 
     return case
 
@@ -134,7 +137,7 @@ def beside_azures(*, named_as_signer: bool) -> Case:
     def case(stage: Stage) -> AttestedNode:
         request, azures = stage.request(), stage.cloud.signing.certificate
         own, key = signer_of(Issuer.root("mine"))
-        document = cms.azure_form(json.dumps(stage.content(request)).encode(), key, own)
+        document = cms.azure_form(stage.content(request), key, own)
         certificates = (azures.public_bytes(Encoding.DER), *document.certificates)
         signer = cms.named(azures) if named_as_signer else document.signer
         document = dataclasses.replace(document, certificates=certificates, signer=signer)
@@ -145,18 +148,12 @@ def beside_azures(*, named_as_signer: bool) -> Case:
 
 def replayed(to: Callable[[NodeRequest], NodeRequest]) -> Case:
     """Show a document that was made for something else."""
-
-    def case(stage: Stage) -> AttestedNode:
-        request = stage.request()
-        return stage.attest(with_document(request, document_for(to(request), stage.victim, stage.cloud.signing)))
-
-    return case
+    return lambda stage: stage.shown(lambda request: stage.honest(to(request)))
 
 
 def of_another_cluster(stage: Stage) -> AttestedNode:
-    request = stage.request()
     pin = ClusterPin("sha256:" + "ee" * 32)
-    return stage.attest(with_document(request, document_for(request, stage.victim, stage.cloud.signing, pin=pin)))
+    return stage.shown(lambda request: document_for(request, stage.victim, stage.cloud.signing, pin=pin))
 
 
 def lured(stage: Stage) -> AttestedNode:
@@ -177,10 +174,9 @@ def lured(stage: Stage) -> AttestedNode:
         x509.AuthorityKeyIdentifier.from_issuer_public_key(stage.cloud.issuing.key.public_key()),
     ):
         builder = builder.add_extension(extension, critical=False)
-    request = stage.request()
-    document = document_for(request, stage.victim, Signing(builder.sign(key, hashes.SHA256()), key))
     try:
-        return stage.attest(with_document(request, document))
+        signing = Signing(builder.sign(key, hashes.SHA256()), key)
+        return stage.shown(lambda request: document_for(request, stage.victim, signing))
     finally:
         stage.trap.settimeout(0)
         with pytest.raises(BlockingIOError):
@@ -193,9 +189,7 @@ def maze(stage: Stage) -> AttestedNode:
     own = Issuer(Issuer.root("Maze").certificate, key)
     embedded = [Issuer(own.certificate, key).issuing("Maze").certificate for _ in range(7)]
     certificate, leaf_key = signer_of(own)
-    request = stage.request()
-    data = json.dumps(stage.content(request)).encode()
-    return stage.attest(with_document(request, cms.azure_form(data, leaf_key, certificate, embedded).der()))
+    return stage.shown(lambda request: cms.azure_form(stage.content(request), leaf_key, certificate, embedded).der())
 
 
 def token(**more: JsonValue) -> Case:
@@ -207,9 +201,7 @@ def token(**more: JsonValue) -> Case:
 
 def twice(stage: Stage) -> AttestedNode:
     request, signing = stage.request(), stage.cloud.signing
-    other = stage.cloud.launch(f"other-{len(stage.cloud.state.machines)}")
-    data = json.dumps(content_of(other, request.binding(PIN).digest.hex()[:32], request.created)).encode()
-    data = data[:-1] + f',"vmId":"{stage.victim.vm_id}"}}'.encode()
+    data = stage.content(request, stage.other("other"))[:-1] + f',"vmId":"{stage.victim.vm_id}"}}'.encode()
     return stage.attest(with_document(request, cms.azure_form(data, signing.key, signing.certificate).der()))
 
 
@@ -218,7 +210,7 @@ def after(change: Callable[[SandboxMachine], None]) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         request = stage.request()
-        request = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
+        request = with_document(request, stage.honest(request))
         change(stage.victim)
         return stage.attest(request)
 
@@ -226,15 +218,15 @@ def after(change: Callable[[SandboxMachine], None]) -> Case:
 
 
 def altered(stage: Stage) -> AttestedNode:
-    request = stage.request()
-    other = stage.cloud.launch(f"mine-{len(stage.cloud.state.machines)}")
-    document = document_for(request, other, stage.cloud.signing)
-    return stage.attest(with_document(request, document.replace(other.vm_id.encode(), stage.victim.vm_id.encode())))
+    other = stage.other("mine")
+    return stage.shown(
+        lambda request: stage.honest(request, other).replace(other.vm_id.encode(), stage.victim.vm_id.encode())
+    )
 
 
 def as_content(stage: Stage) -> AttestedNode:
     request, signing = stage.request(), stage.cloud.signing
-    honest = cms.aws_form(json.dumps(stage.content(request)).encode(), signing.key, signing.certificate, now())
+    honest = cms.aws_form(stage.content(request), signing.key, signing.certificate, now())
     swapped = dataclasses.replace(
         honest,
         content=honest.signed_bytes(),
@@ -245,24 +237,20 @@ def as_content(stage: Stage) -> AttestedNode:
 
 
 def traversing(stage: Stage) -> AttestedNode:
-    request = stage.request()
-    request = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
     facts = facts_for(stage.victim)
     away = ProviderID(stage.victim.provider_id.replace("/fleet-rg/", "/fleet-rg/../other-rg/"))
     about = dataclasses.replace(facts.machine, provider_id=away)
-    return stage.attest(request, dataclasses.replace(facts, machine=about))
+    return stage.shown(stage.honest, dataclasses.replace(facts, machine=about))
 
 
 def unlisted(stage: Stage) -> AttestedNode:
-    request = stage.request()
-    request = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
-    return stage.attest(request, facts_for(stage.victim, resourceGroups=["other-rg"]))
+    return stage.shown(stage.honest, facts_for(stage.victim, resourceGroups=["other-rg"]))
 
 
 CASES: dict[str, Case] = {
     "D6-08": changed(nonce="0" * 32),
     "D6-09": changed(created=timedelta(minutes=6)),
-    "D6-10": of(lambda stage: stage.cloud.launch(f"thief-{len(stage.cloud.state.machines)}")),
+    "D6-10": of(lambda stage: stage.other("thief")),
     "D6-40": lured,
     "D6-41": named("contoso.azurewebsites.net", "contoso.azurewebsites.net"),
     "D6-42": named("*.azure.com", "*.azure.com"),
@@ -292,9 +280,7 @@ CASES: dict[str, Case] = {
 
 
 def test_the_honest_machine_passes(stage: Stage) -> None:
-    request = stage.request()
-    honest = with_document(request, document_for(request, stage.victim, stage.cloud.signing))
-    assert stage.attest(honest).fingerprints == {"vm": stage.victim.vm_id}
+    assert stage.shown(stage.honest).fingerprints == {"vm": stage.victim.vm_id}
 
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
