@@ -248,9 +248,6 @@ class Metrics:
         self._verdicts = counter(
             "nodeattest_verdicts", "Verdicts on certificate requests.", ("provider", "verdict", "reason")
         )
-        self._verdicts_of = counter(
-            "nodeattest_cluster_verdicts", "The same verdicts by workload cluster.", ("cluster", "verdict")
-        )
         self._issued = counter("nodeattest_issued", "Certificates issued.", ("provider",))
         self._verification = seconds(
             "nodeattest_verification_seconds", "Time to verify one request's evidence.", ("provider",)
@@ -341,28 +338,10 @@ class Metrics:
         self._publications = counter(
             "nodeattest_issuer_publications", "Attempts to publish issuers' documents by outcome.", ("outcome",)
         )
-        self._signing = Histogram(
-            "nodeattest_cluster_info_signing_seconds",
-            "From a change of tokens or cluster-info to the signatures that it asks for, as the controller sees both.",
-            registry=self.registry,
-            buckets=_AGE_BUCKETS,
-        )
-        self._bindings_removed = counter(
-            "nodeattest_side_doors_removed",
-            "ClusterRoleBindings of kubeadm that were deleted, again where kubeadm made them again.",
-            ("binding",),
-        )
 
-    def verdict(self, cluster: str, provider: str, verdict: str, reason: str) -> None:
-        """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused.
-
-        By cluster, it is counted only for those that are shown (``cluster``), so that their series end with them.
-        """
+    def verdict(self, provider: str, verdict: str, reason: str) -> None:
+        """Count a verdict; ``reason`` is a ``Reason``, or empty where nothing was refused."""
         known = verdict if verdict in VERDICTS else _OTHER
-        if cluster in self._clusters:
-            for each in (*VERDICTS, _OTHER):  # a rate needs a beginning at 0
-                self._series.counter(self._verdicts_of, cluster, each)
-            self._verdicts_of.labels(cluster, known).inc()
         self._verdicts.labels(self._provider_label(provider), known, reason if reason in _REASONS else _OTHER).inc()
 
     def issued(self, provider: str) -> None:
@@ -389,10 +368,6 @@ class Metrics:
         """Count an attempt to publish an issuer's documents."""
         self._publications.labels(outcome).inc()
 
-    def signing_seconds(self, seconds: float) -> None:
-        """Record how long cluster-info lacked a signature or had one too many."""
-        self._signing.observe(max(0.0, seconds))
-
     def auto_approval_closed(self, key: str, *, closed: bool) -> None:
         """Show whether automatic approval is closed in a cluster; forgotten with the cluster."""
         self._series.gauge(self._approval_closed, key).set(closed)
@@ -402,10 +377,6 @@ class Metrics:
         """Count a certificate that was issued past attestation; forgotten with the cluster."""
         self._series.gauge(self._approval_closed, key)
         self._series.counter(self._in_tree_certificates, key).inc()
-
-    def auto_approval_binding_removed(self, binding: str) -> None:
-        """Count a deleted binding; there are two names."""
-        self._bindings_removed.labels(binding if binding.startswith("kubeadm:") else _OTHER).inc()
 
     def admission(self, kind: str, outcome: str, seconds: float) -> None:
         """Count an object that the webhook was asked about; ``outcome`` is an ``AdmissionOutcome``."""

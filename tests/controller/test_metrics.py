@@ -35,7 +35,7 @@ def test_requests_cannot_grow_the_number_of_series() -> None:
 
     @given(st.text(), st.text(), st.text(), st.integers())
     def feed(provider: str, verdict: str, reason: str, status: int) -> None:
-        metrics.verdict("ns/a", provider, verdict, reason)
+        metrics.verdict(provider, verdict, reason)
         metrics.issued(provider)
         metrics.verification_seconds(provider, 0.1)
         metrics.api_request(verdict, status)
@@ -43,7 +43,7 @@ def test_requests_cannot_grow_the_number_of_series() -> None:
     for provider in ("tpm", "unknown"):
         for verdict in (*VERDICTS, "unknown"):
             for reason in (*Reason, "", "unknown"):
-                metrics.verdict("ns/a", provider, verdict, reason)
+                metrics.verdict(provider, verdict, reason)
     feed()
     bound = 2 * 8 * (len(VERDICTS) + 1) * (len(Reason) + 2) + 200
     assert series(metrics) <= bound  # no series ever goes, so this is the most there was

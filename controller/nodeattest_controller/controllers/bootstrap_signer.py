@@ -111,7 +111,6 @@ class TokenPairEvents:
     def signed(self, tokens: int, seconds: float) -> None:
         """Count and log a signed cluster-info."""
         self._metrics.token_write(TokenController.SIGNER, "written")
-        self._metrics.signing_seconds(seconds)
         self._events.info("signed cluster-info", tokens=tokens, seconds=round(seconds, 4))
 
     def cleaned(self, name: str) -> None:

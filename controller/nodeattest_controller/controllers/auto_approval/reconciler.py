@@ -301,7 +301,6 @@ class AutoApprovalReconciler:
             for grant in grants:
                 with suppress(NotFound, Conflict):  # changed meanwhile: the next audit sees the present state
                     await self._rbac_audit.remove(grant)
-                    self._metrics.auto_approval_binding_removed(grant.name)
                     self._events.info("deleted an auto-approving binding", binding=grant.name, role=grant.role)
                     message = f"deleted ClusterRoleBinding {grant} in the workload cluster"
                     self._events.event("Normal", REMOVED, message)

@@ -213,7 +213,7 @@ class Issuer:
 
     def _report(self, workload: WorkloadClient, approval: Approval, entry: attestations.IssuedCertificate) -> None:
         request, provider = approval.request, approval.attested.provider
-        self._metrics.verdict(workload.key, provider, "approve", "")
+        self._metrics.verdict(provider, "approve", "")
         self._metrics.issued(provider)
         self._metrics.request_age_seconds((self._now() - approval.begun).total_seconds())
         _LOG.info(

@@ -310,7 +310,7 @@ class Reconciler:
 
     def _count(self, task: _Task, verdict: str, reason: str) -> None:
         """Count a verdict."""
-        self._metrics.verdict(task.workload.key, task.stored.provider, verdict, reason)
+        self._metrics.verdict(task.stored.provider, verdict, reason)
 
     def _report(self, task: _Task, denied: Denied) -> Result:
         """Report what Enforce would deny, and leave kubelet's own request to its present approver."""

@@ -70,7 +70,7 @@ class KubeletServingEvaluator:
         await self._pipeline.run(facts)
         member = await facts.machine()
         await workload.approve(csr, "AddressesVerified", "names and addresses are those of the node's Machine")
-        self._metrics.verdict(workload.key, KUBELET, "approve", "")
+        self._metrics.verdict(KUBELET, "approve", "")
         names = ", ".join((*request.names.dns_names, *request.names.ip_addresses))
         _LOG.info(
             "approved",
