@@ -278,19 +278,12 @@ class Requests:
     controller_writes: float
     lease_reads: float
     """Reads of Leases by the controller, which are in none of the others."""
-    kinds: str
-    """Those of the controller, each with its number a join."""
 
 
 def count_requests(entries: Sequence[AuditEntry], *, user: str, joins: int) -> Requests:
     """Count the finished requests of nodes, and of the controller's user; those of Leases by themselves."""
     nodes = [one for one in entries if one.user.startswith(("system:bootstrap:", "system:node:"))]
     own = [one for one in entries if one.user == user and one.resource != "leases"]
-    counted: dict[str, int] = {}
-    for entry in own:
-        what = f"{entry.verb} {'/'.join(filter(None, (entry.resource, entry.subresource)))}"
-        counted[what] = counted.get(what, 0) + 1
-    kinds = ", ".join(f"{count / joins:.2g} {what}" for what, count in sorted(counted.items()) if count / joins >= 0.05)
     writes = sum(one.verb not in READS for one in own)
     leases = [one for one in entries if one.user == user and one.resource == "leases" and one.verb == "get"]
-    return Requests(len(nodes) / joins, len(own) / joins, writes / joins, len(leases) / joins, kinds)
+    return Requests(len(nodes) / joins, len(own) / joins, writes / joins, len(leases) / joins)

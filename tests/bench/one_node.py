@@ -121,6 +121,4 @@ def measure(tools: Tools, count: int, settle: int) -> list[Case]:
             for _ in range(3):
                 warm.add(**taken_by(call, environment).milliseconds)
                 idle.add(**taken_by(IDLE, environment).milliseconds)
-    cold.notes["excludes"] = "the boot, kubelet; the TPM is swtpm on the same machine; the AK is made at each join"
-    warm.notes["excludes"] = "kubelet's own part of the call"
     return [cold, warm, idle]

@@ -2,7 +2,7 @@
 
 A round of the joins is a burst of each kind, in turns, and every second round goes in the opposite order: the speed of
 a machine drifts within minutes, so only what was measured in the same round is compared. Each kind has API servers of
-its own. Every case says in its notes what it leaves out. Nodes, controller and API servers share the cores.
+its own. Nodes, controller and API servers share the cores.
 """
 
 from __future__ import annotations
@@ -69,14 +69,6 @@ server's first hundreds of joins cost it half as much again."""
 PROCESSES = 2
 QUIET = 8.0
 """Seconds after a burst, in which a controller writes the last Events and conditions, and the next case waits."""
-EXCLUDED = {
-    LIFTED: "proof of the machine, a management cluster, an inventory; one API server and etcd; the kubelet client "
-    "certificate of whoever holds a bootstrap token",
-    LIMITED: "what it leaves out with limits lifted, too; its client sends 20 requests a second at most "
-    "(--kube-api-qps), after a burst of 30",
-    TPM: "the TPM's own time (it is software), kubelet's registration, the making of the Machines",
-    ONE_STEP: "any proof (provider insecure): what Machine, token, ledger and one request take",
-}
 
 
 @dataclass(frozen=True)
@@ -137,8 +129,6 @@ def _case_of(name: str, rounds: Sequence[Round]) -> Case:
             controller_writes=requests.controller_writes,
             lease_reads=requests.lease_reads,
         )
-        case.notes["requests"] = requests.kinds
-    case.notes["excludes"] = EXCLUDED[name]
     return case
 
 
@@ -266,8 +256,6 @@ def _add(case: Case, burst: Burst) -> None:
     )
     if burst.management_cpu:  # the in-tree signer has no management cluster
         case.add(management_cpu=burst.management_cpu)
-    for said in burst.failures:
-        case.notes["failures"] = said
 
 
 BURSTS: Mapping[str, Callable[[Tools, Sizes], AbstractContextManager[NextBurst | None]]] = {

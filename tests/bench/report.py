@@ -75,7 +75,6 @@ class Case:
 
     name: str
     samples: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    notes: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, **values: float) -> None:
         for key, value in values.items():
@@ -262,19 +261,6 @@ def goals(run: Run, which: Sequence[Goal] = JOIN_GOALS) -> str:
     return table(["goal", "aim", "measured", ""], [goal.row(run) for goal in which])
 
 
-def excluded(run: Run) -> str:
-    titles = PEERS | dict(ALONE)
-    lines = [
-        f"* {titles.get(name, name)}: {case.notes['excludes']}."
-        for name, case in run.cases.items()
-        if "excludes" in case.notes
-    ]
-    asked = run.cases[TPM].notes.get("requests") if TPM in run.cases else None
-    if asked:
-        lines += ["", "The controller's requests a TPM join, each with its number:", "", asked]
-    return "\n".join(part for line in lines for part in (wrapped(line, "  ") if line else [""]))
-
-
 def write(page: str, run: Run) -> str:
     """Write the parts that this run measured."""
     parts = {
@@ -282,7 +268,6 @@ def write(page: str, run: Run) -> str:
         "joins": peers(run),
         "one node": alone(run),
         "goals": goals(run),
-        "cases": excluded(run),
     }
     for name, generated in parts.items():
         page = replaced(page, name, generated)

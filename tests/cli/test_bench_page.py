@@ -75,7 +75,6 @@ def test_requests_are_counted_by_side_and_reads_of_leases_by_themselves() -> Non
     ]
     counted = count_requests(entries, user="controller", joins=1)
     assert (counted.node, counted.controller, counted.controller_writes, counted.lease_reads) == (1, 2, 1, 1)
-    assert counted.kinds == "1 get machines, 1 update certificatesigningrequests/approval"
 
 
 def test_a_part_is_replaced_between_its_marks() -> None:
