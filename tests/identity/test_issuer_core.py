@@ -58,23 +58,14 @@ def unencrypted(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, form: Priva
 REFUSED_PEM: dict[str, Callable[[], bytes]] = {
     "nothing": lambda: b"",
     "no block": lambda: b"ssh-rsa AAAA",
-    "a block without an end": lambda: PUBLIC_PEM[:-10],
     "another name at the end": lambda: PUBLIC_PEM.replace(b"END PUBLIC", b"END PRIVATE"),
-    "base64 that is none": lambda: b"-----BEGIN PUBLIC KEY-----\n!!!!\n-----END PUBLIC KEY-----\n",
     "no key in a key's block": lambda: b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
     "a certificate request": lambda: PUBLIC_PEM.replace(b"PUBLIC KEY", b"CERTIFICATE REQUEST"),
-    "Ed25519": lambda: (
-        ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    ),
-    "DSA": lambda: (
-        dsa.generate_private_key(2048).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    ),
     "P-224": lambda: (
         ec.generate_private_key(ec.SECP224R1())
         .public_key()
         .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     ),
-    "secp256k1": lambda: unencrypted(ec.generate_private_key(ec.SECP256K1()), PrivateFormat.PKCS8),
     "RSA-1024": lambda: unencrypted(
         rsa.generate_private_key(65537, 1024),  # noqa: S505 - too short is what is refused
         PrivateFormat.PKCS8,
@@ -100,30 +91,20 @@ def test_a_file_that_cannot_be_published_whole_is_refused_and_not_quoted(make: C
 GOOD_RSA, GOOD_EC = jwk(verifying_key(RSA.public_key())), jwk(verifying_key(EC.public_key()))
 REFUSED_JWKS: dict[str, bytes] = {
     "no JSON": b"{",
-    "a list": b"[]",
-    "no keys": b"{}",
-    "an empty set": jwks(),
     "a text": jwks("key"),
     "a private member": jwks({**GOOD_EC, "d": "AAAA"}),
-    "a prime": jwks({**GOOD_RSA, "p": "AAAA"}),
     "a symmetric key": jwks({"kty": "oct", "kid": "1", "k": "AAAA"}),
-    "Ed25519": jwks({"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": "AAAA"}),
-    "a list as kty": jwks({**GOOD_EC, "kty": []}),
     "an object as curve": jwks({**GOOD_EC, "crv": {}}),
     "another curve": jwks({**GOOD_EC, "crv": "secp256k1"}),
     "a key to encrypt with": jwks({**GOOD_RSA, "use": "enc"}),
     "another algorithm": jwks({**GOOD_RSA, "alg": "HS256"}),
-    "PS256": jwks({**GOOD_RSA, "alg": "PS256"}),
     "no kid": jwks({key: value for key, value in GOOD_RSA.items() if key != "kid"}),
-    "an empty kid": jwks({**GOOD_RSA, "kid": ""}),
     "a long kid": jwks({**GOOD_RSA, "kid": "k" * 1025}),
     "a number as kid": jwks({**GOOD_RSA, "kid": 1}),
     "two of one kid": jwks(GOOD_RSA, {**GOOD_EC, "kid": GOOD_RSA["kid"]}),
     "padding": jwks({**GOOD_RSA, "e": "AQAB=="}),
-    "base64, not base64url": jwks({**GOOD_RSA, "n": "+/+/"}),
     "a short coordinate": jwks({**GOOD_EC, "x": "AAAA"}),
     "a point off its curve": jwks({**GOOD_EC, "x": GOOD_EC["y"], "y": GOOD_EC["x"]}),
-    "an even exponent": jwks({**GOOD_RSA, "e": "Ag"}),
     "a modulus of 64 KiB": jwks({**GOOD_RSA, "n": "f" * 87380}),
     "a member twice": jwks(GOOD_RSA).replace(b'"kid"', b'"kid": "another", "kid"', 1),
     "two sets of keys": jwks(GOOD_RSA).replace(b'"keys"', b'"keys": [], "keys"', 1),
@@ -161,14 +142,8 @@ UNUSABLE: dict[str, dict[str, object]] = {
     **{name: json.loads(body)["keys"][0] for name, body in REFUSED_JWKS.items() if name not in ALWAYS_REFUSED},
     "RSA of 1024 bits": short_rsa(1024),
     "RSA of 16384 bits": short_rsa(16384),
-    "no modulus": {key: value for key, value in GOOD_RSA.items() if key != "n"},
-    "no coordinate": {key: value for key, value in GOOD_EC.items() if key != "y"},
     "no kty": {key: value for key, value in GOOD_EC.items() if key != "kty"},
-    "no curve": {key: value for key, value in GOOD_EC.items() if key != "crv"},
     "P-224": {**GOOD_EC, "crv": "P-224"},
-    "an unknown use": {**GOOD_EC, "use": "tls"},
-    "a use that is no text": {**GOOD_EC, "use": ["sig"]},
-    "ML-DSA": {"kty": "AKP", "alg": "ML-DSA-44", "kid": "1", "pub": "AAAA"},
     "nothing": {},
 }
 
@@ -215,8 +190,6 @@ def test_any_bytes_give_keys_or_an_error_of_ours(data: bytes) -> None:
         "https://account.blob.core.windows.net/$web/",
         "https://10.0.0.1:6443",
         "https://[::1]:6443/a",
-        "https://kubernetes.default.svc.cluster.local",
-        "https://issuer.example/a&b",
     ],
 )
 def test_an_issuer_is_kept_byte_for_byte(text: str) -> None:
@@ -228,25 +201,16 @@ def test_an_issuer_is_kept_byte_for_byte(text: str) -> None:
     [
         "",
         "issuer.example",
-        "//issuer.example",
         "http://issuer.example",
-        "HTTPS://issuer.example",
         "https://",
-        "https:///path",
         "https://issuer.example?x",
-        "https://issuer.example/?",
         "https://issuer.example#x",
         "https://user@issuer.example",
-        "https://user:password@issuer.example",
-        "https://issuer.example:port",
         "https://issuer.example:99999",
-        "https://issuer.example:0",
         "https://issuer.example/a b",
-        "https://issuer.example/a\n",
         "https://issuer.example\\evil.example",
         "https://issuer.examplé",
         "https://[::1",
-        "https://issuer.example:",
         "https://-issuer.example",
         "https://issuer.example/" + "a" * 2048,
     ],
