@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from nodeattest_discovery.node.by_token import by_front
 from nodeattest_discovery.node.client import Found
 from nodeattest_discovery.tls import CaPin
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 TOKEN = BootstrapToken("abcdef", "0123456789abcdef")
@@ -102,85 +100,19 @@ WRONG, UNSIGNED = Reason.CLUSTER_INFO_SIGNATURE_INVALID, Reason.CLUSTER_INFO_UNS
 LATER, SHAPE = Reason.API_UNAVAILABLE, Reason.CLUSTER_INFO_MALFORMED
 
 
-def typed(body: bytes) -> str:
-    """Sign with ``typ`` in the header, as a JWT's is."""
-    header = encode_base64url(b'{"alg":"HS256","kid":"abcdef","typ":"JWT"}')
-    mac = jwt.hs256(TOKEN.secret.encode(), f"{header}.{encode_base64url(body)}".encode())
-    return f"{header}..{encode_base64url(mac)}"
-
-
-PRESSED = gzip.compress(BODY)
-GZIPPED = Reply(body=PRESSED, headers={"X-Kubernetes-JWS": jws.sign(PRESSED, TOKEN), "Content-Encoding": "gzip"})
-
-
 @pytest.mark.parametrize(
     ("reply", "kind", "reason"),
     [
         pytest.param(status(401), Unavailable, LATER, id="401"),
-        pytest.param(status(403), Unavailable, LATER, id="403"),
-        pytest.param(status(404), Unavailable, LATER, id="404"),
-        pytest.param(status(429), Unavailable, LATER, id="429"),
         pytest.param(status(503), Unavailable, LATER, id="503"),
-        pytest.param(
-            Reply(status=302, headers={"Location": "https://127.0.0.1:1/"}), Unavailable, LATER, id="redirect"
-        ),
-        pytest.param(
-            Reply(body=BODY, status=201, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN)}),
-            Unavailable,
-            LATER,
-            id="201",
-        ),
-        pytest.param(Reply(raw=b""), Unavailable, LATER, id="nothing"),
         pytest.param(Reply(raw=b"hello"), Unavailable, LATER, id="no HTTP"),
-        pytest.param(GZIPPED, Unavailable, LATER, id="gzip"),
         pytest.param(sign(BODY + b" " * (1 << 20)), Unavailable, LATER, id="more than 1 MiB"),
         pytest.param(raw(BODY[:-9] + b"", f"X-Kubernetes-JWS: {jws.sign(BODY, TOKEN)}"), Denied, WRONG, id="cut"),
         pytest.param(Reply(body=BODY), Unavailable, UNSIGNED, id="unsigned"),
-        pytest.param(Reply(body=BODY, headers={"X-Kubernetes-JWS": ""}), Denied, WRONG, id="an empty signature"),
-        pytest.param(
-            raw(BODY, *[f"X-Kubernetes-JWS: {jws.sign(BODY, TOKEN)}"] * 2), Denied, WRONG, id="two signatures"
-        ),
-        pytest.param(
-            raw(BODY, "X-Kubernetes-JWS: x", f"x-kubernetes-jws: {jws.sign(BODY, TOKEN)}"),
-            Denied,
-            WRONG,
-            id="one of two",
-        ),
         pytest.param(sign(BODY, OTHER), Denied, WRONG, id="another secret"),
-        pytest.param(sign(BODY, BootstrapToken("fedcba", TOKEN.secret)), Denied, WRONG, id="another kid"),
-        pytest.param(Reply(body=BODY, headers={"X-Kubernetes-JWS": typed(BODY)}), Denied, WRONG, id="typ"),
-        pytest.param(
-            Reply(body=BODY, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN).replace("..", ".", 1)}),
-            Denied,
-            WRONG,
-            id="one dot",
-        ),
-        pytest.param(
-            Reply(
-                body=BODY,
-                headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN).replace("..", f".{encode_base64url(BODY)}.")},
-            ),
-            Denied,
-            WRONG,
-            id="attached",
-        ),
-        pytest.param(
-            Reply(body=BODY, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN) + "="}), Denied, WRONG, id="padded"
-        ),
-        pytest.param(
-            Reply(body=BODY, headers={"X-Kubernetes-JWS": jws.sign(BODY, TOKEN) + "\u00e9"}),
-            Denied,
-            WRONG,
-            id="odd text",
-        ),
-        pytest.param(sign(BODY.replace(b"kube-public", b"kube-system")), Denied, SHAPE, id="another namespace"),
-        pytest.param(sign(BODY.replace(b'"cluster-info"', b'"cluster-inf0"')), Denied, SHAPE, id="another name"),
         pytest.param(sign(BODY.replace(b"ConfigMap", b"Secret")), Denied, SHAPE, id="another kind"),
         pytest.param(sign(b"{}"), Denied, SHAPE, id="no object"),
-        pytest.param(sign(b"\xff\xfe"), Denied, SHAPE, id="no text"),
-        pytest.param(sign(b"[" * 100_000), Denied, SHAPE, id="deeply nested"),
         pytest.param(answer(""), Denied, SHAPE, id="no kubeconfig"),
-        pytest.param(answer("kind: Config\n"), Denied, SHAPE, id="no cluster"),
         pytest.param(
             answer(clusterinfo.build("https://10.0.0.1", EVIL.pem)), Denied, Reason.CA_NOT_PINNED, id="unpinned"
         ),

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from discovery_cases import CASES, TOKEN, World, standing
 from kubernetes_assets import join_configuration
-from lying_servers import CLUSTER_INFO, QUIET, LyingServer, Reply, VirtualTime, config_map, script, signed, status
+from lying_servers import CLUSTER_INFO, QUIET, LyingServer, VirtualTime, config_map, script, signed, status
 
-from nodeattest_discovery import jwt as jws
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.client import Found
 from nodeattest_discovery.tls import CaPin
-from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import kubeadm
@@ -116,53 +114,3 @@ def test_a_refused_server_is_not_asked_again_while_another_comes_up(world: World
 
 
 # Other servers that must not be believed
-
-
-def spoilt(text: str) -> Callable[[World, LyingServer], Reply]:
-    return lambda world, server: signed(world.text(server).replace("users: null\n", text), TOKEN)
-
-
-def edited(old: str, new: str) -> Callable[[World, LyingServer], Reply]:
-    return lambda world, server: signed(world.text(server).replace(old, new), TOKEN)
-
-
-def by_another_token(world: World, server: LyingServer) -> Reply:
-    text = world.text(server)
-    other = BootstrapToken("ffffff", TOKEN.secret)
-    return config_map({"kubeconfig": text, "jws-kubeconfig-abcdef": jws.sign(text.encode(), other)})
-
-
-def over_a_shorter_text(world: World, server: LyingServer) -> Reply:
-    text = world.text(server)
-    return config_map({"kubeconfig": text, "jws-kubeconfig-abcdef": jws.sign(text.rstrip().encode(), TOKEN)})
-
-
-TAMPERED: dict[str, tuple[Callable[[World, LyingServer], Reply], Reason]] = {
-    "a user": (spoilt("users: [{name: a, user: {token: b}}]\n"), Reason.CLUSTER_INFO_MALFORMED),
-    "no verification": (
-        edited("    server:", "    insecure-skip-tls-verify: true\n    server:"),
-        Reason.CLUSTER_INFO_MALFORMED,
-    ),
-    "plain http": (edited("server: https", "server: http"), Reason.CLUSTER_INFO_MALFORMED),
-    "a repeated key": (edited("kind: Config", "kind: Config\nkind: Config"), Reason.CLUSTER_INFO_MALFORMED),
-    "two clusters": (
-        edited("contexts:", "- cluster: {server: 'https://a:1'}\n  name: b\ncontexts:"),
-        Reason.CLUSTER_INFO_MALFORMED,
-    ),
-    "an empty signature": (
-        lambda world, server: config_map({"kubeconfig": world.text(server), "jws-kubeconfig-abcdef": ""}),
-        Reason.CLUSTER_INFO_SIGNATURE_INVALID,
-    ),
-    "a signature of another id": (by_another_token, Reason.CLUSTER_INFO_SIGNATURE_INVALID),
-    "a signature over a shorter text": (over_a_shorter_text, Reason.CLUSTER_INFO_SIGNATURE_INVALID),
-    "an empty kubeconfig": (
-        lambda _, __: config_map({"kubeconfig": "", "jws-kubeconfig-abcdef": jws.sign(b"", TOKEN)}),
-        Reason.CLUSTER_INFO_MALFORMED,
-    ),
-    "another object": (
-        lambda world, server: config_map({"kubeconfig": world.text(server)}, metadata={"name": "other"}),
-        Reason.API_UNAVAILABLE,
-    ),
-    "no JSON": (lambda _, __: Reply(body=b"<html>"), Reason.API_UNAVAILABLE),
-    "a redirect": (lambda _, server: Reply(status=302, headers={"Location": server.url}), Reason.API_UNAVAILABLE),
-}

@@ -28,17 +28,6 @@ from nodeattest_discovery.clusterinfo import MAX_KUBECONFIG
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-SERVERS = [
-    "https://10.0.0.1:6443",
-    "https://127.0.0.1:1",
-    "https://api.example.com:65535",
-    "https://api.example.com",
-    "https://api.example.com./",
-    "https://api-1.internal_zone:443",
-    "https://[fd00::1]:6443",
-    "https://[::ffff:10.0.0.1]",
-    "https://rancher.example.com/k8s/clusters/c-m-x1",
-]
 NO_SERVERS = [
     "",
     "https://",
@@ -88,21 +77,6 @@ def test_the_text_that_kubeadm_wrote_is_written_byte_for_byte() -> None:
     assert clusterinfo.build("https://127.0.0.1:26443", ca_pem) == text
     info = clusterinfo.parse(text)
     assert (info.server, info.ca_pem, info.tls_server_name) == ("https://127.0.0.1:26443", ca_pem, None)
-
-
-HARMLESS: dict[str, Spoil] = {
-    "preferences": lambda document: document.update(preferences={}),
-    "empty lists": lambda document: document.update(contexts=[], users=[]),
-    "no version": lambda document: document.pop("apiVersion"),
-    "a name": lambda document: row_of(document).update(name="kubernetes"),
-    "verification": lambda document: cluster_of(document).update({"insecure-skip-tls-verify": False}),
-    "empty texts": lambda document: cluster_of(document).update({"proxy-url": "", "certificate-authority": ""}),
-    "a TLS name": lambda document: cluster_of(document).update({"tls-server-name": "api.internal"}),
-    "an address for a TLS name": lambda document: cluster_of(document).update({"tls-server-name": "::1"}),
-    "extensions": lambda document: cluster_of(document).update(
-        {"extensions": [{"name": "x", "extension": {"a": "b"}}]}
-    ),
-}
 
 
 TAMPERED: dict[str, tuple[Spoil, str]] = {
@@ -205,11 +179,6 @@ def test_any_other_server_is_denied(server: str) -> None:
         with pytest.raises(Denied) as raised:
             refuses()
         assert raised.value.reason is Reason.CLUSTER_INFO_MALFORMED
-
-
-servers = st.from_regex(
-    r"https://([A-Za-z0-9_.-]{1,9}|\[[0-9a-f:.]{2,9}\])(:[0-9]{0,5})?(/[!-~]{0,5})?", fullmatch=True
-)
 
 
 scalars: st.SearchStrategy[JsonValue] = st.none() | st.booleans() | st.text(max_size=5) | st.just(SERVER)

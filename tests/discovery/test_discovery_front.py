@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, front, get, listening, secret_object, service
-from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt
+from jwt_kit import NOW, TOKEN, jwt
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery import jwt as jws
@@ -58,30 +58,6 @@ async def test_whoever_proves_a_token_gets_cluster_info_signed_with_it(
     assert shown["data"] == known.config_map["data"]
 
 
-REFUSED = {
-    "no proof": (get(), secret_object()),
-    "another scheme": (get(b"Basic " + bearer().split()[1]), secret_object()),
-    "the token itself": (get(b"Bearer " + TOKEN.reveal().encode()), secret_object()),
-    "unknown token": (get(bearer(OTHER)), secret_object()),
-    "wrong signature": (get(b"Bearer " + jwt(secret="0123456789abcdee")), secret_object()),
-    "expired proof": (get(b"Bearer " + jwt(claims=CLAIMS | {"iat": NOW - 60, "exp": NOW})), secret_object()),
-    "no typ": (get(b"Bearer " + jwt({"alg": "HS256", "kid": TOKEN.id})), secret_object()),
-    "alg none": (get(b"Bearer " + jwt(HEADER | {"alg": "none"})), secret_object()),
-    "another audience": (get(b"Bearer " + jwt(claims=CLAIMS | {"aud": "x"})), secret_object()),
-    "expired token": (get(bearer()), secret_object(expiration="2020-01-01T00:00:00Z")),
-    "odd expiration": (get(bearer()), secret_object(expiration="never")),
-    "no signing": (get(bearer()), secret_object(usage_bootstrap_signing=None)),
-    "no authentication": (get(bearer()), secret_object(usage_bootstrap_authentication="True")),
-    "bad groups": (get(bearer()), secret_object(auth_extra_groups="system:masters")),
-    "another id in it": (get(bearer()), secret_object(token_id="fedcba")),
-    "no secret in it": (get(b"Bearer " + jwt(secret="")), secret_object(token_secret=None)),
-    "a secret that can be guessed": (get(b"Bearer " + jwt(secret="abc")), secret_object(token_secret="abc")),
-    "a secret in upper case": (get(b"Bearer " + jwt(secret="A" * 16)), secret_object(token_secret="A" * 16)),
-    "another type": (get(bearer()), {**secret_object(), "type": "Opaque"}),
-    "nonsense": (get(b"Bearer \xff\xfe.."), secret_object()),
-}
-
-
 @pytest.mark.parametrize(
     ("token", "secret"),
     [
@@ -116,27 +92,15 @@ def test_as_much_is_computed_whatever_is_wrong(token: BootstrapToken, secret: Js
     ("request_", "status"),
     [
         pytest.param(get(bearer(), bearer()), 400, id="two proofs"),
-        pytest.param(get(bearer(), b"Basic eA=="), 400, id="a proof and a password"),
-        pytest.param(get(b"Bearer " + b"a" * 4096), 400, id="4 KiB"),
-        pytest.param(get(b"Bearer " + b"a" * 9000), 400, id="9 KiB"),
         pytest.param(get(bearer(), more=b"Content-Length: 1\r\n") + b"x", 400, id="a body"),
         pytest.param(get(bearer(), more=b"Transfer-Encoding: chunked\r\n") + b"0\r\n\r\n", 400, id="chunks"),
         pytest.param(
             get(bearer(), more=b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n") + b"0\r\n\r\n", 400, id="both"
         ),
-        pytest.param(get(bearer(), more=b"X: y\r\n folded\r\n"), 400, id="a folded header"),
-        pytest.param(get(bearer(), more=b"Host: other\r\n"), 400, id="two hosts"),
-        pytest.param(get(bearer(), more=b"X: y\r\n" * 200), 400, id="two hundred headers"),
         pytest.param(get(bearer()).replace(b"GET", b"HEAD"), 405, id="HEAD"),
-        pytest.param(get(bearer()).replace(b"GET", b"POST"), 405, id="POST"),
-        pytest.param(get(bearer()).replace(b"GET", b"DELETE"), 405, id="DELETE"),
         pytest.param(get(bearer()).replace(b"GET", b"OPTIONS"), 405, id="OPTIONS"),
-        pytest.param(get(bearer(), path="/"), 404, id="root"),
         pytest.param(get(bearer(), path="/" + clusterinfo.PATH), 404, id="two slashes"),
-        pytest.param(get(bearer(), path=clusterinfo.PATH + "/"), 404, id="a slash more"),
         pytest.param(get(bearer(), path="/x/.." + clusterinfo.PATH), 404, id="dots"),
-        pytest.param(get(bearer(), path=clusterinfo.PATH.replace("-", "%2d")), 404, id="escaped"),
-        pytest.param(get(bearer(), path="https://front" + clusterinfo.PATH), 404, id="absolute form"),
         pytest.param(get(bearer(), path="/api/v1/namespaces/kube-system/secrets"), 404, id="Secrets"),
         pytest.param(get(bearer(), path=clusterinfo.PATH + "?timeout=10s"), 200, id="a time limit in the query"),
     ],

@@ -22,8 +22,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at, tex
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, kubeadm
 
-LIMIT = 60.0
-"""Seconds until kube-controller-manager must have judged everything."""
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 TOKEN_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"
 Answer = tuple[tuple[str, ...] | None, int]

@@ -16,9 +16,6 @@ from nodeattest_discovery.tls import CaPin
 from nodeattest_providers import der
 from nodeattest_providers.der import Tag
 
-DIGITS = "0123456789abcdef" * 4
-SOUND = f"sha256:{DIGITS}"
-
 
 @pytest.mark.parametrize("key", [KEY, ed25519.Ed25519PrivateKey.generate(), rsa.generate_private_key(65537, 2048)])
 @pytest.mark.parametrize("version", [1, 3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 from collections.abc import Iterator
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,9 +17,6 @@ from nodeattest_discovery.clusterinfo import PATH
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane
-
-LIMIT: Final = 60.0
-"""Seconds until a server must act by what was just applied."""
 
 
 class Call(NamedTuple):

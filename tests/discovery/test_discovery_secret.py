@@ -18,7 +18,6 @@ from nodeattest_providers.errors import Denied, Reason
 
 TOKEN = BootstrapToken("abcdef", "0123456789abcdef")
 ODD = odd_secrets("u")
-GROUP = "system:bootstrappers:a"
 
 
 def stored(data: Mapping[str, str], **metadata: str) -> dict[str, object]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -17,12 +15,10 @@ from nodeattest_discovery.controllers.bootstrap_signer import (
     current_signatures,
     desired_cluster_info,
 )
-from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject
 
-NOW = datetime(2026, 6, 1, tzinfo=UTC)
 ONE = BootstrapToken("abc123", SECRET)
 OTHER = BootstrapToken("def456", SECRET)
 KEYS = st.one_of(
@@ -30,12 +26,6 @@ KEYS = st.one_of(
     st.just(KUBECONFIG_KEY),
     st.text(alphabet="abc123", max_size=6).map(SIGNATURE_PREFIX.__add__),
 )
-
-
-def secret_of(token_id: str, expiration: str = "") -> JsonObject:
-    data = {"token-id": token_id, "token-secret": SECRET, "usage-bootstrap-signing": "true", "expiration": expiration}
-    encoded: JsonObject = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    return {"type": SECRET_TYPE, "metadata": {"name": secret_name(token_id)}, "data": encoded}
 
 
 @given(st.dictionaries(KEYS, st.text(max_size=20)), st.sets(st.sampled_from([ONE, OTHER])))

@@ -14,33 +14,6 @@ from nodeattest_providers.errors import Denied
 
 SECRET = "0123456789abcdef"
 SOUND = f"abcdef.{SECRET}"
-NO_TOKENS = [
-    "",
-    "abcdef",
-    SECRET,
-    f"abcde.{SECRET}",
-    f"abcdefg.{SECRET}",
-    f"abcdef.{SECRET[1:]}",
-    f"abcdef.{SECRET}0",
-    f"abcdef:{SECRET}",
-    f"abcdef{SECRET}",
-    f"abcdef..{SECRET}",
-    f"ABCDEF.{SECRET}",
-    f"abcdef.{SECRET.upper()}",
-    f"{SOUND}\n",
-    f"{SOUND}\r\n",
-    f"\n{SOUND}",
-    f" {SOUND}",
-    f"{SOUND} ",
-    f"{SOUND}\0",
-    f"{SOUND}\n{SOUND}",
-    f"abcdef.{SECRET[:-1]}٣",
-    f"abcde１.{SECRET}",  # noqa: RUF001 - the full-width digit is what is tested
-    f"abcde\u0131.{SECRET}",
-    f"abcdef\u2024{SECRET}",
-    f"abcdef.{SECRET[:-1]}-",
-    f"abcdef.{SECRET[:-1]}\ud800",
-]
 texts = st.text(st.sampled_from("abz059AZ.:\n \u0663"), max_size=30) | st.text(max_size=30)
 
 

@@ -20,7 +20,6 @@ from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.listener import Listener
 
 V1 = "authentication.k8s.io/v1"
-NOBODY = {"authenticated": False}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -83,30 +82,6 @@ def info(**changes: object) -> dict[str, Any]:
     data = {"kubeconfig": "text", "jws-kubeconfig-abcdef": "h..s", "other": "x"}
     metadata = {"name": "cluster-info", "namespace": "kube-public", "generation": 3}
     return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": data} | changes
-
-
-OTHERS: dict[str, bytes] = {
-    "nothing": b"",
-    "no object": b"[]",
-    "a number": b"1",
-    "UTF-16": json.dumps(info()).encode("utf-16"),
-    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(info()).encode(),
-    "NaN": json.dumps(info(x=float("nan"))).encode(),
-    "deep": b"[" * 100_000,
-    "large": json.dumps(info(x="x" * 2**20)).encode(),
-    "two documents": json.dumps(info()).encode() * 2,
-    "another kind": json.dumps(info(kind="Secret")).encode(),
-    "another version": json.dumps(info(apiVersion="v2")).encode(),
-    "another name": json.dumps(info(metadata={"name": "other", "namespace": "kube-public"})).encode(),
-    "another namespace": json.dumps(info(metadata={"name": "cluster-info", "namespace": "default"})).encode(),
-    "no metadata": json.dumps(info(metadata=None)).encode(),
-    "a list of metadata": json.dumps(info(metadata=[])).encode(),
-    "data that is no text": json.dumps(info(data={"kubeconfig": 1})).encode(),
-    "data that is a list": json.dumps(info(data=[])).encode(),
-    "half a character": json.dumps(info(data={"kubeconfig": "\ud800"})).encode(),
-    "data twice": b'{"data":{},' + json.dumps(info()).encode()[1:],
-    "an entry twice": json.dumps(info()).encode().replace(b'"other"', b'"kubeconfig"'),
-}
 
 
 @given(st.binary(max_size=200))

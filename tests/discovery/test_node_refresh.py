@@ -114,15 +114,3 @@ def test_a_node_that_keeps_its_server_lets_that_one_bear_out_which_cas_stay(serv
 
 
 # What must not be believed
-
-
-def replaced(servers: Servers) -> LyingServer:
-    server = servers.stand(OLD)
-    server.says = published(text(server, NEW))
-    return server
-
-
-def stranger(servers: Servers) -> LyingServer:
-    server = servers.stand(EVIL)
-    server.says = published(text(server, OLD))
-    return server

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import unescape
 from pathlib import Path
 from typing import Final, cast
 
@@ -211,16 +209,3 @@ def test_a_websocket_passes_kube_apiserver_with_a_token_of_its_own(world: World)
     headers = dict(cast("list[tuple[str, str]]", seen["headers"]))
     claims = pyjwt.decode(headers["Authorization"].removeprefix("Bearer "), options={"verify_signature": False})
     assert claims["sub"] == "jane@example.com"
-
-
-BROWSER: Final = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-
-
-def led_to(answer: Answer) -> str:
-    """Return where a page leads."""
-    assert answer.status == 200, answer.body
-    found = re.search(rb'content="0; url=([^"]*)"', answer.body)
-    assert found is not None
-    reference = unescape(found[1].decode())
-    assert f'<a href="{found[1].decode()}">'.encode() in answer.body, "kube-apiserver changes nothing"
-    return reference

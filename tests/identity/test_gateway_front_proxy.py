@@ -18,7 +18,6 @@ from nodeattest_parsing.values import JsonObject
 FRONT: Final = Authority("front-proxy-ca")
 USERS: Final = Authority("kubernetes")
 TRUST: Final = FrontProxyTrust(authorities=(b"der",), allowed_names=frozenset({"front-proxy-client"}), has_uid=False)
-USER: Final = ("X-Remote-User", "jane")
 
 
 def config_map(**changes: str | None) -> JsonObject:

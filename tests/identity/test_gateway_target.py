@@ -18,12 +18,8 @@ SERVICES = f"{ROOT}/namespaces/kube-system/services"
         ("dashboard", ("http", "dashboard", "")),
         ("dashboard:80", ("http", "dashboard", "80")),
         ("dashboard:web", ("http", "dashboard", "web")),
-        ("https:web", ("http", "https", "web")),
-        ("http:dashboard:80", ("http", "dashboard", "80")),
         (":dashboard:80", ("http", "dashboard", "80")),
-        ("https:dashboard:", ("https", "dashboard", "")),
         ("https:dashboard:8443", ("https", "dashboard", "8443")),
-        ("https:dashboard:web-2", ("https", "dashboard", "web-2")),
     ],
 )
 def test_a_service_is_named_as_in_kube_apiserver_s_own_proxy(name: str, expected: tuple[str, str, str]) -> None:

@@ -5,7 +5,6 @@ The unit goldens are those of Kubernetes' own test, pkg/serviceaccount/openidmet
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,10 +25,6 @@ ISSUER: Final = "https://issuer.example/clusters/a&b"
 JWKS_URI: Final = "https://elsewhere.example/keys"
 JWKS_TYPE: Final = {"Accept": "application/jwk-set+json"}
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
-
-
-def number(text: str) -> int:
-    return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
 def public(key: PrivateKey) -> bytes:

@@ -13,17 +13,9 @@ from polling import until
 from proxy_kit import LOOPBACK, exchange, proxy, read_answer, request, upstream
 from sidecar_kit import authorization, sidecar, users_token
 
-from nodeattest_identity.addon.sidecar.service import SidecarSettings
-from nodeattest_identity.proxy.headers import parse_rule
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.refusals import Refusal
-from nodeattest_serving.bounded_server import BindAddress
 
-USUAL: Final = SidecarSettings(
-    address=BindAddress(LOOPBACK, 0),
-    upstream=BindAddress(LOOPBACK, 1),
-    open_paths=(parse_rule("/healthz"), parse_rule("/pub/**")),
-)
 ADMIN: Final = b"GET /admin HTTP/1.1\r\nHost: a\r\nX-Authenticated-User: root\r\n\r\n"
 
 SMUGGLED: Final = {

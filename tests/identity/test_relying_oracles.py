@@ -46,12 +46,6 @@ async def test_ours_takes_the_good_ones_only(issuer: IssuerServer, asked: list[C
     assert await relying_parties.ours(issuer, asked) == expected("ours", asked)
 
 
-ODD: Final = b"""{"keys":[
-    {"kty":"RSA","kid":"short","e":"AQAB","n":"____________________________________________________________w"},
-    {"kty":"RSA","e":"AQAB","n":"AQAB"}, {"kty":"EC","crv":"P-224","kid":"odd","x":"AA","y":"AA"},
-    {"kty":"EC","crv":"P-256","kid":"half","x":"AA"}, {"kty":"AKP","kid":"new","pub":"AA"},"""
-
-
 def test_npm_jose_and_openid_client_agree(issuer: IssuerServer, asked: list[Case]) -> None:
     node_kit.need("openid-client")
     for library, taken in relying_parties.node(issuer, asked).items():

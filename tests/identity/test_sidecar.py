@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 from proxy_kit import LOOPBACK, exchange, request, upstream
-from sidecar_kit import AUDIENCE, ISSUER, authorization, sidecar, users_token
-from token_kit import NOW, bad_tokens, elliptic
+from sidecar_kit import AUDIENCE, authorization, sidecar, users_token
+from token_kit import elliptic
 
 from nodeattest_identity.addon.sidecar.caller import Caller
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
@@ -33,9 +33,6 @@ async def test_the_add_on_is_told_who_calls_and_gets_no_token() -> None:
         assert seen.values("x-request-id") != ["mine"]
         assert seen.values("authorization") == []
         assert given not in seen.bytes
-
-
-BAD = bad_tokens(elliptic(), elliptic(1), NOW, ISSUER)
 
 
 async def test_403_is_answered_in_the_place_of_401_where_it_is_asked_for() -> None:

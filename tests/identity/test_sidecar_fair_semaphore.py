@@ -3,38 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from aiohttp import web
-from front_kit import LOOPBACK, Authority
-from issuer_kit import kubeconfig
 
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_providers.errors import Unavailable
-
-OURS = frozenset({"apps/dashboard"})
-YES = {"authenticated": True, "audiences": ["apps/dashboard"], "user": {"username": "alice"}}
-
-
-@asynccontextmanager
-async def api_server(
-    directory: Path, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-) -> AsyncGenerator[bytes]:
-    """Serve over TLS; gives the kubeconfig."""
-    authority = Authority()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.certify(directory))
-    runner = web.ServerRunner(web.Server(answer, access_log=None), shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, LOOPBACK, 0, ssl_context=context).start()
-    try:
-        yield kubeconfig(f"https://{LOOPBACK}:{runner.addresses[0][1]}", authority.pem)
-    finally:
-        await runner.cleanup()
 
 
 class Asking:

@@ -21,11 +21,6 @@ from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
 
 OURS = frozenset({"apps/dashboard", "apps/other"})
-YES: JsonObject = {
-    "authenticated": True,
-    "audiences": ["apps/dashboard"],
-    "user": {"username": "alice", "groups": ["dev"]},
-}
 
 
 @pytest.mark.parametrize(

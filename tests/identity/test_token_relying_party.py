@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from front_kit import Authority
-from issuer_server import IssuerServer, Reply, issuer_server
+from issuer_server import IssuerServer, issuer_server
 from token_kit import EXPECTED, NOW, SUBJECT, bad_tokens, elliptic, good_tokens, rsa_key
 
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
@@ -16,7 +16,6 @@ from nodeattest_providers.errors import Denied, Unavailable
 
 ES, RS = elliptic(), rsa_key()
 CONFIGURATION, JWKS = "/.well-known/openid-configuration", "/openid/v1/jwks"
-GZIPPED = Reply(b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
 
 
 @pytest.fixture
