@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fake_api import FakeApi
-from management_kit import add_policy, cached, cluster_path, management_api
+from management_kit import add_policy, cached, cluster_path, management_api, tasks
 from polling import until
 
 from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
@@ -118,13 +118,9 @@ class AutoApprovalWorld:
                 sleep=_briefly,
             )
             runner = self.controller.for_cluster(KEY, self.workload)
-            task = asyncio.create_task(runner.run())
-            try:
+            async with tasks(runner.run()):
                 yield runner
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                await events.drain()
+            await events.drain()
 
     @asynccontextmanager
     async def reconciler(self) -> AsyncGenerator[AutoApprovalReconciler]:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from fake_api import FakeApi
+from management_kit import tasks
 
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
@@ -272,15 +273,10 @@ class World:
         """Follow both servers."""
         ready = asyncio.Event()
         await self.challenge_keys.reconcile()
-        tasks = [asyncio.create_task(self.management.run(ready)), asyncio.create_task(self.workload.run())]
-        try:
+        async with tasks(self.management.run(ready), self.workload.run()):
             await asyncio.wait_for(ready.wait(), 60)
             yield self
             await self.events.drain()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def reconcile(self, name: str = "r-1") -> Result:
         """Reconcile a request once the cache has it as the server has it."""
@@ -293,7 +289,7 @@ class World:
         for each in self.management.inventory.machines_of(KEY):
             if each.infra is not None:
                 with suppress(Unavailable):
-                    await self.management.platforms._cache(each.infra)
+                    await self.management.platforms._cache(each.infra)  # pyright: ignore[reportPrivateUsage] - as a request does
         await self.settle()
 
     async def settle(self) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, management_api
+from management_kit import add_cluster, add_policy, management_api, tasks
 from polling import until
 
 from nodeattest_controller.build import build_manager
@@ -72,13 +71,9 @@ class World:
     @asynccontextmanager
     async def running(self, settings: Settings) -> AsyncGenerator[Manager]:
         manager = self.build(settings)
-        task = asyncio.create_task(manager.run(settings.identity))
-        try:
+        async with tasks(manager.run(settings.identity)):
             yield manager
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await manager.aclose()
+        await manager.aclose()
 
     @property
     def connected(self) -> float | None:

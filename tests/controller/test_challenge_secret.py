@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from bootstrap_config_kit import CLUSTER, config, control_plane, made_of, subject
 from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, cached, cluster_path, management_api
+from management_kit import add_cluster, add_policy, cached, cluster_path, management_api, tasks
 from polling import until
 
 from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Change, Refuse, decide
@@ -214,12 +214,8 @@ class Site:
                 resync=ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02),
                 clock=lambda: self.now,
             )
-            task = asyncio.create_task(controller.for_cluster(KEY, self.api).run())
-            try:
+            async with tasks(controller.for_cluster(KEY, self.api).run()):
                 yield
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_secret_that_a_tenant_made_is_reported_and_left() -> None:

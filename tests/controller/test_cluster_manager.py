@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 from fake_api import FakeApi
-from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api
+from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api, tasks
 from polling import others_run, until
 
 from nodeattest_controller.metrics import Metrics
@@ -171,12 +171,8 @@ class World:
             )
             self.changes.subscribe_clusters(manager.changed)
             self.changes.cluster_changed(KEY, None)
-            task = asyncio.create_task(manager.run())
-            try:
+            async with tasks(manager.run()):
                 yield manager
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_another_kubeconfig_a_deleted_policy_and_a_deleted_cluster_end_the_connection() -> None:
@@ -258,13 +254,9 @@ class StatusWorld:
                 now=lambda: datetime.now(UTC),
                 clock=lambda: self.now,
             )
-            task = asyncio.create_task(status.run())
-            try:
+            async with tasks(status.run()):
                 yield status
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                await recorder.drain()
+            await recorder.drain()
 
     @property
     def said(self) -> JsonObject | None:

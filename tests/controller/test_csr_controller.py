@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 from fake_api import FakeApi
+from management_kit import tasks
 from polling import others_run, until
 from virtual import advance, now, run_virtually
 
@@ -75,28 +76,27 @@ def add_request(api: FakeApi, name: str, provider: str = "tpm") -> None:
     api.put(f"{CSRS}/{name}", {"metadata": {}, "spec": {**spec, "request": ""}})
 
 
+def controller_of(script: Scripted, metrics: Metrics | None = None, *, workers: int = 2) -> CSRController:
+    return CSRController(
+        script,
+        has_provider=lambda name: name == "tpm",
+        metrics=metrics or Metrics(),
+        log=ClusterLog(),
+        now=lambda: datetime.now(UTC),
+        memory=MemoryPool(1 << 30),
+        workers=workers,
+    )
+
+
 @asynccontextmanager
 async def running(
     api: FakeApi, script: Scripted, metrics: Metrics
 ) -> AsyncGenerator[tuple[CSRRunner, asyncio.Task[None]]]:
-    controller = CSRController(
-        script,
-        has_provider=lambda name: name == "tpm",
-        metrics=metrics,
-        log=ClusterLog(),
-        now=lambda: datetime.now(UTC),
-        memory=MemoryPool(1 << 30),
-        workers=2,
-    )
+    controller = controller_of(script, metrics)
     runner = controller.for_cluster(KEY, api)
-    tasks = [asyncio.create_task(controller.run()), asyncio.create_task(runner.run())]
-    await until(lambda: runner.synced)
-    try:
-        yield runner, tasks[1]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with tasks(controller.run(), runner.run()) as both:
+        await until(lambda: runner.synced)
+        yield runner, both[1]
 
 
 async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() -> None:
@@ -139,22 +139,13 @@ def test_a_request_whose_write_is_refused_with_retry_after_is_left_alone_until_t
 
 async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -> None:
     script = Scripted()
-    controller = CSRController(
-        script,
-        has_provider=lambda name: name == "tpm",
-        metrics=Metrics(),
-        log=ClusterLog(),
-        now=lambda: datetime.now(UTC),
-        memory=MemoryPool(1 << 30),
-        workers=2,
-    )
+    controller = controller_of(script)
     api = FakeApi()
     runner = controller.for_cluster(KEY, api)
     script.results |= {name: Result(requeue_after=900, waits_for="tpm://a") for name in "ab"}
     add_request(api, "a")
     add_request(api, "b")
-    tasks = [asyncio.create_task(controller.run()), asyncio.create_task(runner.run())]
-    try:
+    async with tasks(controller.run(), runner.run()):
         await until(lambda: controller.queue.delayed == 2)
         script.results["a"] = Result()
         await runner.reconcile("a")
@@ -166,10 +157,6 @@ async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -
         assert controller.queue.delayed == 0
         runner.changed(frozenset({"tpm://a"}))
         assert controller.queue.depth == 0
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in_silence(
@@ -189,15 +176,7 @@ async def test_a_request_that_meets_a_missing_object_each_time_does_not_do_so_in
 
 async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -> None:
     script, workers = Scripted(), 8
-    controller = CSRController(
-        script,
-        has_provider=lambda name: name == "tpm",
-        metrics=Metrics(),
-        log=ClusterLog(),
-        now=lambda: datetime.now(UTC),
-        memory=MemoryPool(1 << 30),
-        workers=workers,
-    )
+    controller = controller_of(script, workers=workers)
     hostile = [ClusterKey(f"hostile/c{number}") for number in range(50)]
     script.hung.update(hostile)
     apis = {key: FakeApi() for key in (*hostile, KEY)}
@@ -205,19 +184,14 @@ async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -
         for number in range(5):
             add_request(api, f"first-{number}")
     runners = {key: controller.for_cluster(key, api) for key, api in apis.items()}
-    tasks = [asyncio.create_task(runner.run()) for runner in runners.values()]
-    await until(lambda: all(runner.synced for runner in runners.values()))
-    tasks.append(asyncio.create_task(controller.run()))
-    try:
-        await until(lambda: controller.queue.in_flight == workers - workers // 4)
-        await until(lambda: len(script.seen) - controller.queue.in_flight == 5)
-        add_request(apis[KEY], "honest")
-        await until(lambda: "honest" in script.seen)
-        await until(lambda: controller.queue.in_flight == workers - workers // 4)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with tasks(*(runner.run() for runner in runners.values())):
+        await until(lambda: all(runner.synced for runner in runners.values()))
+        async with tasks(controller.run()):
+            await until(lambda: controller.queue.in_flight == workers - workers // 4)
+            await until(lambda: len(script.seen) - controller.queue.in_flight == 5)
+            add_request(apis[KEY], "honest")
+            await until(lambda: "honest" in script.seen)
+            await until(lambda: controller.queue.in_flight == workers - workers // 4)
 
 
 # Budgets: who is over it waits for a turn, the turns come in order, and nobody else pays

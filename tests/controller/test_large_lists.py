@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from counted_calls import calls
 from fake_api import FakeApi
-from management_kit import CAPI, add_cluster, add_policy, cached, management_api
+from management_kit import CAPI, add_cluster, add_policy, cached, management_api, tasks
 from polling import until
 
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
@@ -137,11 +137,9 @@ async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> N
             api.put(path, {**machine(f"m{number}"), "metadata": {}})
     path = f"{CAPI}/v1beta2/machines"
     cache = Reflector(api, path, on_change=lambda key, _obj: heard.append(key), max_objects=100, shares=True)
-    running = asyncio.create_task(cache.run())
-    assert await cache.wait_synced(10), "too many objects are no reason to read none"
-    assert Counter(key.split("/")[0] for key in heard) == {"a-flood": 50, "fleet": 20}
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with tasks(cache.run()):
+        assert await cache.wait_synced(10), "too many objects are no reason to read none"
+        assert Counter(key.split("/")[0] for key in heard) == {"a-flood": 50, "fleet": 20}
 
 
 def test_a_namespace_gets_no_more_memory_by_more_clusters_and_gives_it_back_with_them() -> None:
@@ -200,8 +198,8 @@ async def test_caches_that_list_at_once_stay_within_one_bound_and_a_namespace_wi
         Reflector(api, f"/api/v1/kind{kind}", on_change=lambda _key, _obj: None, max_bytes=memory, shares=True)
         for kind in range(6)
     ]
-    running = [asyncio.create_task(cache.run()) for cache in caches]
-    assert all([await cache.wait_synced(60) for cache in caches])
+    async with tasks(*(cache.run() for cache in caches)):
+        assert all([await cache.wait_synced(60) for cache in caches])
     kept: Counter[str] = Counter()
     for cache in caches:
         for item in cache.values():
@@ -210,9 +208,6 @@ async def test_caches_that_list_at_once_stay_within_one_bound_and_a_namespace_wi
     assert 400_000 < kept["a"] <= 500_000
     assert kept.total() <= 1_000_000
     assert 400_000 < max(seen) <= 1_000_000, "bytes count while they are listed"
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
 
 
 async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_it_changes() -> None:

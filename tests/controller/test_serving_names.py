@@ -82,6 +82,7 @@ def test_what_the_machine_lists_in_another_spelling_passes_in_the_ordinary_one(
     check(asked, listed=(listed,))
 
 
+NOBODY: Callable[[str], Sequence[MachineView]] = lambda _: ()  # noqa: E731 - typed
 VIP = "10.0.0.100"
 
 
@@ -113,7 +114,7 @@ def test_control_planes_share_nothing_but_the_endpoint() -> None:
                 node_name=NODE,
                 listed=(("InternalIP", place),),
                 network=network,
-                rivals=lambda _: (),
+                rivals=NOBODY,
                 settled=True,
             )
 

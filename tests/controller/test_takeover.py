@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -58,7 +58,7 @@ class Process:
     def clock(self) -> float:
         return now() if self._stopped is None else self._stopped
 
-    # LeaseClient
+    # What an elector asks of its client
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
         await self._awake.wait()
@@ -78,7 +78,11 @@ class Leader:
 
     def __init__(self, process: Process, world: World, name: str) -> None:
         self._elector = LeaseElector(
-            process, namespace="nodeattest-system", name="controller", identity=name, clock=process.clock
+            cast("ApiClient", process),
+            namespace="nodeattest-system",
+            name="controller",
+            identity=name,
+            clock=process.clock,
         )
         self._world = world
         self.serving = asyncio.Event()

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, cluster_path, management_api
+from management_kit import add_cluster, add_policy, cluster_path, management_api, tasks
 from polling import until
 
 from nodeattest_controller.build import build_manager
@@ -62,13 +62,9 @@ class Controller:
             still_leads=self.still_leads,
             signers={},
         )
-        task = asyncio.create_task(manager.run("one"))
-        try:
+        async with tasks(manager.run("one")):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await manager.aclose()
+        await manager.aclose()
 
 
 def relabel(api: FakeApi, name: str, watch_filter: str | None) -> None:

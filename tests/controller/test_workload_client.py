@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from datetime import UTC, datetime
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from management_kit import tasks
 
 from nodeattest_controller.model.csr_request import RequestState, summarize
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -66,8 +66,7 @@ async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
     control_plane.client().create(CSRS, body)
     async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
         workload = workload_of(client, "insecure")
-        running = asyncio.create_task(workload.run())
-        try:
+        async with tasks(workload.run()):
             assert await workload.requests.wait_synced(20)
             kept = workload.requests.get(name)
             assert kept is not None
@@ -76,6 +75,3 @@ async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
             ended = summarize(await workload.deny(kept, "Tested", "it was fat"))
             assert ended is not None
             assert ended.state is RequestState.DENIED
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
