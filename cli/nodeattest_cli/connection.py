@@ -54,7 +54,7 @@ class Connection:
         """Make a client; raises ``UserError``."""
         endpoint = self.endpoint
         try:
-            return ApiClient.from_endpoint(endpoint, trust_env=True)
+            return ApiClient.from_endpoint(endpoint)
         except KubeconfigError as error:
             raise UserError(str(error)) from None
 

@@ -313,7 +313,7 @@ def title(attestation: JsonObject) -> str:
 
 async def workload_client(management: ApiClient, namespace: str, cluster: str) -> ApiClient:
     """Make a client for a workload cluster, as the controller reaches it; raises ``UserError``."""
-    return ApiClient.from_endpoint(await workload_endpoint(management, namespace, cluster), trust_env=True)
+    return ApiClient.from_endpoint(await workload_endpoint(management, namespace, cluster))
 
 
 async def workload_endpoint(management: ApiClient, namespace: str, cluster: str) -> ApiEndpoint:

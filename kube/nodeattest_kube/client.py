@@ -213,34 +213,23 @@ class ApiClient:
 
     @classmethod
     def from_kubeconfig(
-        cls,
-        document: bytes,
-        *,
-        context: str | None = None,
-        request_timeout: float = 10.0,
-        trust_env: bool = False,
-        addresses: AddressRules | None = None,
+        cls, document: bytes, *, request_timeout: float = 10.0, addresses: AddressRules | None = None
     ) -> Self:
         """Make a client out of a self-contained kubeconfig; raises ``KubeconfigError``.
 
-        ``trust_env`` lets HTTPS_PROXY and NO_PROXY apply where the kubeconfig names no proxy of its own.
         ``addresses``: what it may lead to; a service that reads others' kubeconfigs must give it.
         """
-        endpoint = parse_kubeconfig(document, context=context, addresses=addresses)
-        return cls.from_endpoint(endpoint, request_timeout=request_timeout, trust_env=trust_env)
+        return cls(parse_kubeconfig(document, addresses=addresses), request_timeout=request_timeout)
 
     @classmethod
-    def from_kubeconfig_file(
-        cls, path: Path, *, context: str | None = None, request_timeout: float = 10.0, trust_env: bool = False
-    ) -> Self:
+    def from_kubeconfig_file(cls, path: Path, *, request_timeout: float = 10.0) -> Self:
         """Make a client out of a kubeconfig file, whose references are relative to it; raises ``KubeconfigError``."""
-        endpoint = read_kubeconfig(path, context=context)
-        return cls.from_endpoint(endpoint, request_timeout=request_timeout, trust_env=trust_env)
+        return cls(read_kubeconfig(path), request_timeout=request_timeout)
 
     @classmethod
-    def from_endpoint(cls, endpoint: ApiEndpoint, *, request_timeout: float = 10.0, trust_env: bool = False) -> Self:
-        """Make a client out of a kubeconfig that has been read."""
-        return cls(_with_proxy(endpoint, trust_env), request_timeout=request_timeout)
+    def from_endpoint(cls, endpoint: ApiEndpoint) -> Self:
+        """Make a client of an operator's own kubeconfig; HTTPS_PROXY counts where that names no proxy."""
+        return cls(_with_proxy(endpoint))
 
     @classmethod
     def in_cluster(cls, environment: Mapping[str, str], *, request_timeout: float = 10.0) -> Self:
@@ -540,11 +529,11 @@ def _refuse_large(path: str) -> None:
     raise TooLarge(200, f"GET {path}: an object in the list is too large")
 
 
-def _with_proxy(endpoint: ApiEndpoint, trust_env: bool) -> ApiEndpoint:
-    """Add the environment's proxy if the caller allows it; the kubeconfig's own wins (client-go)."""
-    if endpoint.proxy_url is not None or not trust_env:
+def _with_proxy(endpoint: ApiEndpoint) -> ApiEndpoint:
+    """Add the environment's proxy; the kubeconfig's own wins (client-go)."""
+    if endpoint.proxy_url is not None:
         return endpoint
-    # The one read of the environment below main: what the parameter is for.
+    # The one read of the environment below main.
     return replace(endpoint, proxy_url=check_proxy_url(environment_proxy(endpoint.server, os.environ)))
 
 

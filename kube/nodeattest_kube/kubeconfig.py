@@ -130,23 +130,21 @@ class ApiEndpoint:
     """What may be connected to; None: anything, since who runs this program wrote the kubeconfig."""
 
 
-def parse_kubeconfig(
-    document: bytes, *, context: str | None = None, addresses: AddressRules | None = None
-) -> ApiEndpoint:
+def parse_kubeconfig(document: bytes, *, addresses: AddressRules | None = None) -> ApiEndpoint:
     """Parse a self-contained kubeconfig, such as a ``<cluster>-kubeconfig`` Secret's; file references are refused.
 
     Who wrote it may be anybody with rights in one namespace: do not call it in an event loop, and give ``addresses``.
     """
-    endpoint = _parse(document, context, base=None)
+    endpoint = _parse(document, base=None)
     if addresses is not None:
         addresses.check_host(urlsplit(endpoint.server).hostname, "server")
         addresses.check_host(urlsplit(endpoint.proxy_url or "").hostname, "proxy-url")
     return replace(endpoint, addresses=addresses)
 
 
-def read_kubeconfig(path: Path, *, context: str | None = None) -> ApiEndpoint:
+def read_kubeconfig(path: Path) -> ApiEndpoint:
     """Read a kubeconfig file; its file references are relative to its own folder."""
-    return _parse(_read(path, "a kubeconfig file"), context, base=path.parent)
+    return _parse(_read(path, "a kubeconfig file"), base=path.parent)
 
 
 def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERVICE_ACCOUNT) -> ApiEndpoint:
@@ -160,8 +158,8 @@ def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERV
     return ApiEndpoint(server=server, ca_pem=ca_pem, token_file=account / "token")
 
 
-def _parse(document: bytes, context: str | None, *, base: Path | None) -> ApiEndpoint:
-    """Load the YAML, pick the context, and read its cluster and user."""
+def _parse(document: bytes, *, base: Path | None) -> ApiEndpoint:
+    """Load the YAML, pick the current context, and read its cluster and user."""
     most = MAX_SELF_CONTAINED if base is None else _FILE_LIMIT
     max_values = MAX_SELF_CONTAINED_VALUES if base is None else _FILE_VALUES
     if len(document) > most:
@@ -174,7 +172,7 @@ def _parse(document: bytes, context: str | None, *, base: Path | None) -> ApiEnd
         _refuse("a kubeconfig in YAML", f"{error.found} (expected {error.expected})", _UNREADABLE)
     if config.get("kind", "Config") != "Config":
         _refuse("kind Config", "another kind", "give a kubeconfig")
-    return make_endpoint(*select_entries(config, context), base)
+    return make_endpoint(*select_entries(config, None), base)
 
 
 def select_entries(config: JsonObject, context: str | None) -> tuple[JsonObject, JsonObject, JsonObject]:

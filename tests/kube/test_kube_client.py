@@ -364,7 +364,7 @@ async def test_the_environments_proxy_counts_only_when_asked_for(
     async with ApiClient.from_kubeconfig(server.kubeconfig()) as client:
         await client.get("/x")
     named = kubeconfig({"server": "https://api.example.test"}, {})
-    async with ApiClient.from_kubeconfig(named, trust_env=True) as client:
+    async with ApiClient.from_endpoint(parse_kubeconfig(named)) as client:
         with pytest.raises(errors.Unreachable, match=r"127\.0\.0\.1:1"):
             await client.get("/x")
 

@@ -70,17 +70,6 @@ def test_a_secrets_kubeconfig_is_read_whole(authority: Authority, pair: Pair) ->
         assert secret not in repr(endpoint)
 
 
-def test_a_context_other_than_the_current_one_can_be_chosen() -> None:
-    config = json.loads(kubeconfig({"server": SERVER}, {}))
-    config["clusters"].append({"name": "other", "cluster": {"server": "https://other:6443"}})
-    config["contexts"].append({"name": "else", "context": {"cluster": "other"}})
-    document = json.dumps(config).encode()
-    assert parse_kubeconfig(document).server == SERVER
-    assert parse_kubeconfig(document, context="else").server == "https://other:6443"
-    with pytest.raises(KubeconfigError, match="context"):
-        parse_kubeconfig(document, context="absent")
-
-
 def test_a_byte_order_mark_hides_no_ca(authority: Authority) -> None:
     both = authority.pem + Authority().pem
     cluster: JsonObject = {"server": SERVER, "certificate-authority-data": b64(b"\xef\xbb\xbf" + both)}

@@ -137,7 +137,7 @@ class _Collector:
                 endpoint, client = None, workload.client()
             else:
                 endpoint = await workload_endpoint(self._management, self._namespace, where)
-                client = ApiClient.from_endpoint(endpoint, trust_env=True)
+                client = ApiClient.from_endpoint(endpoint)
             async with client:
                 await self._read_workload(client)
         except (ApiError, UserError) as error:
