@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 
-from bench.joiner import Kind, Node, Orders, Outcome, Server
+from bench.joiner import Kind, Node, Orders, Outcome, Server, join_all
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_demo.machines import Children
 from nodeattest_demo.world import (
@@ -79,10 +79,6 @@ class BenchEnvironment:
     def management_pids(self) -> list[int]:
         """Those of the management cluster alone."""
         return list(self.world.management.pids.values())
-
-    def controller_cpu(self) -> float:
-        """Seconds of user and system time that the controller has used."""
-        return cpu_seconds(self.controller_pid)
 
     def recorder(self) -> Callable[[], list[AuditEntry]]:
         """Start recording; the returned function gives the requests to both API servers that have finished since."""
@@ -165,61 +161,6 @@ def server_of(plane: ControlPlane) -> Server:
     return Server(plane.server, str(plane.ca_certificate))
 
 
-class Joiners:
-    """Processes of nodes that are ready to join."""
-
-    def __init__(
-        self, kind: Kind, server: Server, nodes: Sequence[Node], *, processes: int, at_once: int, seconds: float
-    ) -> None:
-        share = [list(nodes[first::processes]) for first in range(processes)]
-        self._running = [
-            subprocess.Popen(
-                [sys.executable, "-m", "bench.joiner"],
-                cwd=Path(__file__).parents[1],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in share
-        ]
-        try:
-            for process, part in zip(self._running, share, strict=True):
-                assert process.stdin is not None
-                orders = Orders(kind, server, part, max(1, at_once // processes), seconds)
-                process.stdin.write(orders.dump() + "\n")
-                process.stdin.flush()
-            for process in self._running:
-                assert process.stdout is not None
-                assert process.stdout.readline() == "ready\n", "the nodes' process did not start"
-        except BaseException:
-            self.close()
-            raise
-
-    def go(self) -> None:
-        for process in self._running:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-
-    def outcome(self) -> Outcome:
-        """Wait until all have joined, or given up."""
-        whole = Outcome()
-        for process in self._running:
-            assert process.stdout is not None
-            told = json.loads(process.stdout.readline())
-            whole.joins += [(begun, ended) for begun, ended in told["joins"]]
-            whole.cpu += told["cpu"]
-            for said, count in told["failures"].items():
-                whole.failures[said] = whole.failures.get(said, 0) + count
-            process.communicate()
-        return whole
-
-    def close(self) -> None:
-        for process in self._running:
-            process.kill()
-            process.communicate()
-
-
 def run(
     kind: Kind,
     server: Server,
@@ -233,16 +174,18 @@ def run(
     seconds: float = 120.0,
 ) -> Burst:
     """Let all nodes join; ``management_pids`` are among ``server_pids``."""
-    joiners = Joiners(kind, server, nodes, processes=processes, at_once=at_once, seconds=seconds)
-    try:
-        groups = (controller_pids, server_pids, management_pids)
+    shares = [list(nodes[first::processes]) for first in range(processes)]
+    orders = [Orders(kind, server, share, max(1, at_once // processes), seconds) for share in shares]
+    groups = (controller_pids, server_pids, management_pids)
+    outcome = Outcome()
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        list(pool.map(len, shares))  # the processes have started
         before = [cpu_seconds(*pids) for pids in groups]
-        joiners.go()
-        outcome = joiners.outcome()
+        for part in pool.map(join_all, orders):
+            outcome.joins += part.joins
+            outcome.cpu += part.cpu
+            outcome.failures = dict(Counter(outcome.failures) + Counter(part.failures))
         after = [cpu_seconds(*pids) for pids in groups]
-    except BaseException:
-        joiners.close()
-        raise
     count = max(1, len(outcome.joins))
     controller, servers_cpu, management = (1000 * (now - then) / count for now, then in zip(after, before, strict=True))
     begun, ended = zip(*outcome.joins, strict=True) if outcome.joins else ((0.0,), (0.0,))

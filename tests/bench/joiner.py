@@ -1,18 +1,12 @@
-"""Nodes that join at once: the agent's own flow in threads, as a process of its own; TPMs are software.
-
-``python -m bench.joiner``: reads one line of JSON (``Orders``), prints ``ready``, waits for a line, lets every node
-join, and prints one line of JSON (``Outcome``).
-"""
+"""Nodes that join at once: the agent's own flow in threads of a process; TPMs are software."""
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -67,20 +61,6 @@ class Orders:
     at_once: int = 20
     seconds: float = 120.0
     """The longest that a node tries."""
-
-    @classmethod
-    def parse(cls, line: str) -> Orders:
-        told = json.loads(line)
-        return cls(
-            Kind(told["kind"]),
-            Server(**told["server"]),
-            [Node(**one) for one in told["nodes"]],
-            told["at_once"],
-            told["seconds"],
-        )
-
-    def dump(self) -> str:
-        return json.dumps(asdict(self))
 
 
 @dataclass
@@ -190,14 +170,7 @@ class Crowd:
             self.outcome.joins.append((begun, ended))
 
 
-def main() -> int:
+def join_all(orders: Orders) -> Outcome:
+    """Let every node join."""
     threading.stack_size(STACK)
-    crowd = Crowd(Orders.parse(sys.stdin.readline()))
-    print("ready", flush=True)
-    sys.stdin.readline()
-    print(json.dumps(asdict(crowd.run())), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Crowd(orders).run()
