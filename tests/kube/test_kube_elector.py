@@ -104,6 +104,16 @@ class Candidate:
         return asyncio.create_task(self.elector.run(self.lead))
 
 
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
+
+
+@pytest.fixture
+def candidate(leases: Leases) -> Candidate:
+    return Candidate(leases, "one")
+
+
 async def stop(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
@@ -111,8 +121,7 @@ async def stop(*tasks: asyncio.Task[None]) -> None:
 
 
 @virtually
-async def test_the_first_candidate_leads_and_the_second_waits() -> None:
-    leases = Leases()
+async def test_the_first_candidate_leads_and_the_second_waits(leases: Leases) -> None:
     first, second = Candidate(leases, "one"), Candidate(leases, "two", skew=-7200)
     one = first.start()
     await advance(0.1)
@@ -134,8 +143,7 @@ async def test_the_first_candidate_leads_and_the_second_waits() -> None:
 
 
 @virtually
-async def test_annotations_are_the_holders_and_those_of_others_stay() -> None:
-    leases = Leases()
+async def test_annotations_are_the_holders_and_those_of_others_stay(leases: Leases) -> None:
     leases.version = 1
     known: JsonObject = {"version": "1", "theirs": "kept"}
     leases.lease = {
@@ -153,8 +161,7 @@ async def test_annotations_are_the_holders_and_those_of_others_stay() -> None:
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
 @virtually
-async def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew: float) -> None:
-    leases = Leases()
+async def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew: float, leases: Leases) -> None:
     leases.version = 1
     leases.lease = {
         "metadata": {"resourceVersion": "1", "name": "nodeattest"},
@@ -173,9 +180,9 @@ async def test_a_crashed_leader_is_followed_after_its_lease_and_not_before(skew:
 
 @pytest.mark.parametrize("way", ["refused", "hung"])
 @virtually
-async def test_a_leader_without_server_stops_before_its_lease_ends(way: str) -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_a_leader_without_server_stops_before_its_lease_ends(
+    way: str, leases: Leases, candidate: Candidate
+) -> None:
     task = candidate.start()
     await advance(21)
     if way == "hung":
@@ -192,9 +199,7 @@ async def test_a_leader_without_server_stops_before_its_lease_ends(way: str) -> 
 
 
 @virtually
-async def test_the_deadline_counts_from_the_beginning_of_the_last_renewal() -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_the_deadline_counts_from_the_beginning_of_the_last_renewal(leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(1)
     leases.answer_delay = 4.0
@@ -210,9 +215,7 @@ async def test_the_deadline_counts_from_the_beginning_of_the_last_renewal() -> N
 
 
 @virtually
-async def test_a_renewal_whose_answer_was_lost_is_found_out() -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_a_renewal_whose_answer_was_lost_is_found_out(leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(9)
     leases.loses_answers = True
@@ -225,9 +228,7 @@ async def test_a_renewal_whose_answer_was_lost_is_found_out() -> None:
 
 
 @virtually
-async def test_a_stolen_lease_ends_the_term_at_the_next_renewal() -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_a_stolen_lease_ends_the_term_at_the_next_renewal(leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(9)
     assert leases.lease is not None
@@ -242,8 +243,7 @@ async def test_a_stolen_lease_ends_the_term_at_the_next_renewal() -> None:
 
 
 @virtually
-async def test_a_clean_stop_releases_after_the_work_has_ended() -> None:
-    leases = Leases()
+async def test_a_clean_stop_releases_after_the_work_has_ended(leases: Leases) -> None:
     first, second = Candidate(leases, "one"), Candidate(leases, "two")
     one = first.start()
     await advance(0.1)
@@ -261,9 +261,7 @@ async def test_a_clean_stop_releases_after_the_work_has_ended() -> None:
 
 
 @virtually
-async def test_a_stop_amid_a_renewal_releases_all_the_same() -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_a_stop_amid_a_renewal_releases_all_the_same(leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(1)
     leases.answer_delay = 0.5
@@ -275,9 +273,7 @@ async def test_a_stop_amid_a_renewal_releases_all_the_same() -> None:
 
 
 @virtually
-async def test_work_that_swallows_its_cancellation_still_loses_the_lease() -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_work_that_swallows_its_cancellation_still_loses_the_lease(leases: Leases, candidate: Candidate) -> None:
 
     async def stubborn() -> None:
         try:
@@ -305,8 +301,7 @@ async def test_leadership_ends_by_time_alone_while_the_loop_stands_still() -> No
 
 
 @virtually
-async def test_at_no_time_do_two_lead_through_random_outages() -> None:
-    leases = Leases()
+async def test_at_no_time_do_two_lead_through_random_outages(leases: Leases) -> None:
     candidates = [Candidate(leases, name, skew=skew) for name, skew in (("a", 0.0), ("b", 500.0), ("c", -500.0))]
 
     async def live(candidate: Candidate) -> None:
@@ -334,8 +329,7 @@ async def test_at_no_time_do_two_lead_through_random_outages() -> None:
 
 
 @virtually
-async def test_a_leader_that_does_not_know_yet_reads_that_another_leads() -> None:
-    leases = Leases()
+async def test_a_leader_that_does_not_know_yet_reads_that_another_leads(leases: Leases) -> None:
     one, other = Candidate(leases, "one"), Candidate(leases, "other")
     tasks = [one.start()]
     await advance(5)
@@ -351,9 +345,7 @@ async def test_a_leader_that_does_not_know_yet_reads_that_another_leads() -> Non
 
 
 @virtually
-async def test_all_who_ask_whether_we_still_lead_share_a_read() -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_all_who_ask_whether_we_still_lead_share_a_read(leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(1)
     before = leases.calls
@@ -364,9 +356,7 @@ async def test_all_who_ask_whether_we_still_lead_share_a_read() -> None:
 
 @pytest.mark.parametrize("way", ["taken and given back", "made anew", "released"])
 @virtually
-async def test_a_term_with_another_in_between_is_two(way: str) -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_a_term_with_another_in_between_is_two(way: str, leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(9)
     lease = deepcopy(leases.lease)
@@ -389,9 +379,7 @@ async def test_a_term_with_another_in_between_is_two(way: str) -> None:
 
 
 @virtually
-async def test_a_lease_that_cannot_be_read_says_nothing() -> None:
-    leases = Leases()
-    candidate = Candidate(leases, "one")
+async def test_a_lease_that_cannot_be_read_says_nothing(leases: Leases, candidate: Candidate) -> None:
     task = candidate.start()
     await advance(5)
     leases.trouble = Unreachable("down")
