@@ -14,6 +14,22 @@ from nodeattest_providers.errors import Denied
 
 SECRET = "0123456789abcdef"
 SOUND = f"abcdef.{SECRET}"
+NO_TOKENS = [
+    "",
+    "abcdef",
+    SECRET,
+    f"abcdefg.{SECRET}",
+    f"abcdef.{SECRET}0",
+    f"abcdef:{SECRET}",
+    f"abcdef..{SECRET}",
+    f"ABCDEF.{SECRET}",
+    f"{SOUND}\n",
+    f" {SOUND}",
+    f"{SOUND}\0",
+    f"abcdef.{SECRET[:-1]}\u0663",
+    f"abcdef.{SECRET[:-1]}\ud800",
+]
+"""What is no token, here and to kubeadm."""
 texts = st.text(st.sampled_from("abz059AZ.:\n \u0663"), max_size=30) | st.text(max_size=30)
 
 
