@@ -12,7 +12,6 @@ from typing import Final
 import pytest
 from kubelet_requests import register_node
 from serving_requests import Node
-from third_party import install_provider
 from world import World
 
 from nodeattest_providers.binding import Binding
@@ -46,6 +45,16 @@ class Signer(ClusterAPISigner):
         return tuple(tuple(line.split()) for line in told.read_text().splitlines())
 """
 STALE, FRESH = "10.9.0.1", "10.9.0.2"
+
+
+def install_provider(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str) -> None:
+    """Install a provider whose ``source`` defines ``Signer``."""
+    (folder / f"{name}_platform.py").write_text(source)
+    info = folder / f"{name}_platform-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-platform\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[nodeattest.signers]\n{name} = {name}_platform:Signer\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
 class Addressed:
