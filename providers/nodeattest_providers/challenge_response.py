@@ -105,18 +105,15 @@ def check_first_request(checks: Checks, request: NodeRequest, facts: Facts, ref:
     4. The answer is fresh: created at most ``CHALLENGE_TTL`` after the first and not before it but for ``CLOCK_SKEW``.
     """
     # 1
-    first = facts.first_request
-    checks.require(
-        first is not None,
+    first = checks.present(
+        facts.first_request,
         "first request exists",
         section=_SECTION,
         reason=Reason.FIRST_REQUEST_MISSING,
         expected="the first request that the evidence names",
-        got="no such request" if first is None else "one request",
+        got="no such request" if facts.first_request is None else "one request",
         remedy=_START_OVER,
     )
-    if first is None:
-        raise AssertionError("a failed check raises Denied")
     for name, expected, got, same in _link_rules(request, first, ref):
         checks.require(
             same,

@@ -17,6 +17,7 @@ from nodeattest_providers.node_interface import Evidence
 
 _FEW: Final = 8
 """Values that are named."""
+_T = TypeVar("_T")
 
 
 @final
@@ -46,6 +47,27 @@ class Checks:
         if not passed:
             raise Denied(reason, expected=expected, got=got, remedy=remedy, checks=self._done, annotations=annotations)
 
+    def present(
+        self, value: _T | None, name: str, *, section: str, reason: Reason, expected: str, got: str, remedy: str
+    ) -> _T:
+        """Record whether there is a value, and return it; ``got`` describes both cases."""
+        self.require(value is not None, name, section=section, reason=reason, expected=expected, got=got, remedy=remedy)
+        if value is None:
+            raise AssertionError("a failed check raises Denied")
+        return value
+
+    def outcome(self, name: str, section: str, denied: Denied | None) -> None:
+        """Record how a parser or a platform decided; a refusal is raised with the record so far."""
+        self.require(
+            denied is None,
+            name,
+            section=section,
+            reason=denied.reason if denied else Reason.EVIDENCE_MALFORMED,
+            expected=denied.expected if denied else _WELL_FORMED,
+            got=denied.got if denied else _WELL_FORMED,
+            remedy=denied.remedy if denied else "",
+        )
+
     def unavailable(self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0) -> Unavailable:
         """Make the ``Unavailable`` of a check that needs somebody who cannot be asked now, with the record so far."""
         return Unavailable(reason, detail, remedy=remedy, retry_after=retry_after, checks=self._done)
@@ -73,8 +95,6 @@ def one_of(allowed: Collection[str], what: str) -> str:
 
 _SECTION: Final = "wire format, Evidence"
 _WELL_FORMED: Final = "a well-formed value"
-
-_T = TypeVar("_T")
 
 
 def check_block(checks: Checks, evidence: Evidence, provider: ProviderName, versions: Collection[int]) -> None:
@@ -106,19 +126,7 @@ def check_parsed(checks: Checks, name: str, section: str, parse: Callable[[], _T
     try:
         value = parse()
     except Denied as denied:
-        _record(checks, name, section, denied)
+        checks.outcome(name, section, denied)
         raise  # not reached: the failed check raises, with the record so far
-    _record(checks, name, section, None)
+    checks.outcome(name, section, None)
     return value
-
-
-def _record(checks: Checks, name: str, section: str, denied: Denied | None) -> None:
-    checks.require(
-        denied is None,
-        name,
-        section=section,
-        reason=denied.reason if denied else Reason.EVIDENCE_MALFORMED,
-        expected=denied.expected if denied else _WELL_FORMED,
-        got=denied.got if denied else _WELL_FORMED,
-        remedy=denied.remedy if denied else "",
-    )

@@ -197,6 +197,8 @@ def test_an_unknown_region_is_skipped_and_logged(caplog: pytest.LogCaptureFixtur
 def test_a_name_that_is_no_regions_is_denied(region: str) -> None:
     with pytest.raises(Denied, match="the region"):
         parse_bundle({"us-east-1": pem(), region: "x"})
+    with pytest.raises(Denied, match="unknown regions only"):
+        parse_bundle({"eusx-de-east-1": "x"})
 
 
 @pytest.mark.parametrize("content", [b"", b'{"us-east-1": 1}', b"\xff", b" " * (1 << 21)])

@@ -158,15 +158,19 @@ async def test_an_answer_of_sts_that_says_nothing_is_waited_for(
 
 
 async def test_offline_everything_is_checked_but_what_the_platform_answers(bundle: Path, node: Node) -> None:
-    platform = Platform(settings={"trustBundle": str(bundle)}, may_call=False)
+    signer = AwsSigner(platform=Platform(settings={"trustBundle": str(bundle)}, may_call=False))
     with pytest.raises(Unavailable) as unavailable:
-        await AwsSigner(platform=platform).verify_client_attestation_data(filed_aws(node), facts_of(node))
+        await signer.verify_client_attestation_data(filed_aws(node), facts_of(node))
     assert {check.name for check in unavailable.value.checks if check.passed} >= {"signature of the document"}
+    with pytest.raises(Unavailable):
+        await signer.addresses(facts_of(node))
+    await signer.aclose()
 
 
 async def test_addresses_are_ec2s_own(signer: AwsSigner, node: Node) -> None:
     found = await signer.addresses(facts_of(node))
     assert {kind for kind, _ in found} >= {"InternalIP", "InternalDNS", "Hostname"}
+    assert await signer.addresses(facts_of(node, {**POLICY, "accounts": ["999999999999", ACCOUNT]})) == found
     with pytest.raises(Denied) as denied:
         await signer.addresses(facts_of(replace(node, instance_id=INSTANCE)))
     assert denied.value.reason is Reason.PLATFORM_INSTANCE_NOT_FOUND

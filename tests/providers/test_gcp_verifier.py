@@ -113,6 +113,8 @@ def test_offline_the_platform_is_not_asked(tpm: SoftTpm) -> None:
     with pytest.raises(Unavailable) as caught:
         verified(OFFLINE, node_request(tpm.first()), node_facts())
     assert caught.value.reason is Reason.PLATFORM_UNAVAILABLE
+    with pytest.raises(Unavailable):
+        asyncio.run(GcpSigner(platform=OFFLINE).addresses(node_facts()))
 
 
 def test_the_names_and_addresses_are_those_of_the_instance_now(cloud: GoogleCloud, platform: Platform) -> None:

@@ -116,6 +116,7 @@ def test_a_clouds_place_is_refused_and_the_rest_is_unknown() -> None:
         ledger=replace(ledger(), fingerprints={"instance": "123456789012/i-0123456789abcdef0"}),
     )
     assert any("AWS is not asked" in one for one in check("aws", aws))
+    assert check("aws", replace(aws, ledger=ledger())) == check("aws", aws)
     elsewhere = replace(aws, settings={**aws.settings, "regions": ["us-east-1"]})
     assert refusal("aws", elsewhere) is Reason.PLATFORM_REGION_NOT_ALLOWED
     anothers = replace(aws, settings={**aws.settings, "accounts": ["210987654321"]})

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from worlds import FACTS, PIN, filed
+from worlds import FACTS, KEY, PIN, filed
 
 from nodeattest_providers import registry
-from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import ProviderName
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import ProviderID, ProviderName
 from nodeattest_providers.insecure.attestor import InsecureAttestor
 from nodeattest_providers.insecure.verifier import InsecureSigner
 from nodeattest_providers.node_interface import Evidence
@@ -267,6 +267,11 @@ async def test_other_evidence_is_denied(evidence: Evidence, reason: Reason) -> N
         await SIGNER.verify_client_attestation_data(dataclasses.replace(REQUEST, evidence=evidence), FACTS)
     assert denied.value.reason is reason
     assert not denied.value.checks[-1].passed
+
+
+async def test_a_provider_without_a_platform_tells_no_endorsement_keys() -> None:
+    with pytest.raises(Unavailable):
+        await SIGNER.endorsement_key(ProviderID("x"), accounts=frozenset(), shown=KEY.public_key())
 
 
 async def test_rotation_is_denied() -> None:

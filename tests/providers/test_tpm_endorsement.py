@@ -264,6 +264,14 @@ def test_the_second_request_is_held_to_what_ec2_names_by_then() -> None:
     made = sound_round(TPM)
     facts = replace(made.facts, settings=FROM_EC2, machine=replace(made.facts.machine, provider_id=INSTANCE))
     ec2 = Ec2()
+    for first, reason in (
+        (None, Reason.FIRST_REQUEST_MISSING),
+        (made.request(), Reason.FIRST_REQUEST_MISMATCH),
+    ):
+        with pytest.raises(Denied) as denied:
+            verify(made.request(), replace(facts, first_request=first), ec2.signer)
+        assert denied.value.reason is reason
+    assert not ec2.asked
     attested = verify(made.request(), facts, ec2.signer)
     assert attested.fingerprints["ek"] == TPM.fingerprint
     assert attested.checks[0].name == "EC2: asked"

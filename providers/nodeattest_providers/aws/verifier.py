@@ -168,9 +168,9 @@ class AwsSigner(CheckedSigner):
             except NotSignedOverError:
                 continue
             except Denied as denied:
-                _refuse(checks, "STS confirms the signature", denied)
-        checks.require(
-            identity is not None,
+                checks.outcome("STS confirms the signature", SECTION, denied)
+        return checks.present(
+            identity,
             "signed over the binding",
             section=SECTION,
             reason=Reason.PLATFORM_PROOF_NOT_BOUND,
@@ -178,9 +178,6 @@ class AwsSigner(CheckedSigner):
             got=f"none over any of {len(pins)} CAs" if identity is None else "one",
             remedy="file anew; if this comes back, the node trusts another cluster CA than this cluster has",
         )
-        if identity is None:
-            raise AssertionError("a failed check raises Denied")
-        return identity
 
     async def _find(self, realm: Realm, instance_id: str) -> Ec2Instance | None:
         if self._instances is None:
@@ -196,8 +193,8 @@ class AwsSigner(CheckedSigner):
                 "AWS EC2 does not show the instance as running yet: it was started moments ago",
                 remedy="nothing; it will be looked up again",
             )
-        checks.require(
-            instance is not None,
+        return checks.present(
+            instance,
             "instance exists",
             section=SECTION,
             reason=Reason.PLATFORM_INSTANCE_NOT_FOUND,
@@ -205,9 +202,6 @@ class AwsSigner(CheckedSigner):
             got="none that the controller's credentials may see" if instance is None else "it",
             remedy="check the provider ID, and that the controller may read instances of that account",
         )
-        if instance is None:
-            raise AssertionError("a failed check raises Denied")
-        return instance
 
 
 def _record_answered(checks: Checks) -> None:
@@ -219,18 +213,6 @@ def _record_answered(checks: Checks) -> None:
         expected="once",
         got="when this request was written to the ledger",
         remedy="",
-    )
-
-
-def _refuse(checks: Checks, name: str, denied: Denied) -> None:
-    checks.require(
-        passed=False,
-        name=name,
-        section=SECTION,
-        reason=denied.reason,
-        expected=denied.expected,
-        got=denied.got,
-        remedy=denied.remedy,
     )
 
 

@@ -103,8 +103,8 @@ def check_subscription(checks: Checks, name: InstanceRef, document: AttestedDocu
 
 def check_found(checks: Checks, machine: Machine | None) -> Machine:
     """Refuse a machine that Azure does not have."""
-    checks.require(
-        machine is not None,
+    return checks.present(
+        machine,
         "machine",
         section=_PAGE,
         reason=Reason.PLATFORM_INSTANCE_NOT_FOUND,
@@ -112,9 +112,6 @@ def check_found(checks: Checks, machine: Machine | None) -> Machine:
         got="none" if machine is None else "one",
         remedy="compare the Machine's spec.providerID with Azure; the controller's identity must be able to read it",
     )
-    if machine is None:
-        raise AssertionError("a failed check raises Denied")
-    return machine
 
 
 def check_machine(checks: Checks, machine: Machine, document: AttestedDocument, facts: Facts) -> None:
