@@ -111,7 +111,7 @@ def bound(member: MachineView) -> Attestation:
         resource_version="7",
         node_name=NodeName("node-0"),
         provider=ProviderName("tpm"),
-        fingerprints={"ek": "sha256:e"},
+        fingerprints={"tpm.ek": "sha256:e"},
         issued=(entry,),
     )
 
