@@ -14,6 +14,7 @@ from nodeattest_authenticator import console
 from nodeattest_authenticator.console import log, report
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.csr_object import Csr
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
@@ -40,9 +41,8 @@ LARGE = 5 << 20
 def talking_to(reply: Reply, *, seconds: float = 60, ca: Ca = CA) -> Generator[ApiServerClient]:
     with LyingServer(CA.server(), reply) as server:
         deadline = Deadline.after(Clock(), seconds)
-        client = ApiServerClient(
-            Endpoint("127.0.0.1", server.port, ""), Credentials(username="u"), ca_pem=ca.pem, deadline=deadline
-        )
+        cluster = Cluster(endpoint=Endpoint("127.0.0.1", server.port, ""), ca_pem=ca.pem)
+        client = ApiServerClient(cluster, Credentials(username="u"), deadline)
         try:
             yield client
         finally:

@@ -16,6 +16,7 @@ from test_credential import challenge_then_sign
 from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request, renewal_moment
 from nodeattest_authenticator.errors import AgentError, FailureKind
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
@@ -108,8 +109,8 @@ class Bench:
     def enroll(self, *, token: str = TOKEN) -> CachedCredential:
         deadline = Deadline.after(self.clock, self.seconds)
         login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
-        server = Endpoint.parse(self.fake.url)
-        https = ApiServerClient(server, login, ca_pem=self.order.ca_pem, deadline=deadline)
+        cluster = Cluster(endpoint=Endpoint.parse(self.fake.url), ca_pem=self.order.ca_pem)
+        https = ApiServerClient(cluster, login, deadline)
         try:
             enrolled = enroll(
                 self.order,

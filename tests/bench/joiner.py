@@ -15,6 +15,7 @@ from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats.csr_object import manifest
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
@@ -93,7 +94,7 @@ def join(orders: Orders, node: Node, attestor: Attestor | None) -> None:
     ca_pem = Path(server.ca_file).read_bytes()
     deadline = Deadline.after(Clock(), orders.seconds)
     login = Credentials(username=f"system:bootstrap:{node.token[:6]}", token=node.token)
-    client = ApiServerClient(Endpoint.parse(server.url), login, ca_pem=ca_pem, deadline=deadline)
+    client = ApiServerClient(Cluster(endpoint=Endpoint.parse(server.url), ca_pem=ca_pem), login, deadline)
     try:
         if attestor is None:
             _ask_in_tree(client, node)

@@ -106,16 +106,16 @@ def _refresh(context: AgentContext, limit: float) -> list[str]:
             kind=FailureKind.USAGE,
         )
     found = _ask(context, section, limit)
-    step = _Step(context, context)
+    before = context.config_fingerprint
     changes: list[str] = []
     if found is not None:
         new = _updated_cluster(context.settings, section, found)
         old = context.settings.cluster
         if new != old:
             _check_answers(context, new)
-            step = _Step(context, _configured(context, section.after(old, new).with_servers(new.endpoint), new))
+            context = _configured(context, section.after(old, new).with_servers(new.endpoint), new)
             changes = _differences(old, new)
-    changes += step.follow()
+    changes += _follow(context, before)
     if found is not None:
         try:
             context.storage.write(CLUSTER_INFO_FILE, found.kubeconfig.encode(), durable=False)
@@ -166,75 +166,66 @@ def _check_answers(context: AgentContext, new: Cluster) -> None:
 
 def _configured(context: AgentContext, section: Discovery, new: Cluster) -> AgentContext:
     """Write the configuration, the first of the files: from here on it names both the previous and the new cluster."""
-    settings = replace(
-        context.settings,
-        endpoint=new.endpoint,
-        tls_server_name=new.tls_server_name,
-        ca_pem=new.ca_pem,
-        discovery=section,
-    )
+    settings = context.settings.at(new, section)
     kubelet_files.write_private(context.config, settings_to_json(settings))
     return replace(context, settings=settings, config_fingerprint=fingerprint_of_config(context.config))
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """From one configuration to the next; both are the same where only files are to be brought up to date."""
+def _follow(context: AgentContext, before: bytes) -> list[str]:
+    """Bring everything else in line with the configuration; returns which of kubelet's files changed.
 
-    old: AgentContext
-    new: AgentContext
+    ``before`` is the fingerprint of the configuration until now, the same where only files are to be brought up to
+    date.
+    """
+    section = context.settings.discovery
+    if section is None:
+        return []
+    written = [section.ca_file] if section.ca_file is not None and _ca_file(context, section.ca_file) else []
+    _credential(context, before)
+    if _kubeconfig(context, section.kubeconfig):
+        written.append(section.kubeconfig)
+    return [f"wrote {' and '.join(written)}"] if written else []
 
-    def follow(self) -> list[str]:
-        """Bring everything else in line with the configuration; returns which of kubelet's files changed."""
-        section = self.new.settings.discovery
-        if section is None:
-            return []
-        written = [section.ca_file] if section.ca_file is not None and self._ca_file(section.ca_file) else []
-        self._credential()
-        if self._kubeconfig(section.kubeconfig):
-            written.append(section.kubeconfig)
-        return [f"wrote {' and '.join(written)}"] if written else []
 
-    def _ca_file(self, path: str) -> bool:
-        old = kubelet_files.read(path)
-        if old is not None and not old.startswith(kubelet_files.MARK):
-            self.new.log(f"{path} was not written by kubelet-authenticator and stays as it is")
-            return False
-        return kubelet_files.write(path, self.new.settings.ca_pem, mode=kubelet_files.PUBLIC)
+def _ca_file(context: AgentContext, path: str) -> bool:
+    old = kubelet_files.read(path)
+    if old is not None and not old.startswith(kubelet_files.MARK):
+        context.log(f"{path} was not written by kubelet-authenticator and stays as it is")
+        return False
+    return kubelet_files.write(path, context.settings.ca_pem, mode=kubelet_files.PUBLIC)
 
-    def _credential(self) -> None:
-        """Bind the cached credential to the new configuration, so that the fast path still serves it."""
-        context = self.new
-        try:
-            cached = credential_cache.load(context.storage)
-        except (UnsafeFileError, ValueError):
-            return  # the next call says why it is not used
-        if cached is None or cached.config_fingerprint == context.config_fingerprint:
-            return
-        ready = cached.responses if cached.config_fingerprint == self.old.config_fingerprint else ()
-        responses = tuple(pair for pair in ready if _is_for(pair[0], context.settings))
-        credential = cached.credential
-        if context.settings.renewable and not is_issued_by(credential.certificate_pem, context.settings.ca_pem):
-            credential = replace(credential, renew_at=min(credential.renew_at, int(context.clock.now())))
-        try:
-            credential_cache.save(
-                context.storage,
-                replace(
-                    cached, credential=credential, config_fingerprint=context.config_fingerprint, responses=responses
-                ),
-            )
-        except OSError as error:
-            context.log(f"the cached credential cannot be stored for the new configuration: {error.strerror}")
 
-    def _kubeconfig(self, path: str) -> bool:
-        old = kubelet_files.read(path)
-        if old is None:
-            return False  # a join that has not finished
-        new = kubeconfig.with_cluster(old, self.new.settings.cluster)
-        if new is None:
-            self.new.log(f"{path} was not written by kubelet-authenticator and stays as it is")
-            return False
-        return kubelet_files.write_private(path, new)
+def _credential(context: AgentContext, before: bytes) -> None:
+    """Bind the cached credential to the new configuration, so that the fast path still serves it."""
+    try:
+        cached = credential_cache.load(context.storage)
+    except (UnsafeFileError, ValueError):
+        return  # the next call says why it is not used
+    if cached is None or cached.config_fingerprint == context.config_fingerprint:
+        return
+    ready = cached.responses if cached.config_fingerprint == before else ()
+    responses = tuple(pair for pair in ready if _is_for(pair[0], context.settings))
+    credential = cached.credential
+    if context.settings.renewable and not is_issued_by(credential.certificate_pem, context.settings.ca_pem):
+        credential = replace(credential, renew_at=min(credential.renew_at, int(context.clock.now())))
+    try:
+        credential_cache.save(
+            context.storage,
+            replace(cached, credential=credential, config_fingerprint=context.config_fingerprint, responses=responses),
+        )
+    except OSError as error:
+        context.log(f"the cached credential cannot be stored for the new configuration: {error.strerror}")
+
+
+def _kubeconfig(context: AgentContext, path: str) -> bool:
+    old = kubelet_files.read(path)
+    if old is None:
+        return False  # a join that has not finished
+    new = kubeconfig.with_cluster(old, context.settings.cluster)
+    if new is None:
+        context.log(f"{path} was not written by kubelet-authenticator and stays as it is")
+        return False
+    return kubelet_files.write_private(path, new)
 
 
 def _is_for(info: bytes, settings: Settings) -> bool:

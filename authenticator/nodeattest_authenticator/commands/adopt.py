@@ -10,30 +10,19 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.certificate import check_validity
-from nodeattest_authenticator.commands.cli_args import (
-    absolute,
-    command_clock,
-    program_path,
-    provider_settings,
-    read,
-    wrong,
-)
-from nodeattest_authenticator.commands.join_flags import describe_proof, provider_id_source
-from nodeattest_authenticator.config import settings
+from nodeattest_authenticator.commands.cli_args import absolute, command_clock, program_path, read
+from nodeattest_authenticator.commands.join_flags import DEFAULT_KUBECONFIG, describe_proof, settings_of
 from nodeattest_authenticator.config.settings import Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.issue import attestor_of, issue_and_store
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import kubeconfig
-from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import CacheEntry
 from nodeattest_authenticator.state.storage import Storage, exclusive
@@ -128,17 +117,11 @@ def _replace(options: AdoptOptions) -> None:
     kubelet_files.write_private(options.kubeconfig, rendered)
 
 
-_DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
-
-
 def describe(adopt: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    adopt.add_argument(
-        "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
-    )
     describe_proof(adopt)
     adopt.add_argument(
-        "--kubeconfig", default=_DEFAULT_KUBECONFIG, metavar="FILE", help="kubelet's, which is replaced (%(default)s)"
+        "--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="kubelet's, which is replaced (%(default)s)"
     )
 
 
@@ -159,7 +142,7 @@ def run(options: argparse.Namespace, program: str) -> None:
         "nodeName": access.node_name,
     }
     made = AdoptOptions(
-        settings=_settings(options, cluster),
+        settings=settings_of(options, cluster),
         access=access,
         kubeconfig=path,
         old_kubeconfig=old,
@@ -173,20 +156,3 @@ def run(options: argparse.Namespace, program: str) -> None:
     said = f"node {made.settings.node_name} is adopted: {path} runs kubelet-authenticator, certificate until {until}"
     remains = what_remains(made.settings.node_name)
     console.show(said, f"the old one is {backup_of(path, old)}", *remains)
-
-
-def _settings(options: argparse.Namespace, cluster: JsonObject) -> Settings:
-    """Build the configuration by way of its own parser: one set of rules."""
-    provider: JsonObject = {"name": options.provider, "settings": provider_settings(options)}
-    document: JsonObject = {
-        "apiVersion": settings.API_VERSION,
-        "kind": settings.KIND,
-        "provider": provider,
-        "providerID": provider_id_source(options),
-        "timeoutSeconds": options.timeout,
-        "expirationSeconds": options.expiration_seconds,
-    }
-    try:
-        return settings.parse(json.dumps(document | cluster).encode(), hostname=os.uname().nodename)
-    except FieldsError as error:
-        raise wrong(str(error)) from None

@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from nodeattest_authenticator import console, watchdog
-from nodeattest_authenticator.commands import adopt as adopt_flags
-from nodeattest_authenticator.commands import join_flags
+from nodeattest_authenticator.commands import adopt, join_flags
 from nodeattest_authenticator.commands.cli_args import (
     command_clock,
     describe_provider_settings,
@@ -45,22 +44,11 @@ _COLUMNS = 100
 def main(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     options = _parsed(argv[1:])
+    options.program = argv[0]
     try:
-        return _run(options, argv[0])
+        return _COMMANDS[options.command](options)
     except AgentError as failure:
         return console.report(failure)
-
-
-def _run(options: argparse.Namespace, program: str) -> int:
-    commands: dict[str, Callable[[], int]] = {
-        "join": lambda: _join(options, program),
-        "adopt": lambda: _adopt(options, program),
-        "refresh": lambda: _refresh(options),
-        "serving": lambda: _serving(options),
-        "status": lambda: _status(options),
-        "evidence": lambda: _evidence(options),
-    }
-    return commands.get(options.command, lambda: _credential(options))()
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -106,49 +94,23 @@ def parser() -> argparse.ArgumentParser:
     places = _Parser(add_help=False)
     places.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="configuration (%(default)s)")
     places.add_argument("--cache-dir", default=DEFAULT_CACHE_DIR, metavar="DIR", help="state, 0700 (%(default)s)")
-    commands.add_parser(
-        "credential",
-        parents=[places],
-        help="answer kubelet (client-go exec plugin); the default",
-    )
-    join_flags.describe(
-        commands.add_parser(
-            "join",
-            parents=[places],
-            help="join a cluster: first certificate, kubeconfig",
-            description=_JOIN,
-            allow_abbrev=False,
-        )
-    )
-    adopt_flags.describe(
-        commands.add_parser(
-            "adopt",
-            parents=[places],
-            help="attest a node that joined without: by the certificate in kubelet's kubeconfig",
-            allow_abbrev=False,
-        )
-    )
-    refresh = commands.add_parser(
-        "refresh",
-        parents=[places],
-        help="ask the cluster whether its CAs or its address changed, and follow",
-    )
+
+    def command(name: str, said: str, **more: Any) -> argparse.ArgumentParser:  # noqa: ANN401 - argparse's own
+        return commands.add_parser(name, parents=[places], help=said, **more)
+
+    command("credential", "answer kubelet (client-go exec plugin); the default")
+    join = "join a cluster: first certificate, kubeconfig"
+    join_flags.describe(command("join", join, description=_JOIN, allow_abbrev=False))
+    adopt_said = "attest a node that joined without: by the certificate in kubelet's kubeconfig"
+    adopt.describe(command("adopt", adopt_said, allow_abbrev=False))
+    refresh = command("refresh", "ask the cluster whether its CAs or its address changed, and follow")
     refresh.add_argument(
         "--timeout", type=int, default=_REFRESH_LIMIT, metavar="SECONDS", help="for all of it (%(default)s)"
     )
-    commands.add_parser(
-        "serving",
-        parents=[places],
-        help="keep the certificate that kubelet serves: get or renew it if need be",
-    )
-    status = commands.add_parser("status", parents=[places], help="show the certificate and the last failure")
+    command("serving", "keep the certificate that kubelet serves: get or renew it if need be")
+    status = command("status", "show the certificate and the last failure")
     status.add_argument("--json", action="store_true", help="one JSON object")
-    evidence = commands.add_parser(
-        "evidence",
-        parents=[places],
-        help="show what would be sent, and the EK fingerprint to register",
-        description=_EVIDENCE,
-    )
+    evidence = command("evidence", "show what would be sent, and the EK fingerprint to register", description=_EVIDENCE)
     evidence.add_argument("--provider", help="without a configuration: the fingerprint of this provider's key only")
     describe_provider_settings(evidence)
     return top
@@ -161,12 +123,12 @@ def _credential(options: argparse.Namespace) -> int:
     return 0
 
 
-def _join(options: argparse.Namespace, program: str) -> int:
-    return _serve(_agent(options)) if join_flags.run(options, program) else 0
+def _join(options: argparse.Namespace) -> int:
+    return _serve(_agent(options)) if join_flags.run(options, options.program) else 0
 
 
-def _adopt(options: argparse.Namespace, program: str) -> int:
-    adopt_flags.run(options, program)
+def _adopt(options: argparse.Namespace) -> int:
+    adopt.run(options, options.program)
     return 0
 
 
@@ -239,3 +201,14 @@ def _evidence(options: argparse.Namespace) -> int:
             document = evidence.evidence(loaded)
     console.document(json.dumps(document, indent=2))
     return 0
+
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "credential": _credential,
+    "join": _join,
+    "adopt": _adopt,
+    "refresh": _refresh,
+    "serving": _serving,
+    "status": _status,
+    "evidence": _evidence,
+}

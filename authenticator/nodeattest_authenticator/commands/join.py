@@ -8,6 +8,7 @@ nothing, or takes up a join that was interrupted.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from nodeattest_authenticator.cluster.discover import StaticCluster
@@ -146,13 +147,7 @@ def _locate(options: JoinOptions, *, clock: Clock, log: Callable[[str], None]) -
         pin_server=found.pin_server,
         previous_clusters=kept.previous_clusters if kept else (),
     )
-    settings = replace(
-        settings,
-        endpoint=cluster.endpoint,
-        tls_server_name=cluster.tls_server_name,
-        ca_pem=cluster.ca_pem,
-        discovery=discovery,
-    )
+    settings = settings.at(cluster, discovery)
     log(f"the cluster is at {cluster.endpoint.url}")
     return _Located(settings=settings, token=token, cluster_info=found.kubeconfig)
 
@@ -224,13 +219,8 @@ def _kubelet_files(
 
     asked = select_server(settings, deadline, log)
     login = by_certificate(asked, found.credential)
-    api = ApiServerClient(
-        asked.endpoint, login, ca_pem=asked.ca_pem, deadline=deadline, tls_server_name=asked.tls_server_name
-    )
-    try:
+    with closing(ApiServerClient(asked.cluster, login, deadline)) as api:
         document = kubelet_config.fetch(api, deadline)
-    finally:
-        api.close()
     serving_file = None
     if settings.serving is not None:
         serving_file = settings.serving.file or f"{options.cache_dir}/serving.pem"

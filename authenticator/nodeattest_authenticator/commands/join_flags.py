@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nodeattest_authenticator.state.credential_cache import CacheEntry
 
 
-_DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
+DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
 _DEFAULT_CA_FILE: Final = "/etc/kubernetes/pki/ca.crt"
 """kubeadm's place; only where a kubelet configuration is written that names it."""
 _LONGEST_RETRY: Final = 86400
@@ -61,9 +61,6 @@ _NOT_KNOWN_YET: Final[JsonObject] = {
 def describe(join: argparse.ArgumentParser) -> None:
     """Add the flags."""
     cluster_source.describe(join)
-    join.add_argument(
-        "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
-    )
     join.add_argument("--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as kubelet)")
     describe_proof(join)
     join.add_argument(
@@ -83,6 +80,9 @@ def describe(join: argparse.ArgumentParser) -> None:
 
 def describe_proof(command: argparse.ArgumentParser) -> None:
     """Add the flags that say which machine this is, and how it proves it."""
+    command.add_argument(
+        "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
+    )
     source = command.add_mutually_exclusive_group()
     source.add_argument(
         "--provider-id",
@@ -128,7 +128,7 @@ def _describe_serving(join: argparse.ArgumentParser) -> None:
 
 
 def _describe_files(join: argparse.ArgumentParser) -> None:
-    join.add_argument("--kubeconfig", default=_DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
+    join.add_argument("--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
     join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
     join.add_argument(
         "--kubelet-config", metavar="FILE", help="write kubelet's configuration, which the cluster keeps for its nodes"
@@ -224,26 +224,30 @@ def _readable_by_others(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _settings(options: argparse.Namespace, way: ClusterSource) -> Settings:
-    """Build the configuration from what was typed, by way of its own parser: one set of rules."""
-    cluster = dict(_NOT_KNOWN_YET)
-    if isinstance(way, StaticCluster):
-        ca_pem = read(way.ca_file).decode("utf-8", "replace")
-        cluster = {"server": way.server, "certificateAuthority": ca_pem, "tlsServerName": way.tls_server_name}
+    more: JsonObject = {"nodeName": options.node_name, "serving": _serving_section(options)}
+    if not isinstance(way, StaticCluster):
+        return settings_of(options, _NOT_KNOWN_YET | more)
+    ca_pem = read(way.ca_file).decode("utf-8", "replace")
+    cluster: JsonObject = {"server": way.server, "certificateAuthority": ca_pem, "tlsServerName": way.tls_server_name}
+    return settings_of(options, cluster | more)
+
+
+def settings_of(options: argparse.Namespace, more: JsonObject) -> Settings:
+    """Build the configuration from what was typed and ``more``, by way of its own parser: one set of rules."""
     provider: JsonObject = {"name": options.provider, "settings": provider_settings(options)}
     document: JsonObject = {
         "apiVersion": settings.API_VERSION,
         "kind": settings.KIND,
-        "nodeName": options.node_name,
         "provider": provider,
-        "providerID": provider_id_source(options),
+        "providerID": _provider_id_source(options),
         "timeoutSeconds": options.timeout,
         "expirationSeconds": options.expiration_seconds,
-        "serving": _serving_section(options),
     }
     try:
-        return settings.parse(json.dumps(document | cluster).encode(), hostname=os.uname().nodename)
+        return settings.parse(json.dumps(document | more).encode(), hostname=os.uname().nodename)
     except FieldsError as error:
-        flag = next((flag for field, flag in _FLAGS.items() if str(error).startswith(field)), None)
+        flags = {field: flag for field, flag in _FLAGS.items() if hasattr(options, flag[2:].replace("-", "_"))}
+        flag = next((flag for field, flag in flags.items() if str(error).startswith(field)), None)
         raise wrong(f"{flag}: {error}" if flag else str(error)) from None
 
 
@@ -257,8 +261,7 @@ def _serving_section(options: argparse.Namespace) -> JsonValue:
     return section if section or options.serving else None
 
 
-def provider_id_source(options: argparse.Namespace) -> JsonValue:
-    """Read where the provider ID comes from."""
+def _provider_id_source(options: argparse.Namespace) -> JsonValue:
     if options.provider_id is not None:
         return {"value": options.provider_id}
     if options.provider_id_file is not None:

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
@@ -86,6 +86,11 @@ class Settings:
     def cluster(self) -> Cluster:
         """Where the cluster is."""
         return Cluster(endpoint=self.endpoint, tls_server_name=self.tls_server_name, ca_pem=self.ca_pem)
+
+    def at(self, cluster: Cluster, discovery: Discovery) -> Settings:
+        """Return the same for a cluster that was discovered, with how the node follows it."""
+        name, ca_pem = cluster.tls_server_name, cluster.ca_pem
+        return replace(self, endpoint=cluster.endpoint, tls_server_name=name, ca_pem=ca_pem, discovery=discovery)
 
     @property
     def previous_clusters(self) -> tuple[Cluster, ...]:

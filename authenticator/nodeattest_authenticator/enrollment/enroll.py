@@ -45,7 +45,7 @@ from nodeattest_authenticator.enrollment.evidence_version import (
     next_version,
     supported_versions,
 )
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
@@ -141,7 +141,7 @@ def new_pending_request(spec: CertificateSpec, *, key_pem: bytes | None = None, 
             ip_addresses=spec.names.ip_addresses if spec.names else (),
         )
     except errors.Denied as denied:
-        raise _denied_here(denied) from None
+        raise refusal(denied) from None
     return PendingRequest(purpose=spec.purpose, key_pem=key_pem, csr_der=csr_der, version=version)
 
 
@@ -208,9 +208,9 @@ class _Enrollment:
                 return seen.certificate
             return seen.challenge if two_step and seen.challenge not in tried else None
 
-        refusal: AgentError | None = None
+        failure: AgentError | None = None
         while True:
-            decision = self._session.wait_for_decision(csr, decided, otherwise=refusal)
+            decision = self._session.wait_for_decision(csr, decided, otherwise=failure)
             if isinstance(decision, bytes):
                 return self._checked(decision)
             try:
@@ -219,7 +219,7 @@ class _Enrollment:
                 if error.kind is not FailureKind.DENIED:
                     raise
                 tried.add(decision)
-                refusal = error
+                failure = error
             else:
                 self._keep(replace(self._pending, second=second))
                 return None
@@ -276,7 +276,7 @@ class _Enrollment:
         try:
             evidence = attestor_for_version(self._attestor, version).attest(binding, challenge)
         except errors.Denied as denied:
-            raise _denied_here(denied) from None
+            raise refusal(denied) from None
         except errors.Unavailable as unavailable:
             raise AgentError(
                 AgentReason.ATTESTATION_UNAVAILABLE,
@@ -317,11 +317,6 @@ class _Enrollment:
 def renewal_moment(*, now: float, not_after: int, renewable: bool, random: Callable[[], float]) -> int:
     """Draw the moment from which a new certificate is wanted: after 50 to 70 % of the time that is left at issue."""
     return int(now + (not_after - now) * (0.5 + 0.2 * random())) if renewable else not_after
-
-
-def _denied_here(denied: errors.Denied) -> AgentError:
-    message = f"expected {denied.expected}, got {denied.got}"
-    return AgentError(denied.reason, message, remedy=denied.remedy)
 
 
 def _load_key(key_pem: bytes) -> PrivateKey:

@@ -182,13 +182,7 @@ def _enroll(
 ) -> _Issued:
     """Enrol once; ``names``: for a serving certificate."""
     settings = context.settings
-    client = ApiServerClient(
-        settings.endpoint,
-        credentials,
-        ca_pem=settings.ca_pem,
-        deadline=deadline,
-        tls_server_name=settings.tls_server_name,
-    )
+    client = ApiServerClient(settings.cluster, credentials, deadline)
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
         shared = None if names is None else _SharedDevice(context, deadline, attestor)
         with _device_lock(context, deadline, attestor, shared) as locked:

@@ -104,7 +104,6 @@ class ServingEnrollment:
 
     credential: CachedCredential
     names: SubjectNames
-    is_new: bool
 
 
 def ensure_serving_certificate(context: AgentContext) -> ServingEnrollment:
@@ -160,7 +159,7 @@ def stored(context: AgentContext, file: ServingFile) -> ServingEnrollment | None
             raise
         context.log(f"the stored serving certificate is not used: {error}")
         return None
-    return ServingEnrollment(credential=cached.credential, names=names, is_new=False)
+    return ServingEnrollment(credential=cached.credential, names=names)
 
 
 def file_of(context: AgentContext) -> str:
@@ -211,7 +210,7 @@ def _renewed(
         raise
     failure_backoff.forget(context.storage, name=FAILURE_FILE)
     store.discard()
-    return ServingEnrollment(credential=credential, names=names, is_new=True)
+    return ServingEnrollment(credential=credential, names=names)
 
 
 def _no_serving() -> AgentError:

@@ -31,7 +31,6 @@ from nodeattest_discovery.node import https
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, Response, UntrustedServerError
 from nodeattest_discovery.tls import ClientCertificate
-from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.node_interface import JsonObject
 
@@ -95,25 +94,19 @@ class Credentials:
 class ApiServerClient:
     """One API server, one identity, one deadline."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        credentials: Credentials,
-        *,
-        ca_pem: bytes,
-        deadline: Deadline,
-        tls_server_name: str | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, credentials: Credentials, deadline: Deadline) -> None:
         self.username = credentials.username
         self.clock_skew: float | None = None
         """By how many seconds our clock was ahead of the server's at its last answer."""
-        self._endpoint = endpoint
+        self._endpoint = cluster.endpoint
         self._deadline = deadline
         headers = {"User-Agent": "kubelet-authenticator"}
         if credentials.token is not None:
             headers["Authorization"] = f"Bearer {credentials.token}"
-        trust = https.Verified(ca_pem=ca_pem, server_name=tls_server_name, client=credentials.client_certificate)
-        self._https = HttpsClient(endpoint, trust, deadline, headers=headers)
+        trust = https.Verified(
+            ca_pem=cluster.ca_pem, server_name=cluster.tls_server_name, client=credentials.client_certificate
+        )
+        self._https = HttpsClient(cluster.endpoint, trust, deadline, headers=headers)
 
     def close(self) -> None:
         """Close the connection."""
@@ -265,19 +258,11 @@ def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], N
 
 def probe(cluster: Cluster, deadline: Deadline) -> str | None:
     """Say what is wrong with a server; None if it answers and can be trusted. Nobody's credential is shown to it."""
-    api = ApiServerClient(
-        cluster.endpoint,
-        Credentials(username=""),
-        ca_pem=cluster.ca_pem,
-        deadline=deadline,
-        tls_server_name=cluster.tls_server_name,
-    )
-    try:
-        api.server_certificate()
-    except UnreachableError as error:
-        return str(error)
-    except AgentError as failure:
-        return failure.message
-    finally:
-        api.close()
+    with contextlib.closing(ApiServerClient(cluster, Credentials(username=""), deadline)) as api:
+        try:
+            api.server_certificate()
+        except UnreachableError as error:
+            return str(error)
+        except AgentError as failure:
+            return failure.message
     return None

@@ -21,6 +21,7 @@ from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
+from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_demo.forged_tpm import ForgedTpm
@@ -163,7 +164,8 @@ class Crowd:
         ca_pem = workload.ca_certificate.read_bytes()
         deadline = Deadline.after(Clock(), seconds)
         credentials = Credentials(username=f"system:bootstrap:{login.token[:6]}", token=login.token)
-        client = ApiServerClient(Endpoint.parse(workload.server), credentials, ca_pem=ca_pem, deadline=deadline)
+        cluster = Cluster(endpoint=Endpoint.parse(workload.server), ca_pem=ca_pem)
+        client = ApiServerClient(cluster, credentials, deadline)
         spec = CertificateSpec(
             node_name=NodeName(wanted.node),
             provider_id=ProviderID(wanted.provider_id),
