@@ -10,7 +10,7 @@ import pytest
 from virtual import advance, now, spend, virtually
 
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.elector import LeaseElector, LostLease
+from nodeattest_kube.elector import LeaseElector, LostLease, NextRead
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject
@@ -389,3 +389,47 @@ async def test_a_lease_that_cannot_be_read_says_nothing(leases: Leases, candidat
     with pytest.raises(Unreachable, match="half the renew deadline"):
         await candidate.elector.still_leads()
     await stop(task)
+
+
+class Slow:
+    """What is read: each read takes a second, and gives when it began."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+        self.trouble: Exception | None = None
+
+    async def read(self) -> float:
+        self.begun.append(now())
+        began = now()
+        await advance(1)
+        if self.trouble is not None:
+            raise self.trouble
+        return began
+
+
+@virtually
+async def test_an_answer_is_of_a_read_that_began_after_it_was_asked_for() -> None:
+    slow = Slow()
+    reads = NextRead(slow.read)
+
+    async def ask(at: float) -> tuple[float, float]:
+        await advance(at)
+        return at, await reads.read()
+
+    asked = await asyncio.gather(*(ask(number / 10) for number in range(50)))
+    assert all(began >= at for at, began in asked)
+    assert slow.begun == [0, 1, 2, 3, 4, 5]  # one at a time, and one for all who ask while another is under way
+
+
+@virtually
+async def test_who_gives_up_takes_nothing_from_the_others() -> None:
+    slow = Slow()
+    reads = NextRead(slow.read)
+    first, second = asyncio.create_task(reads.read()), asyncio.create_task(reads.read())
+    await advance(0.5)
+    third = asyncio.create_task(reads.read())
+    await advance(0.1)
+    first.cancel()
+    third.cancel()
+    assert await second == 0
+    assert await reads.read() == 2  # the third one's had begun
