@@ -76,8 +76,6 @@ class KubeconfigStatus:
         self._clock = clock
         self._queue: WorkQueue[ClusterKey] = WorkQueue(metrics=queue_metrics)
         self._said: dict[ClusterKey, _Said] = {}
-        self._written: set[ClusterKey] = set()
-        """Clusters that got the condition from here: the cache may not have it yet."""
         self._limiter = EventLimiter(clock)
 
     def refused(self, key: ClusterKey, expected: str, why: str) -> None:
@@ -118,7 +116,7 @@ class KubeconfigStatus:
             self._queue.forget(key)
             return
         try:
-            await self._write(key, cluster, said)
+            await self._write(cluster, said)
         except NotFound:
             self._forget(key)
         except ApiError as error:
@@ -128,18 +126,13 @@ class KubeconfigStatus:
             return
         self._queue.forget(key)
 
-    async def _write(self, key: ClusterKey, cluster: JsonObject, said: _Said) -> None:
+    async def _write(self, cluster: JsonObject, said: _Said) -> None:
         client, path = self._management.client, cluster_path(cluster)
         if said.expected:
-            made = Condition(ACCEPTED, ConditionStatus.FALSE, REFUSED, said.why, Severity.ERROR)
-            self._written.add(key)
-            await set_condition(client, path, cluster, made, self._now)
-            return
-        if key in self._written:
-            cluster = await client.get(path)
-        await remove_condition(client, path, cluster, ACCEPTED)
-        self._written.discard(key)
+            refused = Condition(ACCEPTED, ConditionStatus.FALSE, REFUSED, said.why, Severity.ERROR)
+            await set_condition(client, path, cluster, refused, self._now)
+        else:  # read now: the cache may not have what was written from here a moment ago
+            await remove_condition(client, path, await client.get(path), ACCEPTED)
 
     def _forget(self, key: ClusterKey) -> None:
         self._said.pop(key, None)
-        self._written.discard(key)
