@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from fuzz.laws import refused
-from fuzz.target import Target, require
+from fuzz.target import Target, refused, require
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
 from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse

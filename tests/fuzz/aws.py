@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fuzz import aws_node
-from fuzz.laws import bytes_law, evidence_law, refused, settings_law, text_law
-from fuzz.target import Target, require
+from fuzz.target import Target, bytes_law, evidence_law, refused, require, settings_law, text_law
 from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
 from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import parse_bundle_text, parse_identity_document

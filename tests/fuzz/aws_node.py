@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fuzz.keys import NOW
-from fuzz.laws import refused
-from fuzz.target import Target, require
+from fuzz.target import Target, refused, require
 from nodeattest_providers import canonical_json
 from nodeattest_providers.aws.node import definite_length
 from nodeattest_providers.aws.node.imds import (

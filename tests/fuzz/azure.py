@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fuzz.laws import bytes_law, evidence_law, refused, settings_law
-from fuzz.target import Target, require
+from fuzz.target import Target, bytes_law, evidence_law, refused, require, settings_law
 from nodeattest_providers.azure.attested_document import parse_attested_document, parse_evidence
 from nodeattest_providers.azure.config import parse_platform, parse_policy
 from nodeattest_providers.azure.provider_id import PREFIX, parse_provider_id, provider_id_of

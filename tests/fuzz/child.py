@@ -1,6 +1,6 @@
-"""One target under libFuzzer: ``python -m fuzz.child MODULE NAME COUNTS SECONDS [libFuzzer's arguments]``.
+"""One target under libFuzzer: ``python -m fuzz.child NAME COUNTS SECONDS [libFuzzer's arguments]``.
 
-The only module that needs atheris. MODULE holds TARGETS, as ``fuzz.catalogue`` does. COUNTS is a file of 16 bytes: how
+The only module that needs atheris. COUNTS is a file of 16 bytes: how
 many inputs ran, and how many gave a value. After SECONDS the process ends and says where it was: libFuzzer bounds the
 time of an input, not that of a mutation.
 """
@@ -37,9 +37,9 @@ INSTRUMENTED: Final = [
 
 def main() -> None:
     """Fuzz for as long as libFuzzer's arguments say; ends the process."""
-    _, module, name, counts, seconds, *arguments = sys.argv
+    _, name, counts, seconds, *arguments = sys.argv
     with atheris.instrument_imports(include=INSTRUMENTED):  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - it has no types
-        targets = cast("dict[str, Target]", import_module(module).TARGETS)
+        targets = cast("dict[str, Target]", import_module("fuzz.catalogue").TARGETS)
     target = targets[name]
     faulthandler.dump_traceback_later(float(seconds), exit=True)  # from now on: imports take long on a busy machine
     with open(counts, "r+b") as file:  # noqa: PTH123 - mmap needs the descriptor only

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fuzz.files import as_file
 from fuzz.keys import NOW
-from fuzz.target import Target, require
+from fuzz.target import Target, as_file, require
 from nodeattest_cli.cluster_info import view_of
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.endorsement_keys.key_file import parse_key_file

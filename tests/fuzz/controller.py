@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from fuzz.files import as_file
-from fuzz.target import Target, require
+from fuzz.target import Target, as_file, require
 from nodeattest_controller import configfile
 from nodeattest_controller.controllers.bootstrap_token import decide
 from nodeattest_controller.model import (

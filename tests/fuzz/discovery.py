@@ -11,8 +11,7 @@ from typing import Final
 import yaml
 
 from fuzz.keys import NOW
-from fuzz.laws import refused
-from fuzz.target import Target, require
+from fuzz.target import Target, refused, require
 from nodeattest_discovery import clusterinfo, secret, token
 from nodeattest_discovery import jwt as jws
 from nodeattest_discovery import tls as pins

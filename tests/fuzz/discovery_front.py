@@ -7,8 +7,7 @@ from typing import Final
 
 from fuzz.discovery import SIGNER
 from fuzz.keys import NOW
-from fuzz.laws import refused
-from fuzz.target import Target, require
+from fuzz.target import Target, refused, require
 from nodeattest_discovery import jwt
 from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.service import authenticate, bearer_token

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final, cast
 
-from fuzz.laws import refused
-from fuzz.target import Target, require
+from fuzz.target import Target, refused, require
 from nodeattest_discovery.node import credential, discovery_file
 from nodeattest_discovery.node import credential as configmap
 from nodeattest_discovery.node.address import parse_endpoint, parse_server

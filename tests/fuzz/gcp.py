@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from fuzz.laws import refused, settings_law
-from fuzz.target import Target, require
+from fuzz.target import Target, refused, require, settings_law
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.api.instance import parse_instance, parse_instance_identity, parse_page

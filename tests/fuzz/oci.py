@@ -6,8 +6,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fuzz.laws import bytes_law, evidence_law, refused, settings_law, text_law
-from fuzz.target import Target, require
+from fuzz.target import Target, bytes_law, evidence_law, refused, require, settings_law, text_law
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.oci.config import parse_platform, parse_policy, parse_roots
 from nodeattest_providers.oci.protocol import (

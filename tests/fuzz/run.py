@@ -46,17 +46,9 @@ class Outcome:
     """Empty if nothing was found; else the end of the child's words."""
 
 
-def run(
-    target: Target,
-    seconds: int,
-    *,
-    corpus: Path = CORPUS,
-    catalogue: str = "fuzz.catalogue",
-    time_limit: int = TIME_LIMIT,
-) -> Outcome:
-    """Fuzz one target; ``catalogue`` is the module whose TARGETS hold it."""
-    seeds = corpus / target.name
-    seeds.mkdir(parents=True, exist_ok=True)
+def run(target: Target, seconds: int) -> Outcome:
+    """Fuzz one target."""
+    seeds = CORPUS / target.name
     before = set(seeds.iterdir())
     with tempfile.TemporaryDirectory(prefix="nodeattest-fuzz-", dir=_memory()) as folder:
         counts, found = Path(folder, "counts"), Path(folder, "found")
@@ -64,15 +56,15 @@ def run(
         found.mkdir()
         arguments = [
             f"-max_total_time={seconds}",
-            f"-timeout={time_limit}",
+            f"-timeout={TIME_LIMIT}",
             f"-rss_limit_mb={MEMORY_LIMIT}",
             f"-artifact_prefix={seeds}/",
             "-print_final_stats=1",
             "-detect_leaks=0",
             *(str(found), str(seeds)),
         ]
-        status, said = spawn(
-            ["fuzz.child", catalogue, target.name, str(counts), str(seconds + _GRACE), *arguments],
+        status, said = _spawn(
+            ["fuzz.child", target.name, str(counts), str(seconds + _GRACE), *arguments],
             seconds + _GRACE + _IMPORTS,
             TMPDIR=folder,
         )
@@ -90,7 +82,7 @@ def run(
     )
 
 
-def spawn(words: list[str], seconds: int, **environment: str) -> tuple[int, str]:
+def _spawn(words: list[str], seconds: int, **environment: str) -> tuple[int, str]:
     """Run a module with arguments; returns its exit status, -1 where it did not end in time, and what it said."""
     try:
         done = subprocess.run(

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fuzz.keys import authority
-from fuzz.laws import evidence_law, refused, text_law
-from fuzz.target import Target, require
+from fuzz.target import Target, evidence_law, refused, require, text_law
 from nodeattest_providers import canonical_json, cms, der, envelope, evidence_versions, pem, provider_id_template
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.composite import protocol as composite_protocol

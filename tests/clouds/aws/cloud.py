@@ -211,7 +211,7 @@ class SandboxAws:
         call("create_instance_profile", InstanceProfileName=role)
         call("add_role_to_instance_profile", InstanceProfileName=role, RoleName=role)
 
-    def _do(self, account: str, region: str, action: str, service: str = "ec2", **arguments: object) -> _Answer:
+    def _do(self, account: str, region: str, action: str, service: str = "ec2", /, **arguments: object) -> _Answer:
         """Act as the account's administrator."""
         return self._call(service, region, self._assume(account, _ADMIN, "admin", region=region), action, **arguments)
 
