@@ -12,7 +12,6 @@ from nodeattest_controller.model import (
     attestation,
     certificate_authority,
     csr_request,
-    kubeadm_config,
     machine_view,
     policy,
     serving_names,
@@ -136,7 +135,7 @@ def _machine_token(data: bytes) -> bool:
     until = decide.renewal(token, record, now)
     require(until is None or until >= token.expires, "a renewal never shortens")
     require(token.value not in str(decide.patch_of(token, record, until or now)), "no token in a write")
-    config = kubeadm_config.kept_config(kubeadm_config.slim_config(found or {}))
+    config = token_binding.kept_config(token_binding.slim_config(found or {}))
     require(not config.provides(token.value), "a Secret is no configuration")
     return True
 
@@ -147,7 +146,7 @@ def _kubeadm_config(data: bytes) -> bool:
     if found is None:
         return False
     decide.token_owner(found, "Machine")
-    kept = kubeadm_config.kept_config(kubeadm_config.slim_config(found))
+    kept = token_binding.kept_config(token_binding.slim_config(found))
     try:
         named = token_binding.named_tokens(found)
     except Unavailable:
