@@ -84,7 +84,6 @@ def test_what_is_written_is_read_back(changes: dict[str, Any]) -> None:
         ({"provider": None}, "provider is missing"),
         ({"provider": {"name": "../tpm"}}, "provider.name"),
         ({"provider": {"name": "tpm", "settings": []}}, "provider.settings must be an object"),
-        ({"provider": {"name": "tpm", "setting": {}}}, "nearest known one is settings"),
         ({"providerID": {}}, "exactly one"),
         ({"providerID": {"value": "a", "file": "b"}}, "exactly one"),
         ({"providerID": {"value": "a\u0000b"}}, "providerID.value"),

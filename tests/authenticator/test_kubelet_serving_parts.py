@@ -1,4 +1,4 @@
-"""The parts of ``serving``: its section of the configuration, this machine's addresses, and the long wait."""
+"""The parts of ``serving``: its section of the configuration, and this machine's addresses."""
 
 from __future__ import annotations
 
@@ -143,6 +143,3 @@ def test_an_address_that_cannot_be_told_is_tried_again_and_can_be_configured(hos
     with pytest.raises(AgentError, match="--serving-ip-address") as caught:
         local_addresses(Endpoint(host, 6443, ""))
     assert caught.value.kind is FailureKind.TEMPORARY
-
-
-# The long wait
