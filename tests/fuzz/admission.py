@@ -26,7 +26,7 @@ def _review(data: bytes) -> bool:
         before = subject_of(asked.before, group=asked.group, kind=asked.kind, namespace="", name="")
         require(before is not None, "both are of one kind")
         _ = whole.cluster, whole.settled, whole.made_by_control_plane, whole.paused, whole.deleting
-        patch = json_patch.patch(asked.before, asked.target, ())
+        patch = json_patch.patch(asked.before, asked.target)
         require(
             bool(patch) == bool(json_patch.paths(asked.before, asked.target)), "a patch where there is a difference"
         )

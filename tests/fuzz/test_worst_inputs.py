@@ -87,7 +87,7 @@ def review(data: bytes) -> object:
     )
     if new is None or old is None:
         return None
-    return new.changes(old), json_patch.patch(new.whole, new.with_spec({**new.spec, "files": []}), ())
+    return new.changes(old), json_patch.patch(new.whole, new.with_spec({**new.spec, "files": []}))
 
 
 def event_log(data: bytes) -> object:

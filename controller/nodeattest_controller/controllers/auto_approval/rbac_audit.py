@@ -200,8 +200,9 @@ MAX_SILENCE: Final = 300.0
 class RBACWatch:
     """The two watches of one cluster."""
 
-    def __init__(self, client: ApiClient, *, on_recovery: Callable[[], None] | None = None) -> None:
-        self._subscriber: Callable[[], None] = lambda: None
+    def __init__(self, client: ApiClient, *, on_grant: Callable[[], None], on_recovery: Callable[[], None]) -> None:
+        """``on_grant`` is called when a permission appears, ``on_recovery`` as in ``Reflector``."""
+        self._on_grant = on_grant
         kinds: dict[str, Callable[[JsonObject], JsonObject]] = {
             "clusterroles": lambda role: _summary(role, matters=bool(permissions_of_role(role))),
             "clusterrolebindings": lambda binding: _summary(binding, matters=binds_joiners_or_nodes(binding)),
@@ -219,10 +220,6 @@ class RBACWatch:
             for resource, keep in kinds.items()
         ]
 
-    def subscribe(self, subscriber: Callable[[], None]) -> None:
-        """Have ``subscriber`` called when a permission appears."""
-        self._subscriber = subscriber
-
     def trouble(self) -> str:
         """Say what keeps one of the two from being followed; empty while nothing does."""
         return next((found for one in self._reflectors if (found := trouble_of(one))), "")
@@ -235,7 +232,7 @@ class RBACWatch:
 
     def _changed(self, _name: str, value: JsonObject | None) -> None:
         if value is not None and flag(value, "matters"):
-            self._subscriber()
+            self._on_grant()
 
 
 def trouble_of(reflector: Reflector) -> str:

@@ -106,7 +106,7 @@ class AutoApprovalReconciler:
         self._key, self._client, self._management = key, client, management
         self._events, self._metrics, self._guard = events, metrics, guard
         self._now, self._sleep = now, sleep
-        self._rbac = RBACWatch(client, on_recovery=self._recovered)
+        self._rbac = RBACWatch(client, on_grant=self._grant_appeared, on_recovery=self._recovered)
         self._rbac_audit = RBACAudit(key, client, inventory, now=now, clock=clock)
         self._block = ApprovalBlock(client)
         self._certificates = CertificateLog(key, client, inventory, now=now, clock=clock, on_recovery=self._recovered)
@@ -124,7 +124,6 @@ class AutoApprovalReconciler:
         self._was_audit = False
         self._nodes: Mapping[str, datetime | None] | None = None
         """When each Node was created, as far as they were counted."""
-        self._rbac.subscribe(self._grant_appeared)
 
     def subscribe(self, hurry: Callable[[], None]) -> None:
         """Have ``hurry`` called for an audit at once: of a permission, a certificate, or a watch that recovers."""

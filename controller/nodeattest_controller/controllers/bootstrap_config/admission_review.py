@@ -1,14 +1,10 @@
-"""What differs between two versions of a piece of JSON: as paths, and as a JSON patch. Pure.
+"""AdmissionReviews: an API server's question what to make of an object, and our answer as a JSON patch. Pure.
 
-Lists are compared whole, as the API server merges those of Cluster API's kinds (``x-kubernetes-list-type: atomic`` in
-v1beta2, the default in v1beta1). Source: RFC 6901, RFC 6902.
-
-AdmissionReviews: an API server's question what to make of an object, and our answer. Pure.
-
-Promises: bytes give an ``AdmissionReview`` or ``Denied``; the answer has the UID of the question; nothing shows the
-object in its ``repr``: at an update it holds a bootstrap token.
-Source: k8s.io/api admission/v1 types.go; apiserver pkg/admission/plugin/webhook/request (admissionreview.go), which
-refuses an answer of another version, kind or UID.
+Bytes give an ``AdmissionReview`` or ``Denied``; the answer has the UID of the question. Nothing shows the object in
+its ``repr``: at an update it holds a bootstrap token. Lists are compared whole, as the API server merges those of
+Cluster API's kinds (``x-kubernetes-list-type: atomic`` in v1beta2, the default in v1beta1).
+Source: RFC 6901, RFC 6902; k8s.io/api admission/v1 types.go; apiserver pkg/admission/plugin/webhook/request
+(admissionreview.go), which refuses an answer of another version, kind or UID.
 """
 
 from __future__ import annotations
@@ -41,9 +37,9 @@ def touch_each_other(one: frozenset[JsonPointer], other: frozenset[JsonPointer])
     return any(a[: len(b)] == b[: len(a)] for a in one for b in other)
 
 
-def patch(before: JsonObject, after: JsonObject, at: JsonPointer) -> list[JsonObject]:
-    """Return the operations that make one object of the other, located at ``at``."""
-    return [_patch_operation(at + path, old, new) for path, old, new in _differences(before, after, ())]
+def patch(before: JsonObject, after: JsonObject) -> list[JsonObject]:
+    """Return the operations that make one object of the other."""
+    return [_patch_operation(path, old, new) for path, old, new in _differences(before, after, ())]
 
 
 class _Absent:

@@ -219,7 +219,7 @@ def _kept(
 
 
 def _change(subject: Subject, spec: JsonObject) -> Verdict:
-    return Change(json_patch.patch(subject.whole, subject.with_spec(spec), ()))
+    return Change(json_patch.patch(subject.whole, subject.with_spec(spec)))
 
 
 def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, denied: Denied) -> Verdict:
