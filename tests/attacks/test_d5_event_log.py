@@ -9,6 +9,16 @@ from typing import Final
 import pytest
 from cases import attacks, evaluated
 from catalogue import Row
+from firmware import (
+    NO_ACTION,
+    SEPARATOR,
+    Measurement,
+    crypto_agile_log,
+    event,
+    header,
+    separators,
+    sha1_log,
+)
 from tpm_boots import (
     BOOT,
     DIFFERENT,
@@ -24,16 +34,6 @@ from tpm_boots import (
 )
 
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_sandbox.firmware import (
-    NO_ACTION,
-    SEPARATOR,
-    Measurement,
-    crypto_agile_log,
-    event,
-    header,
-    separators,
-    sha1_log,
-)
 
 Boot = tuple[Measurement, ...]
 Case = Callable[[], object]

@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from firmware import NO_ACTION, Measurement, crypto_agile_log, sha1_log, typical_boot
 from stored import Join, changed
 
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
@@ -13,7 +14,6 @@ from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.structures import PcrSelection
-from nodeattest_sandbox.firmware import NO_ACTION, Measurement, crypto_agile_log, sha1_log, typical_boot
 from nodeattest_sandbox.pki import ClusterPki
 
 BOOT = (Measurement(0, NO_ACTION, b"StartupLocality\0\0"), *typical_boot())

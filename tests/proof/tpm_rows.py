@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from ec2_world import FROM_EC2, INSTANCE, OTHERS, RUNNING, Amazon
+from firmware import crypto_agile_log
 from removal import Row
 from tpm_authority import Authority, key_usage, leaf_extensions
 from tpm_boots import BOOT, DIFFERENT, OPEN, SELECTION, registers
@@ -47,7 +48,6 @@ from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, 
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner
-from nodeattest_sandbox.firmware import crypto_agile_log
 
 SERVING: Final = signer_for(ProviderName("tpm"), Purpose.SERVING)
 AS_NODE: Final[dict[str, Any]] = {"username": "system:node:node-7", "groups": frozenset({"system:nodes"})}

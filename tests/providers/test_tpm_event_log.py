@@ -7,6 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from firmware import (
+    NO_ACTION,
+    Measurement,
+    crypto_agile_log,
+    event,
+    header,
+    sha1_log,
+    typical_boot,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from tpm_boots import (
@@ -29,15 +38,6 @@ from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.tpm.event_log import MAX_EVENTS, NO_PCR, EventLog, parse_event_log, replay
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, PROVIDER, Challenge, parse_evidence
 from nodeattest_providers.tpm.structures import Alg
-from nodeattest_sandbox.firmware import (
-    NO_ACTION,
-    Measurement,
-    crypto_agile_log,
-    event,
-    header,
-    sha1_log,
-    typical_boot,
-)
 
 BOOT = typical_boot()
 HEADER_ALGORITHMS = 32 + 16 + 4 + 4 + 4

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from firmware import NO_ACTION, Measurement, boot, crypto_agile_log, typical_boot
 from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
 from tpm_tss import connected, extend_with, tss
 from tpm_world import (
@@ -27,7 +28,6 @@ from nodeattest_providers.tpm.node.device import Device
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
 from nodeattest_providers.verifier_interface import AttestedNode
-from nodeattest_sandbox.firmware import NO_ACTION, Measurement, boot, crypto_agile_log, typical_boot
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 pytestmark = pytest.mark.swtpm

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
+from firmware import NO_ACTION, SEPARATOR, Measurement, crypto_agile_log, typical_boot
 from tpm_world import MASTER, SoftTpm, challenge_of, digest_of, facts_of, parsed, request_of, verify
 
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
-from nodeattest_sandbox.firmware import NO_ACTION, SEPARATOR, Measurement, crypto_agile_log, typical_boot
 
 BOOT = typical_boot()
 SELECTION: tuple[int, ...] = (0, 4, 7, 14, 17)
