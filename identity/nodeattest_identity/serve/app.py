@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource
@@ -87,18 +87,6 @@ class ServeSettings:
             )
 
 
-class _Updater(Protocol):
-    """Keeps the routes up to date."""
-
-    async def run(self) -> None:
-        """Run until cancelled."""
-        ...
-
-    def unready_reason(self) -> str | None:
-        """Why nothing can be served yet; None if it can."""
-        ...
-
-
 async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, started: Callable[[Ports], None]) -> None:
     """Serve until cancelled; raises ``SettingsError``.
 
@@ -126,7 +114,7 @@ async def _make_updater(
     stack: AsyncExitStack,
     routes: RouteTable,
     metrics: Metrics,
-) -> _Updater:
+) -> Poller | Clusters:
     match settings.source:
         case FileSource(issuers=issuers, files=files):
             _reserve(routes, issuers)
@@ -134,12 +122,12 @@ async def _make_updater(
             poller = Poller(issuers, KeyFileReader(files).read, routes=routes, metrics=metrics, config=config)
             if not await poller.poll():
                 raise SettingsError(f"--service-account-key-file: {poller.last_error}")
-            return _Single(poller)
+            return poller
         case ApiServerSource(issuers=issuers):
             _reserve(routes, issuers)
             client = await stack.enter_async_context(connect())
             read = partial(read_api_server, client, issuers[0].issuer)
-            return _Single(Poller(issuers, read, routes=routes, metrics=metrics, config=_config(settings)))
+            return Poller(issuers, read, routes=routes, metrics=metrics, config=_config(settings))
         case KubeconfigSecretsSource() as source:
             client = await stack.enter_async_context(connect())
             return Clusters(client, source, routes=routes, metrics=metrics, config=_config(settings))
@@ -155,18 +143,3 @@ def _reserve(routes: RouteTable, issuers: Sequence[IssuerPaths]) -> None:
             routes.open(paths)
     except RouteConflictError as error:
         raise SettingsError(f"--service-account-issuer: {error}; run a server for each") from None
-
-
-class _Single:
-    """An updater with one source."""
-
-    def __init__(self, poller: Poller) -> None:
-        self._poller = poller
-
-    async def run(self) -> None:
-        """Poll until cancelled."""
-        await self._poller.run()
-
-    def unready_reason(self) -> str | None:
-        """Why there is nothing to serve; None if there is."""
-        return None if self._poller.has_documents else self._poller.last_error or "the keys were not read yet"

@@ -197,6 +197,10 @@ class Poller:
         """Whether documents are served."""
         return self._read_at is not None
 
+    def unready_reason(self) -> str | None:
+        """Why there is nothing to serve; None if there is."""
+        return None if self.has_documents else self.last_error or "the keys were not read yet"
+
     async def run(self) -> None:
         """Poll until cancelled."""
         await PeriodicReconciler(self, self._config.resync, clock=self._clock, random=self._random).run()
