@@ -119,7 +119,15 @@ class LoopThread:
         self.call(ended())
 
     def close(self) -> None:
-        """End the loop."""
+        """End the loop, and what still runs there: connections that a server has just accepted are closed."""
+
+        async def finish() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.call(finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_LIMIT)
         self._loop.close()
