@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from builders import CREATED, make_member, make_request
@@ -19,6 +19,8 @@ from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy, ServingPolicy
 from nodeattest_controller.model.serving_names import (
+    ClusterNetwork,
+    ConflictingMachines,
     check_client_certificate,
     check_sans_listed,
     check_sans_unclaimed,
@@ -35,9 +37,17 @@ from nodeattest_providers.verifier_interface import Addresses
 Case = Callable[[], object]
 
 
-def check_sans(wanted: SubjectAltNames, *, node_name: NodeName, listed: Addresses, settled: bool, **rules: Any) -> None:
+def check_sans(
+    wanted: SubjectAltNames,
+    *,
+    node_name: NodeName,
+    listed: Addresses,
+    network: ClusterNetwork,
+    rivals: ConflictingMachines,
+    settled: bool,
+) -> None:
     """Check names as the declared checks do."""
-    check_sans_unclaimed(wanted, **rules)
+    check_sans_unclaimed(wanted, network=network, rivals=rivals)
     check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)
 
 

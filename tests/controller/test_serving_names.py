@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from builders import make_member
@@ -12,6 +11,8 @@ from builders import make_member
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.serving_names import (
+    ClusterNetwork,
+    ConflictingMachines,
     check_sans_listed,
     check_sans_unclaimed,
     for_machine,
@@ -25,9 +26,17 @@ from nodeattest_providers.identifiers import NodeName
 from nodeattest_providers.verifier_interface import Addresses
 
 
-def check_sans(wanted: SubjectAltNames, *, node_name: NodeName, listed: Addresses, settled: bool, **rules: Any) -> None:
+def check_sans(
+    wanted: SubjectAltNames,
+    *,
+    node_name: NodeName,
+    listed: Addresses,
+    network: ClusterNetwork,
+    rivals: ConflictingMachines,
+    settled: bool,
+) -> None:
     """Check names as the declared checks do."""
-    check_sans_unclaimed(wanted, **rules)
+    check_sans_unclaimed(wanted, network=network, rivals=rivals)
     check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)
 
 
