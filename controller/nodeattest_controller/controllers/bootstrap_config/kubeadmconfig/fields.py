@@ -1,8 +1,12 @@
-"""Where things are in the four kinds that hold a KubeadmConfigSpec, and what a rendered node shall do.
+"""Where things are in the four kinds that hold a KubeadmConfigSpec, in both API versions.
 
-What has another type than its CRD says is refused by its path, never passed over.
+Promises: reads anything; what has another type than its CRD says is refused by its path, never passed over.
 Source: the CRDs of Cluster API (bootstrap.cluster.x-k8s.io, controlplane.cluster.x-k8s.io; v1beta1, v1beta2).
 kubeletExtraArgs is a map in v1beta1, a list of name and value in v1beta2.
+
+What a rendered node shall do: by which provider it attests, and how it finds what that needs.
+
+Promises: values only. Leaves to others where they come from (a policy, flags) and what they turn into (``payload``).
 """
 
 from __future__ import annotations
@@ -33,6 +37,14 @@ _CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
 """On every KubeadmConfig that a KubeadmControlPlane makes (cluster-api api/core ``MachineControlPlaneLabel``)."""
 _CLONED_FROM: Final = "cluster.x-k8s.io/cloned-from-groupkind"
 """On a clone of a template (cluster-api controllers/external/util.go)."""
+LIMITS: Final = {
+    "files": 200,
+    "preKubeadmCommands": 1000,
+    "postKubeadmCommands": 1000,
+    "kubeletExtraArgs": 100,
+    "ignorePreflightErrors": 50,
+}
+"""maxItems of the CRDs."""
 
 
 def is_rendered_kind(document: JsonObject) -> bool:

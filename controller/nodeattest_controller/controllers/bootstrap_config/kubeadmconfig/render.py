@@ -13,10 +13,13 @@ from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import conflicts, payload
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
+    LIMITS,
     Rendered,
     RenderingRefused,
     RenderOptions,
+    arguments,
     is_control_plane,
+    is_rendered_kind,
     objects,
     refusal,
     section,
@@ -32,6 +35,8 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
 )
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
+
+__all__ = ["has_agent", "is_rendered_kind", "render"]
 
 _JOIN: Final = "joinConfiguration"
 _INIT: Final = "initConfiguration"
@@ -63,6 +68,7 @@ def render(document: JsonObject, plan: RenderOptions) -> Rendered:
     _command(spec, "preKubeadmCommands", command, changes)
     if adopts:
         _command(spec, "postKubeadmCommands", payload.adopt_command(), changes)
+    _check_room(spec, roles)
     return Rendered(made, tuple(changes))
 
 
@@ -141,3 +147,21 @@ def _made(parent: JsonObject, name: str) -> JsonObject:
     found = section(parent, name)
     parent[name] = found
     return found
+
+
+def _check_room(spec: JsonObject, roles: tuple[str, ...]) -> None:
+    sizes = [(name, len(objects(spec, name) if name == "files" else words(spec, name))) for name in _SPEC_LISTS]
+    for role in roles:
+        registration = section(section(spec, role), "nodeRegistration")
+        sizes.append(("kubeletExtraArgs", len(list(arguments(registration)))))
+        sizes.append(("ignorePreflightErrors", len(words(registration, "ignorePreflightErrors"))))
+    full = tuple(
+        refusal(f"{name} with room for ours within {LIMITS[name]}", f"{size}", "shorten the list")
+        for name, size in sizes
+        if size > LIMITS[name]
+    )
+    if full:
+        raise RenderingRefused(full)
+
+
+_SPEC_LISTS: Final = ("files", "preKubeadmCommands", "postKubeadmCommands")
