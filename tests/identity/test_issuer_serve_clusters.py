@@ -100,7 +100,7 @@ async def test_clusters_come_change_and_go_while_one_is_out_of_reach(
         management.put("a", a.kubeconfig)
         ports = await stack.enter_async_context(fleet(management))
         await served(ports, management, a, "a")
-        assert (await ask(ports.main, management.jwks("silent"))).status == 503
+        await ask_until(lambda answer: answer.status == 503, ports.main, management.jwks("silent"))
         assert (await ask(ports.main, management.jwks("b"))).status == 404
         management.put("b", b.kubeconfig)  # comes
         await served(ports, management, b, "b")
@@ -145,6 +145,11 @@ class Faulty(RouteTable):
         super().__init__(max_age=60, secure=True)
         self.bugs = 2
         self.served: set[str] = set()
+        self.opened: set[str] = set()
+
+    def open(self, paths: IssuerPaths) -> None:
+        super().open(paths)
+        self.opened.add(paths.issuer)
 
     def publish(self, paths: IssuerPaths, documents: Documents) -> None:
         if "/met/" in paths.jwks_path and self.bugs:
@@ -185,6 +190,12 @@ async def test_an_internal_error_of_one_cluster_is_logged_tried_again_and_stops_
         both = {management.issuer("met"), management.issuer("other")}
         await until(lambda: routes.served == both, "both clusters", state=lambda: routes.served)
         await until(lambda: clusters.unready_reason() is None, "readiness", state=clusters.unready_reason)
+        with socket.create_server((LOOPBACK, 0)) as silent:  # a tenant's new cluster ends no other's service
+            address = f"https://{LOOPBACK}:{silent.getsockname()[1]}"
+            management.put("silent", kubeconfig(address, (tmp_path / "met" / "server.crt").read_bytes()))
+            opened = both | {management.issuer("silent")}
+            await until(lambda: routes.opened == opened, "the new cluster", state=lambda: routes.opened)
+            assert clusters.unready_reason() is None
 
 
 async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:

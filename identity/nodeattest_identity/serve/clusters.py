@@ -87,6 +87,7 @@ class Clusters:
         self._clusters: dict[str, _PolledCluster] = {}
         self._parsing = asyncio.Semaphore(1)
         self._reading = asyncio.Semaphore(_CONCURRENCY)
+        self._was_ready = False
         self._secrets = Reflector(
             management,
             paths.core_path("secrets", namespace=settings.namespace),
@@ -109,11 +110,16 @@ class Clusters:
             self._lookups.close()
 
     def unready_reason(self) -> str | None:
-        """Why we are not ready: every cluster must have been polled once. Later errors do not change readiness."""
+        """Say why we are not ready: every cluster must be polled once. Later clusters and errors change nothing."""
+        if self._was_ready:
+            return None
         if not self._secrets.synced:
             return "the management cluster's kubeconfig Secrets were not read yet"
         not_polled = sum(not each.poller.tried and not each.task.done() for each in self._clusters.values())
-        return f"{not_polled} workload clusters were not asked yet" if not_polled else None
+        if not_polled:
+            return f"{not_polled} workload clusters were not asked yet"
+        self._was_ready = True
+        return None
 
     def _changed(self, key: str, secret: JsonObject | None) -> None:
         """Poll a cluster with the kubeconfig that is in its Secret now."""
