@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import cast
 
 import pytest
-from front_kit import Authority, KnownCluster, ask, listening
-from jwt_kit import NOW, TOKEN
+from front_kit import Authority, KnownCluster, ask, listening, secret_object
+from jwt_kit import CLAIMS, NOW, TOKEN, jwt
 
 from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.service import FrontSettings, Metrics, WebhookSettings
@@ -69,6 +70,55 @@ async def test_whoever_proves_a_token_is_a_reader_of_cluster_info_and_nothing_of
     user = {"username": "nodeattest:discovery:abcdef", "groups": ["nodeattest:discovery"]}
     assert said == {"authenticated": True, "user": user}
     assert "system:" not in json.dumps(said)
+
+
+@pytest.mark.parametrize(
+    ("token", "secret"),
+    [
+        pytest.param(jwt(secret="0123456789abcdee").decode(), secret_object(), id="another secret"),
+        pytest.param(jwt(claims=CLAIMS | {"exp": NOW}).decode(), secret_object(), id="expired"),
+        pytest.param(jwt(claims=CLAIMS | {"aud": "cluster-2"}).decode(), secret_object(), id="another cluster's"),
+        pytest.param(TOKEN.reveal(), secret_object(), id="the token itself"),
+        pytest.param(None, secret_object(usage_bootstrap_authentication=None), id="a token that may only sign"),
+    ],
+)
+async def test_any_other_bearers_token_is_nobodys(
+    token: str | None, secret: JsonObject, known: KnownCluster, webhook: Listener, authority: Authority
+) -> None:
+    known.secrets[TOKEN.id] = secret
+    assert await status(webhook, authority, review(token)) == {"authenticated": False}
+
+
+async def test_an_audience_is_answered_for_when_it_is_asked_for_and_the_tokens_own(
+    webhook: Listener, authority: Authority
+) -> None:
+    minted = mint(TOKEN, NOW, audience="cluster-1")
+    assert await status(webhook, authority, review(minted, audiences=["other"])) == {"authenticated": False}
+    said = await status(webhook, authority, review(minted, audiences=["other", "cluster-1"]))
+    assert (said["authenticated"], said["audiences"]) == (True, ["cluster-1"])
+
+
+async def test_while_the_cluster_is_not_known_well_enough_nobody_is_reviewed(
+    known: KnownCluster, webhook: Listener, authority: Authority
+) -> None:
+    known.away = "the API server is away"
+    assert (await ask(webhook.port, post(review()), authority)).status == 503
+
+
+async def test_where_a_client_ca_is_given_only_its_clients_may_ask(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    service = TokenReviewService(known, audience=None, metrics=Metrics(), now=lambda: NOW)
+    clients, strangers = Authority("clients"), Authority("strangers")
+    (tmp_path / "clients.pem").write_bytes(clients.pem)
+    apiserver = clients.certify(tmp_path, "apiserver", client=True)
+    stranger = strangers.certify(tmp_path, "stranger", client=True)
+    a_server = clients.certify(tmp_path, "a-server")
+    async with listening(service.handle, tmp_path, authority, client_ca=tmp_path / "clients.pem") as listener:
+        assert (await ask(listener.port, post(review()), authority, apiserver)).status == 200
+        for shown in (None, stranger, a_server):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await ask(listener.port, post(review()), authority, shown)
 
 
 @pytest.mark.parametrize(

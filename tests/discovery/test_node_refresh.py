@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from lying_servers import QUIET, Ca, LyingServer, Reply, Says, VirtualTime, config_map, status
+from lying_servers import QUIET, Ca, LyingServer, Reply, Says, VirtualTime, config_map, script, status
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.client import Found
@@ -114,3 +114,57 @@ def test_a_node_that_keeps_its_server_lets_that_one_bear_out_which_cas_stay(serv
 
 
 # What must not be believed
+
+
+def replaced(servers: Servers) -> LyingServer:
+    server = servers.stand(OLD)
+    server.says = published(text(server, NEW))
+    return server
+
+
+def moved_to_a_server_that_says_otherwise(servers: Servers) -> LyingServer:
+    here, there = servers.stand(OLD), servers.stand(OLD)
+    here.says, there.says = published(text(there, OLD)), published(text(here, OLD))
+    return here
+
+
+def moved_to_a_server_without_it(servers: Servers) -> LyingServer:
+    here, there = servers.stand(OLD), servers.stand(OLD, status(403))
+    here.says = published(text(there, OLD))
+    return here
+
+
+def stranger(servers: Servers) -> LyingServer:
+    server = servers.stand(EVIL)
+    server.says = published(text(server, OLD))
+    return server
+
+
+def with_a_user(servers: Servers) -> LyingServer:
+    server = servers.stand(OLD)
+    user = "users:\n- name: a\n  user: {token: b}\n"
+    server.says = published(text(server, OLD).replace("users: null\n", user))
+    return server
+
+
+def flapping(servers: Servers) -> LyingServer:
+    server = servers.stand(OLD)
+    server.says = script(published(text(server, OLD, NEW)), published(text(server, OLD)))
+    return server
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (replaced, Reason.CLUSTER_INFO_CHANGED),
+        (moved_to_a_server_that_says_otherwise, Reason.CLUSTER_INFO_CHANGED),
+        (moved_to_a_server_without_it, Reason.API_UNAVAILABLE),
+        (stranger, Reason.SERVER_NOT_TRUSTED),
+        (with_a_user, Reason.CLUSTER_INFO_MALFORMED),
+        (flapping, Reason.CLUSTER_INFO_CHANGED),
+    ],
+)
+def test_news_that_is_not_believed(servers: Servers, make: Callable[[Servers], LyingServer], reason: Reason) -> None:
+    server = make(servers)
+    assert servers.reason(server) == reason
+    assert server.headers <= QUIET
