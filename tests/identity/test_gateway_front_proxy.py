@@ -49,6 +49,8 @@ def of_version(number: int) -> str:
         ({"requestheader_allowed_names": "front-proxy-client"}, "JSON list"),
         ({"requestheader_allowed_names": '[""]'}, "JSON list"),
         ({"requestheader_allowed_names": "[[[["}, "JSON list"),
+        ({"requestheader_allowed_names": "[]"}, "could claim to be anybody"),
+        ({"requestheader_allowed_names": None, "client_ca_file": None}, "could claim to be anybody"),
         ({"requestheader_username_headers": '["X-Forwarded-User"]'}, "x-remote-user"),
         ({"requestheader_username_headers": None}, "x-remote-user"),
         ({"requestheader_group_headers": "[]"}, "x-remote-group"),
@@ -76,6 +78,18 @@ def test_a_user_is_read_as_kube_apiserver_wrote_him() -> None:
         groups=("system:authenticated", "Team A"),
         extra=(("acme.com/scopes", ("one", "two")),),
     )
+
+
+def test_headers_that_this_kube_apiserver_does_not_write_are_not_read() -> None:
+    """Its users' own pass: an X-Remote-Uid before 1.33, and any name that the ConfigMap lists besides."""
+    claimed = [("X-Remote-User", "jane"), ("X-Remote-Uid", "7"), ("X-Forwarded-User", "root")]
+    besides = {"requestheader_username_headers": '["X-Remote-User", "X-Forwarded-User"]'}
+    silent = read_trust(config_map(**besides))
+    writes = read_trust(config_map(**besides, requestheader_uid_headers='["X-Remote-Uid"]'))
+    assert identify(silent, "front-proxy-client", claimed) == UserInfo(user="jane")
+    assert identify(writes, "front-proxy-client", claimed) == UserInfo(user="jane", uid="7")
+    with pytest.raises(StatusError):
+        identify(writes, "front-proxy-client", [*claimed, ("X-Remote-UID", "another")])
 
 
 @given(

@@ -93,6 +93,16 @@ async def test_replicas_that_rotate_at_once_announce_one_successor(control_plane
         assert [key.kid for key in parse_keyset(await world.stored()).published] == [new]
 
 
+async def test_keys_that_were_not_compared_for_long_sign_nothing(control_plane: ControlPlane) -> None:
+    async with replicas(control_plane, "gateway-stale") as world:
+        key_store = world.add()
+        await key_store.refresh()
+        world.clock += SCHEDULE.behind
+        assert key_store.signer(world.now) is None
+        await key_store.refresh()
+        assert key_store.signer(world.now) is not None
+
+
 async def test_a_replica_killed_before_or_after_its_write_leaves_keys_that_another_uses(
     control_plane: ControlPlane,
 ) -> None:

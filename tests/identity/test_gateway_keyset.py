@@ -41,6 +41,13 @@ def test_a_successor_is_published_longer_than_documents_are_kept_before_it_signs
     assert new.signs_from > announced + SCHEDULE.ahead
 
 
+def test_an_old_key_stays_published_until_its_tokens_have_ended() -> None:
+    both = step(step(KeySet(), 0), SCHEDULE.period - SCHEDULE.ahead)
+    old, new = both.keys
+    assert old in step(both, new.signs_from + LIFETIME).keys
+    assert step(both, new.signs_from + SCHEDULE.behind).keys == (new,)
+
+
 def test_a_replica_whose_clock_is_behind_signs_with_what_it_has() -> None:
     keyset = step(KeySet(), 1000)
     assert keyset.signer(10) is keyset.keys[0].signing

@@ -7,7 +7,7 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -255,3 +255,70 @@ async def test_an_https_service_must_show_a_certificate_for_its_name(tmp_path: P
     async with running(site), site.client(site.front) as client:
         found = await get(client, site, f"{ROOT}/namespaces/apps/services/https:dashboard:443/proxy/")
         assert (found[0], len(site.add_on.seen)) == (status, 1 if status == 200 else 0)
+
+
+async def test_a_front_proxy_s_ca_that_went_lets_nobody_in_any_more_not_even_on_old_connections(tmp_path: Path) -> None:
+    second = Authority("next-front-proxy-ca")
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
+        site.set_trust(site.front, second)
+        async with site.client(second) as renewed:
+            assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
+            assert (await get(renewed, site, f"{DASHBOARD}/"))[0] == 200
+            site.set_trust(second)
+            assert (await get(client, site, f"{DASHBOARD}/"))[0] == 401
+            async with site.client(second) as fresh:
+                assert (await get(fresh, site, f"{DASHBOARD}/"))[0] == 200
+            site.tls.set_trust(None)
+            assert (await get(renewed, site, f"{DASHBOARD}/"))[0] == 503
+        assert len(site.asked) == 4
+
+
+async def test_a_client_who_is_not_the_front_proxy_has_few_connections_for_a_short_time(tmp_path: Path) -> None:
+    limits = ProxyLimits(unauthenticated_connections=4, unauthenticated_seconds=2)
+    strangers: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    async with running(Site(tmp_path, proxy=limits)) as site, site.client(site.front) as client:
+        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
+        context = ssl.create_default_context(cadata=site.serving.pem.decode())
+        for _ in range(20):
+            with suppress(OSError):
+                strangers.append(await asyncio.open_connection("localhost", site.port, ssl=context))
+        async with site.client(site.front) as another:
+            assert (await get(another, site, f"{DASHBOARD}/"))[0] == 200
+        assert 0 < sum([await has_answer(each) for each in strangers]) <= 4
+        while any([await has_answer(each) for each in strangers]):  # however busy
+            pass
+        assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
+        for _, writer in strangers:
+            writer.transport.abort()
+
+
+async def has_answer(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bool:
+    """Ask for the keys on a connection; False where it has ended."""
+    reader, writer = connection
+    try:
+        writer.write(b"HEAD /addons/openid/v1/jwks HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    except (OSError, asyncio.IncompleteReadError):
+        return False
+
+
+async def test_a_request_with_a_body_gets_a_token_of_its_own_because_it_ends_with_it(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        tokens: list[str] = []
+        for data in (None, None, b"x", b"x"):
+            method = "POST" if data else "GET"
+            async with client.request(method, site.url(f"{DASHBOARD}/a"), headers=JANE, data=data) as answer:
+                tokens.append(dict(json.loads(await answer.read())["headers"])["Authorization"])
+    read, again, *written = tokens
+    assert read == again
+    assert len({read, *written}) == 3
+
+
+async def test_unauthenticated_clients_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        async with running(Site(tmp_path)) as site, site.client() as client:
+            for _ in range(60):
+                assert (await get(client, site, DASHBOARD))[0] == 401
+            assert 0 < caplog.text.count("refused proxy: 401") < 30
+            assert 'code="401",what="proxy"} 60' in site.metrics.render().decode()

@@ -16,6 +16,7 @@ from token_kit import AUDIENCE
 
 from nodeattest_identity.tokens.jwt import Expected
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
 
 pytestmark = pytest.mark.conformance
@@ -101,3 +102,18 @@ def party(plane: ControlPlane) -> RelyingParty:
     """Make a relying party that knows the cluster's URL and CA, and nothing else."""
     expected = Expected(issuer=plane.server, audiences=frozenset({AUDIENCE}))
     return RelyingParty.at(expected, HttpsFetcher(ca_file=plane.ca_certificate))
+
+
+async def test_tokens_of_kube_apiserver_are_verified_by_its_own_documents(both: Both, tokens: dict[str, str]) -> None:
+    asked = party(both.plane)
+    for name in ("ours", "two"):
+        claims = await asked.verify(tokens[name])
+        assert claims.subject == "system:serviceaccount:default:cart"
+        assert (claims.issuer, claims.algorithm) == (both.plane.server, "RS256")
+    with pytest.raises(Denied) as refused:
+        await asked.verify(tokens["other"])
+    assert refused.value.reason == Reason.JWT_AUDIENCE_MISMATCH
+    header, payload, _ = tokens["ours"].split(".")
+    with pytest.raises(Denied) as refused:
+        await asked.verify(f"{header}.{payload}.{tokens['two'].rpartition('.')[2]}")
+    assert refused.value.reason == Reason.JWT_SIGNATURE_INVALID

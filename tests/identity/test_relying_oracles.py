@@ -16,7 +16,6 @@ from relying_parties import KEYS, Case, cases
 
 TAKEN: Final[dict[str, dict[str, str]]] = {
     "ours": {},
-    "PyJWT": {},
     "google-auth": {"another issuer by a slash": "verify_token is not told the issuer: its callers compare iss"},
     "jose": {"no kid": "it tries the keys of the algorithm where there is one only"},
     "openid-client": {"no kid": "the same"},
@@ -44,6 +43,10 @@ def expected(library: str, asked: list[Case]) -> set[str]:
 
 async def test_ours_takes_the_good_ones_only(issuer: IssuerServer, asked: list[Case]) -> None:
     assert await relying_parties.ours(issuer, asked) == expected("ours", asked)
+
+
+def test_google_auth_agrees(issuer: IssuerServer, asked: list[Case]) -> None:
+    assert relying_parties.google(issuer, asked) == expected("google-auth", asked)
 
 
 def test_npm_jose_and_openid_client_agree(issuer: IssuerServer, asked: list[Case]) -> None:

@@ -114,6 +114,28 @@ async def test_a_token_whose_key_is_known_does_not_wait_for_an_issuer_that_hangs
     assert issuer.fetches == 2
 
 
+async def test_many_who_ask_at_once_cause_one_fetch_and_none_of_them_ends_it() -> None:
+    issuer = Issuer()
+    issuer.gate.clear()
+    ring = issuer.ring()
+    waiting = [asyncio.create_task(ring.keys_for(OLD.kid)) for _ in range(50)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    issuer.gate.set()
+    assert all(keys == (OLD,) for keys in await asyncio.gather(*waiting[1:]))
+    assert issuer.fetches == 1
+
+
+async def test_an_issuer_without_keys_is_not_asked_for_each_token() -> None:
+    issuer = Issuer(error=AWAY)
+    ring = issuer.ring()
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            await ring.keys_for(OLD.kid)
+    assert issuer.fetches == 1
+
+
 async def test_keys_from_files_are_read_in_both_forms_and_again_when_they_change(tmp_path: Path) -> None:
     jwks, pem = tmp_path / "jwks.json", tmp_path / "keys.pem"
     jwks.write_bytes(documents("https://a", "https://a/k", [OLD]).jwks)

@@ -96,7 +96,50 @@ def test_claims_with_one_thing_spoilt_are_refused_though_the_signature_is_right(
     assert verdict(token(ES, given_claims=spoilt)) == reason
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        pytest.param({"alg": "PS256"}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg PS256"),
+        pytest.param({"alg": ["ES256"]}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg a list"),
+        pytest.param({"alg": "RS256"}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="alg of another kind than the key"),
+        pytest.param({"kid": ""}, Reason.JWT_MALFORMED, id="kid empty"),
+        pytest.param({"kid": 7}, Reason.JWT_MALFORMED, id="kid a number"),
+        pytest.param({"kid": "x" * 1025}, Reason.JWT_MALFORMED, id="kid of more than a KiB"),
+        pytest.param({"kid": "\x1b[2J\n"}, Reason.JWT_KEY_UNKNOWN, id="kid that moves a cursor"),
+        pytest.param({"kid": KEYS[0].kid}, Reason.JWT_ALGORITHM_NOT_ALLOWED, id="kid of another key"),
+        pytest.param({"typ": 1}, Reason.JWT_MALFORMED, id="typ a number"),
+        pytest.param({"cty": "JWT"}, Reason.JWT_MALFORMED, id="nested"),
+        pytest.param({"x5u": "https://evil.example"}, Reason.JWT_MALFORMED, id="x5u"),
+        pytest.param({"zip": "DEF"}, Reason.JWT_MALFORMED, id="zip"),
+        pytest.param({"x-unknown": 1}, Reason.JWT_MALFORMED, id="unknown"),
+    ],
+)
+def test_a_header_with_one_thing_spoilt_is_refused_though_the_signature_is_right(
+    changed: dict[str, object], reason: Reason
+) -> None:
+    assert verdict(token(ES, header(ES, **changed))) == reason
+
+
+@pytest.mark.parametrize("changed", [{"typ": "jwt"}, {"typ": None}, {"x5t": "AAAA", "x5t#S256": "AAAA"}])
+def test_headers_that_other_issuers_write_are_taken(changed: dict[str, object]) -> None:
+    assert isinstance(verdict(token(ES, header(ES, **changed))), Claims)
+
+
 GOOD = token(ES)
+
+
+@given(st.integers(0, len(GOOD)), st.integers(0, 1), st.binary(max_size=2))
+def test_no_byte_of_a_token_can_be_changed_added_or_left_out(position: int, without: int, put: bytes) -> None:
+    changed = GOOD[:position] + put + GOOD[position + without :]
+    assert isinstance(verdict(changed), Claims) is (changed == GOOD)
+
+
+def test_no_last_letter_of_a_part_can_be_spelt_otherwise() -> None:
+    ends = [at - 1 for at in (*(at for at, byte in enumerate(GOOD) if byte == ord(".")), len(GOOD))]
+    for at in ends:
+        for byte in range(256):
+            changed = GOOD[:at] + bytes([byte]) + GOOD[at + 1 :]
+            assert isinstance(verdict(changed), Claims) is (changed == GOOD)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +187,12 @@ def test_what_we_mint_is_exactly_what_kubernetes_demands_and_we_and_others_take_
         read = pyjwt.decode(minted, public, algorithms=[key.verifying.alg], audience=AUDIENCE, issuer=ISSUER)
         assert list(read) == ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "groups", "uid"]
         assert (read["iat"], read["nbf"], read["exp"]) == (now, now, now + 60)
+
+
+def test_extras_never_replace_a_claim_of_ours() -> None:
+    for name in ("iss", "sub", "aud", "exp"):
+        with pytest.raises(ValueError, match="other names"):
+            mint(ES, issuer=ISSUER, subject="a", audience=AUDIENCE, now=NOW, lifetime=60, jwt_id="1", extra={name: "b"})
 
 
 def test_keys_that_relying_parties_do_not_take_do_not_sign() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from front_kit import Authority
-from issuer_server import IssuerServer, issuer_server
-from token_kit import EXPECTED, NOW, SUBJECT, bad_tokens, elliptic, good_tokens, rsa_key
+from issuer_server import IssuerServer, Reply, issuer_server
+from token_kit import EXPECTED, NOW, SUBJECT, bad_tokens, claims, elliptic, good_tokens, header, rsa_key, token
 
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 ES, RS = elliptic(), rsa_key()
 CONFIGURATION, JWKS = "/.well-known/openid-configuration", "/openid/v1/jwks"
@@ -49,6 +50,66 @@ async def test_tokens_are_verified_by_what_the_issuer_publishes_and_it_is_asked_
         assert isinstance(await refusal(asked, text), Denied)
     assert issuer.asked == [CONFIGURATION, JWKS]
     assert issuer.accepted[JWKS].startswith("application/jwk-set+json")
+
+
+REFUSED = "IssuerDocumentRefused"
+AWAY = "IssuerUnavailable"
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "reason", "words"),
+    [
+        pytest.param(CONFIGURATION, Reply(b"<html>log in"), REFUSED, "JSON", id="a login page"),
+        pytest.param(
+            CONFIGURATION, Reply(b'{"issuer":"ISSUER/","jwks_uri":"ISSUER/k"}'), REFUSED, "issuer", id="a slash more"
+        ),
+        pytest.param(
+            CONFIGURATION, Reply(b'{"issuer":"ISSUER","jwks_uri":"file:///etc/passwd"}'), REFUSED, "https", id="a file"
+        ),
+        pytest.param(CONFIGURATION, Reply(b"", 302, {"Location": "/k"}), REFUSED, "redirect", id="a redirect"),
+        pytest.param(CONFIGURATION, Reply(b"", 500), AWAY, "500", id="broken"),
+        pytest.param(CONFIGURATION, Reply(b" " * 70_000), REFUSED, "at most", id="a configuration without end"),
+        pytest.param(CONFIGURATION, Reply(b"\x1f", 200, {"Content-Encoding": "gzip"}), REFUSED, "packed", id="packed"),
+        pytest.param(CONFIGURATION, Reply(b"{", 200, {"Content-Length": "9"}), AWAY, "answer", id="cut short"),
+        pytest.param(JWKS, Reply(b"{" * 2_000_000), REFUSED, "at most", id="a key set without end"),
+        pytest.param(JWKS, Reply(b'{"keys":[]}'), REFUSED, "key", id="no key"),
+        pytest.param(JWKS, Reply(b"", 404), AWAY, "404", id="no key set"),
+    ],
+)
+async def test_documents_that_are_not_to_be_believed_are_refused(
+    issuer: IssuerServer, path: str, reply: Reply, reason: str, words: str
+) -> None:
+    issuer.answers[path] = replace(reply, body=reply.body.replace(b"ISSUER", issuer.url.encode()))
+    error = await refusal(party(issuer), good_tokens([ES], NOW, issuer.url)["ES256"])
+    assert error.reason == reason
+    assert words in str(error)
+    assert set(issuer.asked) <= {CONFIGURATION, JWKS}
+
+
+async def test_an_issuer_that_never_ends_its_answer_is_given_up(issuer: IssuerServer) -> None:
+    never = threading.Event()
+    issuer.answers[JWKS] = replace(issuer.answers[JWKS], after=never)
+    try:
+        error = await refusal(party(issuer, time_limit=0.3), good_tokens([ES], NOW, issuer.url)["ES256"])
+    finally:
+        never.set()
+    assert "no whole answer within" in str(error)
+
+
+async def test_a_token_that_is_none_asks_nobody(issuer: IssuerServer) -> None:
+    for text in (b"abcdef.0123456789abcdef", token(ES, header(ES, jku=f"{issuer.url}/evil"))):
+        assert (await refusal(party(issuer), text)).reason == Reason.JWT_MALFORMED
+    assert issuer.asked == []
+
+
+async def test_a_path_in_the_issuer_and_a_slash_at_its_end_are_its_own(issuer: IssuerServer) -> None:
+    name = f"{issuer.url}/clusters/one/"
+    issuer.publish([ES.verifying], issuer=name)
+    issuer.answers[f"/clusters/one{CONFIGURATION}"] = issuer.answers.pop(CONFIGURATION)
+    asked = RelyingParty.at(replace(EXPECTED, issuer=name), HttpsFetcher(ca_file=issuer.ca), clock=lambda: NOW + 1)
+    assert (await asked.verify(token(ES, given_claims=claims(issuer=name)))).issuer == name
+    denied = await refusal(asked, token(ES, given_claims=claims(issuer=name.rstrip("/"))))
+    assert denied.reason == Reason.JWT_ISSUER_MISMATCH
 
 
 async def test_a_server_of_another_ca_is_not_believed(issuer: IssuerServer, tmp_path: Path) -> None:

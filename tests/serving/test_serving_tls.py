@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from front_kit import Authority
 
-from nodeattest_identity.addon.gateway.front_proxy import GatewayTls
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls
 from nodeattest_serving.tls import ServingCertificate
 
 
@@ -66,3 +66,43 @@ def test_no_server_handshakes_twice_on_one_connection(server: str, tmp_path: Pat
         "gateway": lambda: GatewayTls(*files),
     }
     assert made[server]().context.options & ssl.OP_NO_RENEGOTIATION
+
+
+FRONT = Authority("front-proxy-ca")
+
+
+@pytest.mark.parametrize(
+    ("authority", "purpose", "trusted", "accepted"),
+    [
+        pytest.param(FRONT, "client", FRONT, True, id="the front proxy's"),
+        pytest.param(Authority("front-proxy-ca"), "client", FRONT, False, id="another CA of the same name"),
+        pytest.param(FRONT, "server", FRONT, False, id="a server's"),
+        pytest.param(FRONT, "client", None, False, id="no CA is trusted"),
+    ],
+)
+def test_a_certificate_counts_at_the_gateway_by_its_ca_and_its_purpose(
+    authority: Authority, purpose: str, trusted: Authority | None, accepted: bool, tmp_path: Path
+) -> None:
+    serving = Authority("gateway-ca")
+    gateway = GatewayTls(*serving.certify(tmp_path))
+    if trusted is not None:
+        der = ssl.PEM_cert_to_DER_cert(trusted.pem.decode())
+        gateway.set_trust(FrontProxyTrust(authorities=(der,), allowed_names=frozenset({"front"}), has_uid=False))
+    client = ssl.create_default_context(cadata=serving.pem.decode())
+    handshake(gateway.context, client)  # without a certificate: the key sets are public
+    client.load_cert_chain(*authority.certify(tmp_path / "client", "front", client=purpose == "client"))
+    if accepted:
+        handshake(gateway.context, client)
+    else:
+        with pytest.raises(ssl.SSLError):
+            handshake(gateway.context, client)
+
+
+def test_the_gateway_speaks_nothing_older_than_tls_1_3(tmp_path: Path) -> None:
+    """TLS 1.2 resumes sessions, which would outlive the front proxy's CA."""
+    serving = Authority("gateway-ca")
+    gateway = GatewayTls(*serving.certify(tmp_path))
+    client = ssl.create_default_context(cadata=serving.pem.decode())
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        handshake(gateway.context, client)
