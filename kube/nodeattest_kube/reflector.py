@@ -99,8 +99,7 @@ class Reflector(Store):
         self.last_contact = float("-inf")
         """When the server last said anything useful, on ``clock``."""
         self._client, self._path, self._query = client, path, dict(query or {})
-        self._on_change, self._on_recovery = on_change, on_recovery
-        self._transform = transform
+        self._on_change, self._on_recovery, self._transform = on_change, on_recovery, transform
         self._max_objects, self._shares, self._watch_seconds = max_objects, shares, watch_seconds
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None, owner=owner)
         self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep

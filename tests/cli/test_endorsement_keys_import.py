@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +149,19 @@ def test_a_second_import_changes_nothing_and_says_so(scene: Scene, capsys: pytes
     capsys.readouterr()
     assert scene.run("--policy", "metal") == 0
     assert "nothing to change: all 2 keys are registered" in capsys.readouterr().out
+    assert scene.versions() == before
+
+
+def test_a_dry_run_and_a_no_change_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.keys((scene.host("BareMetalHost", "node-7"), "", ONE))
+    before = scene.versions()
+    assert scene.run("--dry-run") == 0
+    assert ONE in capsys.readouterr().out
+    for answer, code in (("n\n", 1), ("", 2)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        assert scene.run() == code
     assert scene.versions() == before
 
 
