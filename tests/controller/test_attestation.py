@@ -27,9 +27,9 @@ from nodeattest_controller.model.attestation import (
     retire,
 )
 from nodeattest_controller.model.certificate_authority import SignedCertificate
-from nodeattest_controller.model.issuance_rules import check_pinned_fingerprints
+from nodeattest_controller.model.issuance_rules import check_key_is_new, check_pinned_fingerprints
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_parsing.objects import mapping
+from nodeattest_parsing.objects import items, mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE, pins_for
 from nodeattest_providers.errors import Check, Denied, Reason
@@ -66,6 +66,18 @@ def test_what_is_rendered_is_parsed_again() -> None:
     assert parse_attestation(render_attestation(written, make_member(), "signer")) == written
 
 
+def test_a_later_write_names_its_version_and_keeps_what_others_wrote() -> None:
+    first = render_attestation(joined(make_request()), make_member(), "signer")
+    assert "resourceVersion" not in mapping(first, "metadata")
+    body = render_attestation(replace(joined(make_request()), resource_version="9"), make_member(), "signer")
+    assert mapping(body, "metadata")["resourceVersion"] == "9", "a compare-and-swap"
+    assert not {"ownerReferences", "annotations"} & {*mapping(body, "metadata")}
+    assert not {"resets", "onFailure", "status"} & {*mapping(body, "spec"), *body}
+    pcrs = mapping(body, "spec", "boot", "pcrs")
+    assert {pcr: value for pcr, value in pcrs.items() if value is not None} == {"0": "00", "14": "ff"}
+    assert len(pcrs) == 24, "a merge patch keeps an earlier boot's values, unless they are null"
+
+
 def test_ledgers_of_similar_provider_ids_have_different_names() -> None:
     ids = ["aws:///a/i-1", "aws:///a/I-1", "aws:///a/i-1 ", "aws:///ai-1"]
     assert len({attestation_name("c", ProviderID(one)) for one in ids}) == len(ids)
@@ -97,6 +109,8 @@ def test_history_is_bounded_and_keeps_the_newest_and_every_key() -> None:
     assert len(ledger.retired) == KEEP_ISSUED + 1
     with pytest.raises(Denied, match=Reason.REPLAYED):
         recorded(ledger, renewal(99), attested("f-0"), ISSUED, CREATED)
+    with pytest.raises(Denied, match=Reason.KEY_REUSED):
+        check_key_is_new(request, make_member(), ledger, ())
 
 
 def test_the_owner_is_the_machine_whoever_else_owns_the_ledger() -> None:
@@ -209,6 +223,24 @@ def test_a_reset_opens_one_first_use_which_the_next_client_certificate_closes() 
     mapping(body, "spec")["resets"] = [{"by": "alice"}]  # a merge patch leaves them
     assert not parse_attestation(body).was_reset
     assert parse_attestation(reset(body, by=ALICE, reason="again", now=CREATED)).was_reset
+
+
+def test_a_reset_forgets_what_binds_and_remembers_keys_and_answered_challenges() -> None:
+    answered = ledger()
+    [entry] = items(answered, "spec", "issued")
+    entry["firstRequestUID"] = "f-1"
+    once = parse_attestation(reset(answered, by=ALICE, reason="new mainboard", now=CREATED))
+    again = reset(render_attestation(once, make_member(), "signer"), by=ALICE, reason="again", now=CREATED)
+    for found in (once, parse_attestation(again)):
+        assert (found.fingerprints, found.boot, found.issued) == ({}, None, ())
+        assert (found.node_name, found.was_reset) == ("node-0", True)
+        assert found.has_retired(REQUEST.csr.spki_sha256)
+        assert found.retired[0].not_after == CREATED + timedelta(days=14)
+        assert found.answered_first("f-1")
+        assert found.answered_otherwise("f-1", "sha256:another")
+        assert not found.answered_otherwise("f-1", REQUEST.csr.spki_sha256)
+    [trail] = items(reset(ledger(), by="bob", reason="r", now=CREATED), "spec", "resets")
+    assert (trail["by"], trail["fingerprints"]) == ("bob", {f"tpm.{kind}": value for kind, value in PINNED.items()})
 
 
 # Retired keys: none is forgotten while it could still serve, and the list does not grow for ever
