@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 from fake_api import FakeApi
@@ -16,6 +16,7 @@ from management_kit import CAPI, add_cluster, add_policy, cached, management_api
 from polling import until
 
 from nodeattest_controller.controllers.bootstrap_token.decide import (
+    CLUSTER_ANNOTATION,
     DESCRIPTION,
     GRACE,
     LIFETIME,
@@ -27,6 +28,7 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     patch_of,
     renewal,
     token_of,
+    token_owner,
 )
 from nodeattest_controller.controllers.bootstrap_token.reconciler import (
     BootstrapTokenReconciler,
@@ -234,6 +236,48 @@ async def test_objects_that_disappear_in_a_move_cost_no_token_its_life() -> None
         assert scene.told.writes == ["renewed", "renewed"]
 
 
+async def test_the_token_of_a_machine_that_had_the_name_before_is_deleted_and_one_of_another_cluster_is_not() -> None:
+    async with staged() as scene:
+        former, mine, elsewhere = scene.token(), scene.token(), scene.token()
+        green: JsonObject = {
+            CLUSTER_ANNOTATION: "fleet/green",
+            OWNER_ANNOTATION: "Machine/x",
+            OWNER_UID_ANNOTATION: "u",
+        }
+        await scene.api.merge_patch(path_of(elsewhere), {"metadata": {"annotations": green}})
+        scene.machine("cp-0", former)
+        await scene.sees("cp-0")
+        await scene.look()
+        scene.remove("machines", "cp-0")
+        await scene.sees()
+        scene.machine("cp-0", mine)
+        await scene.sees("cp-0")
+        await scene.look(times=2)
+        assert path_of(former) not in scene.api.objects
+        assert near(left(scene, mine), LIFETIME)
+        assert path_of(elsewhere) in scene.api.objects
+
+
+async def test_a_token_that_is_renewed_meanwhile_or_after_the_lead_is_lost_is_not_deleted() -> None:
+    async with staged() as scene:
+        token = scene.token()
+        scene.machine("g", token)
+        await scene.sees("g")
+        await scene.look()
+        scene.remove("machines", "g")
+        await scene.sees()
+        await scene.look(scene.keeper(lambda: False))
+        assert path_of(token) in scene.api.objects
+
+        async def renew(method: str, path: str) -> None:
+            if method == "DELETE" and path == path_of(token):
+                scene.api.put(path, scene.api.objects[path])
+
+        scene.api.on_call = renew
+        await scene.look()
+        assert path_of(token) in scene.api.objects
+
+
 async def test_what_is_paused_foreign_or_past_is_left_alone() -> None:
     async with staged() as scene:
         paused, foreign, past = scene.token(), scene.token(description="mine"), scene.token(left=timedelta(seconds=-5))
@@ -355,6 +399,31 @@ def changed(raw: JsonObject, *path: str, value: JsonValue) -> JsonObject:
 )
 def test_what_the_provider_did_not_make_or_what_never_ends_is_left_alone(foreign: JsonObject) -> None:
     assert token_of(foreign, NOW) is None
+
+
+REGISTERED: Final[JsonObject] = {"spec": {"providerID": "x://m"}, "status": {"nodeRef": {"name": "m"}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "attested", "settled"),
+    [
+        ("Machine", {}, False, False),
+        ("Machine", REGISTERED, False, True),
+        ("Machine", {"status": {"nodeRef": {"name": "m"}}}, False, False),
+        ("Machine", {"spec": {"providerID": "x://m"}}, True, True),  # after a move, which drops the status
+        ("Machine", {"metadata": {"deletionTimestamp": "2026-05-04T12:00:00Z"}}, False, True),
+        ("MachinePool", REGISTERED, True, False),
+    ],
+)
+def test_who_has_joined_or_goes_needs_its_token_no_more(
+    kind: Literal["Machine", "MachinePool"], found: JsonObject, attested: bool, settled: bool
+) -> None:
+    assert token_owner(found, kind, attested=attested).settled is settled
+
+
+def test_a_renewal_never_shortens() -> None:
+    moved = Record("fleet/blue", "Machine/m", "uid-after-the-move")
+    assert renewal(read(secret(left=2 * LIFETIME, record=RECORD)), moved, NOW) == NOW + 2 * LIFETIME
 
 
 @pytest.mark.parametrize("left", [timedelta(0), timedelta(seconds=-1), timedelta(days=-1)])
