@@ -88,6 +88,17 @@ def test_an_address_that_is_no_pods_is_never_asked(spoilt: JsonObject) -> None:
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [endpoints(not_ready=[address("10.0.0.1")]), {}, {"subsets": [1, {"addresses": 1, "ports": "x"}]}],
+    ids=["not ready", "nothing", "odd"],
+)
+def test_what_names_no_ready_pod_leads_nowhere(answer: JsonObject) -> None:
+    with pytest.raises(StatusError) as refused:
+        ready_endpoints(service(), answer, target())
+    assert refused.value.status == 503
+
+
+@pytest.mark.parametrize(
     "ip",
     [
         "10.0.0.1",

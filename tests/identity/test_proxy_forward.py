@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from proxy_kit import LOOPBACK, exchange, proxy, read_answer, request, upstream
+from proxy_kit import LOOPBACK, exchange, fixed, proxy, read_answer, request, upstream
 
 from nodeattest_identity.proxy.limits import ProxyLimits
 
@@ -67,3 +67,48 @@ async def test_a_connection_is_kept_for_further_requests() -> None:
             assert (await read_answer(reader)).body == b"hello"
         writer.close()
         assert len(seen.connections) == 1
+
+
+async def test_http_1_0_where_the_end_of_a_connection_is_the_end_of_an_answer_is_cut_off_by_a_reset() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+        await reader.read()
+
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=3)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request().replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        await reader.readuntil(b"half")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
+
+async def test_what_is_compressed_is_never_unpacked() -> None:
+    """CVE-2026-69243, CVE-2026-69244 and CVE-2026-59881 of aiohttp; neither of these bodies can be unpacked."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"no-gzip")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 4\r\n\r\nbomb")
+        await reader.read()
+
+    async with upstream(script) as seen, proxy(seen) as port:
+        lines = ("Content-Encoding: gzip", "Content-Length: 7")
+        got = await exchange(port, request("/", *lines, method="PUT") + b"no-gzip")
+        assert (got.body, got.all("Content-Encoding")) == (b"bomb", ["br"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nX-A: " + b"b" * 200_000 + b"\r\n\r\n",
+    ],
+    ids=["no HTTP", "two lengths", "200 KB"],
+)
+async def test_an_answer_that_is_no_http_is_502_and_quotes_nothing(answer: bytes) -> None:
+    async with upstream(fixed(answer)) as seen, proxy(seen) as port:
+        got = await exchange(port, request())
+        assert got.status == 502
+        assert b"SSH" not in got.body

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_identity.proxy.headers import Sender, canonical, request_headers, response_headers
-from nodeattest_identity.proxy.refusals import RefusalError
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 SENDER = Sender(peer="10.0.0.9", scheme="http")
 HOST = (b"Host", b"addon.example")
@@ -116,3 +118,20 @@ def test_answers_keep_set_cookie_apart_and_tell_no_identity() -> None:
         "Location": "https://elsewhere/",
         "X-Odd": "caf?",
     }
+
+
+@pytest.mark.parametrize("host", [b"", b"a/b", b"a#b", b"u@h", b"a b", b"a\\b", b"a:b", b"[::1", b"a,b"])
+def test_a_host_that_bends_a_url_is_refused(host: bytes) -> None:
+    with pytest.raises(RefusalError) as refused:
+        request_headers([(b"Host", host)], sender=SENDER, inject=[])
+    assert refused.value.refusal is Refusal.HEADER_NOT_ALLOWED
+
+
+def test_forwarded_headers_are_believed_of_trusted_proxies_only() -> None:
+    raw = [HOST, (b"X-Forwarded-For", b"9.9.9.9"), (b"X-Forwarded-Proto", b"https"), (b"X-Forwarded-Host", b"a.b")]
+    for network, believed in (("10.0.0.0/24", True), ("10.0.1.0/24", False)):
+        sender = Sender(peer=SENDER.peer, scheme="http", trusted=[ipaddress.ip_network(network)])
+        made = request_headers(raw, sender=sender, inject=[])
+        assert made["X-Forwarded-For"] == ("9.9.9.9, 10.0.0.9" if believed else "10.0.0.9")
+        assert made["X-Forwarded-Proto"] == ("https" if believed else "http")
+        assert made["X-Forwarded-Host"] == ("a.b" if believed else "addon.example")

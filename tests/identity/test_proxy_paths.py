@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_identity.proxy.headers import parse_rule, read_target
-from nodeattest_identity.proxy.refusals import RefusalError
+from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,17 @@ def test_rules_match_segment_by_segment(rule: str, path: str, matches: bool) -> 
 def test_rules_that_could_match_more_than_they_say_are_refused(rule: str) -> None:
     with pytest.raises(ValueError, match="plain segments"):
         parse_rule(rule)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "", "*", "a", "/a//b", "/./a", "/a/.", "/%2E", "/a%2Fb", "/a%5cb", "/a%0d%0a", "/a%7f", "/a?x#y", "/a b", "/é",
+        "/a%", "/a%2", "/a%zz", "/a%252f", "/%c0%ae%c0%ae/a", "/a%ff", "/static/%252%65%252%65/admin", "/%25%30%30",
+        "/%250d%250a", "/a\r\nX: y", "/a\x00", "/a\n", "/" + "a" * 9000,
+    ],
+)  # fmt: skip
+def test_targets_that_mean_different_things_to_different_servers_are_refused(raw: str) -> None:
+    with pytest.raises(RefusalError) as refused:
+        read_target(raw)
+    assert refused.value.refusal is Refusal.PATH_NOT_ALLOWED

@@ -8,7 +8,7 @@ import hashlib
 
 import pytest
 from polling import until
-from proxy_kit import LOOPBACK, Seen, read_answer, request, upstream
+from proxy_kit import LOOPBACK, Seen, exchange, fixed, read_answer, request, upstream
 from sidecar_kit import authorization, sidecar, users_token
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
@@ -100,3 +100,41 @@ async def test_who_reads_slowly_is_waited_for_and_gets_everything() -> None:
             assert piece
             got += len(piece)
         writer.close()
+
+
+async def test_a_connection_that_was_asked_to_upgrade_is_used_for_nothing_else() -> None:
+    """CVE-2018-1002105: what is left on it would be the next caller's answer."""
+    async with (
+        upstream(fixed(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")) as seen,
+        sidecar(seen) as running,
+    ):
+        for user, lines in (("alice", HANDSHAKE), ("bob", ())):
+            answer = await exchange(running.port, request("/", authorization(users_token(user)), *lines))
+            assert (answer.status, answer.body) == (403, b"no")
+        assert len(seen.connections) == 2
+
+
+async def test_what_is_no_get_of_http_1_1_is_no_upgrade_and_an_answer_to_none_is_none() -> None:
+    async with upstream(fixed(SWITCHING)) as seen, sidecar(seen) as running:
+        given = authorization(users_token())
+        post, get = (request("/", given, *HANDSHAKE, method=method) for method in ("POST", "GET"))
+        for each in (post, get.replace(b"HTTP/1.1", b"HTTP/1.0", 1)):
+            assert (await exchange(running.port, each)).status == 400
+        assert seen.connections == []
+        assert (await exchange(running.port, request("/", given))).status == 502
+
+
+async def test_when_the_client_goes_the_add_ons_side_ends_too() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCHING)
+        await reader.read()
+
+    async with upstream(script) as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(request("/", authorization(users_token()), *HANDSHAKE) + b"frames that came early")
+        assert (await read_answer(reader)).status == 101
+        await until(lambda: b"frames that came early" in seen.bytes)
+        writer.transport.abort()
+        await until(lambda: seen.closed == 1)
+        await until(lambda: running.service.in_flight == 0)

@@ -185,3 +185,42 @@ def test_a_state_that_is_spoilt_in_one_thing_is_refused(member: str, value: obje
     members[member] = value
     with pytest.raises(states.IssuerStateError):
         states.parse_state(json.dumps(members).encode())
+
+
+def test_no_key_is_absent_since_a_time_after_the_states_own_and_none_is_private() -> None:
+    """A time to come would keep a key for ever that somebody put into the state."""
+    body = states.encode_state(state(settled(wanted("b"), settled(wanted("a", "b")))))
+    with pytest.raises(states.IssuerStateError, match="no later than updated"):
+        states.parse_state(body.replace(f": {START}\n".encode(), f": {START + 1}\n".encode(), 1))
+    members = json.loads(body)
+    members["jwks"]["keys"][0]["d"] = "AA"
+    with pytest.raises(states.IssuerStateError, match="private"):
+        states.parse_state(json.dumps(members).encode())
+
+
+@pytest.mark.parametrize("since", [None, START + 24 * HOUR])
+def test_a_key_that_somebody_put_into_the_state_is_named_by_each_run_and_goes(since: int | None) -> None:
+    standing = settled(wanted("a"))
+    known = state(standing)
+    record = states.KeyRecord(key=key("evil"), absent_since=since)
+    body = states.encode_state(replace(known, updated=START + 24 * HOUR, keys=(*known.keys, record)))
+    written = settled(wanted("a"), replace(standing, state=StoredObject(body=body, e_tag="theirs")))
+    until = (since or START) + YEAR
+    for now in (START, until - 1):
+        notes = plan(written, wanted("a"), now).notes
+        assert [note for note in notes if kids("evil")[0] in note and "--drop-key" in note]
+    assert names(settled(wanted("a"), written, now=until)) == kids("a")
+
+
+def test_a_key_that_is_wanted_again_is_not_absent_and_is_not_dropped() -> None:
+    standing = settled(wanted("a", "b"), settled(wanted("b"), settled(wanted("a", "b"))))
+    assert [record.absent_since for record in state(standing).keys] == [None, None]
+    with pytest.raises(PublishError, match="--drop-key names a key that is to be published"):
+        plan(standing, replace(wanted("a"), revoked=frozenset(kids("a"))), START)
+
+
+def test_control_characters_in_a_key_id_are_quoted() -> None:
+    jwks = documents(ISSUER, f"{ISSUER}/x", [replace(key("o"), kid="x\x1b[2J\ny")]).jwks
+    planned = plan(Current(jwks=StoredObject(body=jwks, e_tag="1")), replace(wanted("a"), adopt=True), START)
+    assert any("x1b" in note for note in planned.notes)
+    assert all(note.isprintable() for note in planned.notes)

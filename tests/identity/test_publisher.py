@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -113,3 +114,28 @@ async def test_a_process_killed_between_two_writes_leaves_what_the_next_one_fini
     await publish(directory(root), wanted("new"), clock=Clock(START + 200))
     assert stood(root) == kids("new", "old")
     assert state_of(root).keys[1].absent_since == START + 100
+
+
+async def test_files_can_be_read_by_a_web_server_and_written_by_nobody_else(tmp_path: Path) -> None:
+    previous = os.umask(0o077)
+    try:
+        await publish(directory(tmp_path), wanted("a"), clock=Clock())
+    finally:
+        os.umask(previous)
+    assert {stat.S_IMODE((tmp_path / path).stat().st_mode) for path in _OBJECTS} == {0o644}
+    assert stat.S_IMODE((tmp_path / "openid/v1").stat().st_mode) == 0o755
+
+
+async def test_what_is_as_it_should_be_is_not_written_and_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    await publish(directory(tmp_path), wanted("a"), clock=Clock())
+    assert (await publish(directory(tmp_path), wanted("a"), clock=Clock(START + 500))).writes == ()
+    (tmp_path / "openid/v1/.nodeattest-unfinished").write_bytes(b"half")
+    await publish(directory(tmp_path), wanted("b"), clock=Clock())
+    assert [path.name for path in (tmp_path / "openid/v1").iterdir()] == ["jwks"]
+
+
+async def test_a_store_that_forgets_content_types_is_reported_and_not_written_for_ever(tmp_path: Path) -> None:
+    forgetful = Faulty(directory(tmp_path), content_type="binary/octet-stream")
+    with pytest.raises(StoreRefusedError, match=r"openid/v1/jwks has another content type"):
+        await publish(forgetful, wanted("a"), clock=Clock())
+    assert len(forgetful.written) < 50

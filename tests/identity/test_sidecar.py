@@ -6,20 +6,22 @@ import asyncio
 import base64
 import json
 import logging
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
 import pytest
-from proxy_kit import LOOPBACK, exchange, request, upstream
-from sidecar_kit import AUDIENCE, authorization, sidecar, users_token
+from polling import until
+from proxy_kit import LOOPBACK, exchange, read_answer, request, upstream
+from sidecar_kit import AUDIENCE, Time, authorization, jwt_verifier, sidecar, users_token
 from token_kit import elliptic
 
 from nodeattest_identity.addon.sidecar.caller import Caller
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
 
 USUAL: Final = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
 
@@ -145,3 +147,81 @@ async def test_the_body_cap_is_413_also_where_the_length_was_not_told() -> None:
         answer = await exchange(running.port, chunked + b"b\r\nhello world\r\n0\r\n\r\n")
         assert answer.status == 413
         assert b"hello world" not in seen.bytes
+
+
+async def test_a_connection_serves_users_one_after_another_each_as_himself() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        for user in ("alice", "bob"):
+            writer.write(request("/", authorization(users_token(user))))
+            assert (await read_answer(reader)).status == 200
+        writer.write(request("/"))
+        assert (await read_answer(reader)).status == 401
+        writer.close()
+        assert seen.values("x-authenticated-user") == ["alice", "bob"]
+
+
+async def test_what_was_verified_is_forgotten_after_its_time_and_with_its_audience() -> None:
+    ours, time, clock = {AUDIENCE}, Time(), [0.0]
+    verifier = jwt_verifier(time, lambda: frozenset(ours))
+    given = request("/", authorization(users_token(lasts=60)))
+    async with (
+        upstream() as seen,
+        sidecar(seen, verifier=verifier, time=time, keep=300, clock=lambda: clock[0]) as running,
+    ):
+        assert (await exchange(running.port, given)).status == 200
+        ours.clear()
+        assert (await exchange(running.port, given)).status == 503, "no Service is ours"
+        ours.add("kube-system/other")
+        assert (await exchange(running.port, given)).status == 401
+        ours.add(AUDIENCE)
+        assert (await exchange(running.port, given)).status == 200
+        assert len(running.verified) == 1
+        time.now += 60
+        assert (await exchange(running.port, given)).status == 401, "at exp, whatever the leeway"
+        assert len(running.verified) == 0
+        assert seen.requests == 2
+
+
+async def test_an_upstream_connection_with_a_broken_body_is_used_for_no_other_request() -> None:
+    async with upstream() as seen, sidecar(seen) as running:
+        _, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(request("/", authorization(users_token()), "Content-Length: 100", method="POST") + b"half")
+        await until(lambda: b"half" in seen.bytes)
+        writer.transport.abort()
+        await until(lambda: seen.closed == 1)
+        await exchange(running.port, request("/next", authorization(users_token("bob"))))
+        assert len(seen.connections) == 2
+
+
+def test_an_upstream_elsewhere_is_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match=r"127\.0\.0\.1"):
+        replace(USUAL, upstream=BindAddress("10.0.0.1", 80))
+
+
+@pytest.mark.parametrize("address", [LOOPBACK, "127.0.0.2"], ids=["the same client", "another client"])
+async def test_unauthenticated_connections_end_no_authenticated_one(address: str) -> None:
+    async def streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n")
+        await reader.read()
+
+    settings = replace(USUAL, limits=ProxyLimits(connections=16))
+    async with upstream(streams) as seen, sidecar(seen, settings) as running, AsyncExitStack() as stack:
+        live: list[asyncio.StreamReader] = []
+        for _ in range(4):
+            reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+            stack.callback(writer.close)
+            writer.write(request("/", authorization(users_token())))
+            await reader.readuntil(b"2\r\nhi\r\n")
+            live.append(reader)
+        for _ in range(40):
+            _, writer = await asyncio.open_connection(LOOPBACK, running.port, local_addr=(address, 0))
+            stack.callback(writer.close)
+            with suppress(ConnectionError):
+                writer.write(b"GET / HT")
+                await writer.drain()
+        if address != LOOPBACK:
+            assert (await exchange(running.port, request("/"))).status == 401
+        assert [reader.at_eof() for reader in live] == [False] * 4
+        assert running.service.in_flight == 4

@@ -12,10 +12,10 @@ from proxy_kit import exchange, request, upstream
 from sidecar_kit import Time, sidecar, users_token
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, selects
-from nodeattest_identity.addon.sidecar.verifiers import TokenReviewVerifier
+from nodeattest_identity.addon.sidecar.verifiers import TokenReviewVerifier, parse_review
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
@@ -56,6 +56,29 @@ async def test_a_token_for_others_besides_is_refused_whatever_a_review_would_say
         verifier = TokenReviewVerifier(client, audiences=lambda: OURS)
         with pytest.raises(Unavailable if asked else Denied, match="did not review" if asked else "one audience"):
             await verifier.verify(token)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"authenticated": False},
+        {"authenticated": "true"},
+        {"authenticated": 1},
+        {"audiences": []},
+        {"audiences": ["elsewhere"]},
+        {"audiences": ["apps/dashboard", "elsewhere"]},
+        {"audiences": "apps/dashboard"},
+        {"user": None},
+        {"user": {"username": ""}},
+        {"user": {"username": 7}},
+    ],
+)
+def test_an_answer_that_is_not_a_plain_yes_is_no(changed: JsonObject) -> None:
+    yes: JsonObject = {"authenticated": True, "user": {"username": "alice"}, "audiences": ["apps/dashboard"]}
+    assert parse_review({"status": yes}, OURS, expires=None).user == "alice"
+    with pytest.raises(Denied) as denied:
+        parse_review({"status": {**yes, **changed}}, OURS, expires=None)
+    assert denied.value.reason is Reason.TOKEN_REVIEW_REFUSED
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from front_kit import LOOPBACK, Authority, ask, get
 from virtual import now, run_virtually
 
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
-from nodeattest_serving.connection_slots import HandshakeBudget
+from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import ServingCertificate
@@ -57,3 +57,67 @@ async def test_a_connection_from_outside_the_allowed_networks_is_closed_before_t
     assert (await ask(listener.port, get(), authority)).status == 200
     await listener.stop()
     assert caplog.messages == ["closed connections from outside the allowed networks, the last one from 127.0.2.1"]
+
+
+class _Connection(asyncio.Transport):
+    ended = False
+
+    def abort(self) -> None:
+        self.ended = True
+
+
+def _kept(slots: ConnectionSlots, client: str, owner: str, *, busy: bool = False) -> _Connection:
+    one = _Connection()
+    assert slots.take(client, one)
+    slots.keep(one, owner)
+    if not busy:
+        slots.request_ended(one, authenticated=True)
+    return one
+
+
+def test_the_client_with_the_most_replaceable_connections_loses_one_and_busy_ones_stay() -> None:
+    slots = ConnectionSlots(4, 4)
+    busy = [_kept(slots, "a", owner, busy=True) for owner in "ijk"]
+    other, last = _Connection(), _Connection()
+    assert slots.take("b", other)
+    assert slots.take("a", last), "b has one that is replaceable, and a has none"
+    assert other.ended
+    assert slots.take("c", _Connection())
+    assert last.ended
+    for _ in range(2):  # a lost connection is reported twice
+        slots.leave(busy[0])
+    assert slots.take("d", _Connection())
+    assert not any(one.ended for one in busy)
+    full = ConnectionSlots(2, 2)
+    for owner in "ij":
+        _kept(full, "a", owner, busy=True)
+    assert not full.take("b", _Connection())
+
+
+def test_idle_connections_of_one_owner_over_a_quarter_of_all_are_replaced_like_unauthenticated_ones() -> None:
+    slots = ConnectionSlots(8, 8, replaces_oldest=True)
+    first, *rest = [_kept(slots, "a", "alice") for _ in range(3)]
+    others = [_kept(slots, "a", owner) for owner in ("bob", "carol") * 2 + ("dave",)]
+    stranger = _Connection()
+    assert slots.take("b", stranger)
+    assert first.ended
+    assert slots.take("b", _Connection())
+    assert stranger.ended, "one unauthenticated connection replaces another, before any that is kept"
+    assert not any(one.ended for one in (*rest, *others))
+
+
+def test_a_connection_is_kept_no_longer_once_a_request_on_it_is_not_authenticated() -> None:
+    slots = ConnectionSlots(2, 2)
+    one, other = _kept(slots, "a", "alice"), _kept(slots, "a", "bob")
+    slots.request_ended(other, authenticated=False)
+    assert slots.take("b", _Connection())
+    assert (one.ended, other.ended) == (False, True)
+
+
+def test_a_client_has_so_many_connections_and_no_more() -> None:
+    slots, replacing = ConnectionSlots(9, 2), ConnectionSlots(9, 2, replaces_oldest=True)
+    mine = [_Connection() for _ in range(3)]
+    assert [slots.take("a", one) for one in mine] == [True, True, False]
+    assert slots.take("b", _Connection())
+    assert [replacing.take("a", one) for one in mine] == [True, True, True]
+    assert [one.ended for one in mine] == [True, False, False]
