@@ -123,7 +123,7 @@ def sidecar(directory: Path, over: ServingFiles | None = None) -> Generator[tupl
     """Run a sidecar as manifests/addon-sidecar has it, before ``echo_upstream``; ``over`` TLS where it is given."""
     port, upstream = free_ports(2)
     users = Users(signing_key(ec.generate_private_key(ec.SECP256R1())))
-    jwks = directory / "jwks.json"
+    jwks = directory / ("jwks.json" if over is None else "jwks-tls.json")  # each has users of its own
     jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (users.key.verifying,)).jwks)
     flags, most_memory = container("addon-sidecar")
     with ExitStack() as stack:
