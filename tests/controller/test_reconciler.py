@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import (
+    CAPI,
     CREATED,
     CSRS,
     NODE,
@@ -19,6 +22,7 @@ from csr_world import (
     TwoRounds,
     World,
     attested,
+    machine,
     request,
 )
 from fake_api import Killed
@@ -30,7 +34,7 @@ from nodeattest_controller.model.attestation import IssuedCertificate, reset
 from nodeattest_controller.runtime.workload_client import CURRENT
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden
 from nodeattest_parsing.objects import items, mapping, rfc3339, text
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
@@ -38,6 +42,8 @@ from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_REASON,
     ANNOTATION_SUPPORTED_VERSIONS,
+    NodeName,
+    ProviderID,
     ProviderName,
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
@@ -174,6 +180,64 @@ async def test_a_record_that_was_reset_after_the_evaluation_is_not_published(wor
     assert world.condition("Approved") == ""
 
 
+async def test_a_controller_whose_clock_is_ahead_signs_for_no_longer_and_closes_nothing_early(world: World) -> None:
+    world.clock_ahead = timedelta(hours=2)
+    world.now = CREATED + world.clock_ahead
+    world.verifier.answer = unavailable()
+    world.file()
+    assert (await world.reconcile()).requeue_after
+    assert not world.condition("Denied")
+    world.verifier.answer = attested()
+    assert await world.reconcile() == DONE
+    assert [issued.not_after for issued in world.observed.issued] == [CREATED + timedelta(days=14)]
+
+
+async def test_an_approval_that_nobody_here_wrote_fails_the_request(world: World) -> None:
+    filed = world.file()
+    conditions: JsonObject = {"conditions": [{"type": "Approved", "status": "True", "reason": "Me"}]}
+    world.workload_api.put(f"{CSRS}/r-1", {**filed, "status": conditions})
+    assert await world.reconcile() == DONE
+    assert world.condition("Failed") == Reason.APPROVED_ELSEWHERE
+    assert world.attestations() == []
+
+
+class ProvesWhoAsks(OneRound):
+    """Two machines with one TPM are both found sound."""
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        found = await super().verify_client_attestation_data(request, facts)
+        return replace(found, provider_id=request.csr.provider_id)
+
+
+@pytest.mark.parametrize(
+    ("slow", "quick", "held"), [("late", "first", "/nodes/worker-2"), ("first", "late", "/machineattestations")]
+)
+async def test_of_two_machines_with_one_tpm_one_is_recorded(pki: ClusterPki, slow: str, quick: str, held: str) -> None:
+    other, arrived, go_on = ProviderID("metal://rack-1/2"), asyncio.Event(), asyncio.Event()
+
+    async def hold(_method: str, path: str) -> None:
+        if path.endswith(held) and not arrived.is_set():
+            arrived.set()  # all that was compared before is compared with what was known
+            await go_on.wait()
+
+    async with World(pki, ProvesWhoAsks()).running() as world:
+        addresses: list[JsonValue] = [{"type": "Hostname", "address": "worker-2"}]
+        world.management_api.put(f"{CAPI}/machines/m-2", machine("m-2", other, addresses=addresses))
+        world.file("first")
+        world.file("late", node=NodeName("worker-2"), provider_id=other)
+        await world.settle()
+        world.management_api.on_call = world.workload_api.on_call = hold
+        waiting = asyncio.create_task(world.reconcile(slow))
+        await asyncio.wait_for(arrived.wait(), 60)
+        ends = {quick: await world.reconcile(quick)}
+        go_on.set()
+        ends[slow] = await waiting
+        assert ends == {"first": DONE, "late": REQUEUE}
+        assert len(world.attestations()) == 1
+        assert await world.reconcile("late") == DONE
+        assert world.condition("Denied", "late") == Reason.MACHINE_AMBIGUOUS
+
+
 def file_both(world: World) -> None:
     """File a first request and one that answers it."""
     first = world.file("first")
@@ -192,7 +256,9 @@ async def test_the_age_of_a_join_counts_from_its_first_request(pki: ClusterPki) 
         world.workload_api.put(f"{CSRS}/second", {**second, "metadata": {**mapping(second, "metadata"), **created}})
         world.now += timedelta(seconds=60)
         await world.settle()
+        await world.seen("first")
         assert await world.reconcile("second") == DONE
+        assert world.condition("Denied", "first") == Reason.SUPERSEDED
         assert "\nnodeattest_request_age_seconds_sum 60.0\n" in world.metrics.render().decode()
 
 

@@ -12,7 +12,7 @@ from virtual import advance, now, spend, virtually
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease, NextRead
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
-from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.objects import dig, mapping, text
 from nodeattest_parsing.values import JsonObject
 
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -376,6 +376,31 @@ async def test_a_term_with_another_in_between_is_two(way: str, leases: Leases, c
     with pytest.raises(LostLease):
         await task
     assert now() < 9 + 2 + 0.6
+
+
+@pytest.mark.parametrize("way", ["deleted", "free"])
+@virtually
+async def test_a_leader_whose_lease_is_gone_or_free_takes_it_in_no_other_term(
+    way: str, leases: Leases, candidate: Candidate
+) -> None:
+    task = candidate.start()
+    await advance(9)
+    assert leases.lease is not None
+    lease, leases.lease = deepcopy(leases.lease), None
+    if way == "free":
+        leases.lease = {**lease, "spec": {**mapping(lease, "spec"), "holderIdentity": ""}}
+        leases.version += 1
+        mapping(leases.lease, "metadata")["resourceVersion"] = str(leases.version)
+    with pytest.raises(LostLease, match="nobody"):
+        await task
+    assert not text(leases.lease, "spec", "holderIdentity")
+
+
+@pytest.mark.parametrize("wrong", [{"identity": ""}, {"renew_deadline": 15.0}, {"retry_period": 9.0}])
+def test_settings_by_which_two_could_lead_are_refused(leases: Leases, wrong: dict[str, str | float]) -> None:
+    settings = {"namespace": "n", "name": "l", "identity": "i", **wrong}
+    with pytest.raises(ValueError, match="renew_deadline"):
+        LeaseElector(leases, **settings)  # type: ignore[arg-type]
 
 
 @virtually
