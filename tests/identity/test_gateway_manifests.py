@@ -5,8 +5,9 @@ from __future__ import annotations
 from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.keyset import SECRET_NAME
 from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY
+from nodeattest_identity.addon.gateway.target import GROUP, RESOURCE, SUBRESOURCE, VERSION
 from nodeattest_identity.proxy.limits import CONNECTION_BYTES, STALLED_BYTES
-from nodeattest_parsing.objects import items, strings, text
+from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 
 MADE = manifests.objects("addon-gateway")
@@ -53,3 +54,22 @@ def test_all_connections_at_once_fit_into_the_memory_that_the_gateway_may_use() 
     assert DEFAULT_PROXY.upstream_connections == DEFAULT_PROXY.connections
     inside = DEFAULT_PROXY.connections * STALLED_BYTES + DEFAULT_PROXY.unauthenticated_connections * CONNECTION_BYTES
     assert process + inside <= int(limit.removesuffix("Gi")) << 30
+
+
+def test_kube_apiserver_is_sent_where_the_gateway_listens_and_verifies_it() -> None:
+    service, api_service = find("Service"), find("APIService")
+    spec = mapping(api_service, "spec")
+    assert (spec["group"], spec["version"]) == (GROUP, VERSION)
+    assert "insecureSkipTLSVerify" not in spec
+    assert mapping(spec, "service") == {**mapping(service, "metadata"), "port": 443}
+    [container] = items(find("Deployment"), "spec", "template", "spec", "containers")
+    named = {text(port, "name"): port["containerPort"] for port in items(container, "ports")}
+    [port] = items(service, "spec", "ports")
+    assert f"--bind-address=:{named[text(port, 'targetPort')]}" in strings(container, "args")
+
+
+def test_users_get_the_one_sub_resource_and_nobody_is_bound_to_it() -> None:
+    verbs = ("get", "create", "update", "patch", "delete")
+    assert rules("ClusterRole", name="nodeattest:addon-user") == {(GROUP, f"{RESOURCE}/{SUBRESOURCE}", (), verbs)}
+    subjects = [subject for each in MADE for subject in items(each, "subjects")]
+    assert {text(subject, "kind") for subject in subjects} == {"ServiceAccount"}

@@ -148,3 +148,36 @@ def test_a_browser_is_led_on_by_a_page(status: int, method: str) -> None:
     assert answer.headers["Cache-Control"] == "no-store"
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     assert answer.headers.getall("Set-Cookie") == ["a=1", "b=2"]
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "leads"),
+    [
+        ("POST", 301, True),
+        ("POST", 302, True),
+        ("POST", 303, True),
+        ("PUT", 303, True),
+        ("POST", 307, False),
+        ("POST", 308, False),
+        ("PUT", 302, False),
+        ("DELETE", 301, False),
+    ],
+)
+def test_a_form_is_led_on_with_get_and_no_body_is_sent_again(method: str, status: int, leads: bool) -> None:
+    answer = replaced(status, "/done", method=method)
+    if leads:
+        assert answer.status == 200
+        assert Page(text(answer)).references[0] == f"{OWN}/done"
+    else:
+        assert answer.status == 404
+        assert f"send the {method} to {OWN}/done, relative to this path" in json.loads(text(answer))["message"]
+
+
+def test_other_answers_stay_and_their_location_is_relative() -> None:
+    assert replaced(200).status == 200
+    assert "Location" not in replaced(302, "").headers
+    unmodified = replaced(304, "/x")
+    assert (unmodified.status, "Location" in unmodified.headers) == (304, False)
+    created = replaced(201, "/things/1")
+    assert (created.status, created.headers["Location"]) == (201, f"{OWN}/things/1")
+    assert replaced(201, "https://other/1").headers["Location"] == "https://other/1"

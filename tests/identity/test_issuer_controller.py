@@ -209,3 +209,15 @@ async def test_a_cluster_that_may_not_be_acted_for_is_not_even_asked(field_: str
         await until(lambda: bench.fleet.looks > 3)
         assert not there.asked
     assert not list(bench.folder.iterdir())
+
+
+async def test_a_cluster_of_another_issuer_is_left_alone_and_told_of_in_the_log_only(
+    bench: Bench, tmp_path: Path
+) -> None:
+    async with (
+        upstream(bench.issuer(OTHER), [new_key()], tmp_path / "a") as there,
+        bench.following(KEY, there.kubeconfig),
+    ):
+        await until(lambda: bench.count("other-issuer") > 2)
+    assert not list(bench.folder.iterdir())
+    assert not bench.fleet.events

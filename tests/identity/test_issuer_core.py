@@ -247,3 +247,16 @@ def test_no_keys_and_two_keys_of_one_name_give_no_documents() -> None:
 def test_a_configuration_that_says_too_little_is_not_believed(body: bytes) -> None:
     with pytest.raises(DocumentError, match="expected"):
         parse_configuration(body)
+
+
+@pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda one: one.name)
+def test_coordinates_are_as_long_as_the_field(curve: ec.EllipticCurve) -> None:
+    size = (curve.key_size + 7) // 8
+    short = next(
+        key
+        for key in (ec.derive_private_key(number, curve).public_key() for number in range(1, 20_000))
+        if key.public_numbers().x.bit_length() <= 8 * (size - 1)
+    )
+    shown = jwk(verifying_key(short))
+    assert len(base64.urlsafe_b64decode(str(shown["x"]) + "==")) == size
+    assert read_jwks(jwks(shown))[0].public.public_numbers() == short.public_numbers()

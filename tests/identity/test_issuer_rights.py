@@ -28,6 +28,12 @@ COLLECTIONS: Final = {
     "ClusterRole": f"{RBAC}/clusterroles",
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
 }
+URLS: Final = {
+    "/.well-known/openid-configuration",
+    "/.well-known/openid-configuration/",
+    "/openid/v1/jwks",
+    "/openid/v1/jwks/",
+}
 JWKS_TYPE: Final = {"Accept": "application/jwk-set+json"}
 
 
@@ -111,3 +117,12 @@ async def _served_equal(kubeconfig: Path, issuer: str, theirs: bytes) -> None:
         said = await ask_until(lambda answer: answer.status == 200, ports.main, get(place.configuration_path))
     assert jwks.body == theirs
     assert said.body == documents(issuer, place.jwks_uri, read_jwks(theirs)).configuration
+
+
+def test_the_role_has_kubernetes_own_name_and_its_four_urls() -> None:
+    role, binding = shipped(DEFAULT)
+    assert role["rules"] == [{"nonResourceURLs": sorted(URLS), "verbs": ["get"]}]
+    assert binding["subjects"] == [
+        {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:serviceaccounts"}
+    ]
+    assert role["metadata"] == binding["metadata"]

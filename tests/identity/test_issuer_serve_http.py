@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -88,3 +89,28 @@ def test_plain_http_is_for_this_machine_only() -> None:
     for host in ("", "0.0.0.0", "10.0.0.1", "localhost"):
         with pytest.raises(SettingsError, match="--tls-cert-file"):
             ServeSettings(address=BindAddress(host, 8080), source=source)
+
+
+@pytest.mark.parametrize(
+    ("issuers", "jwks_uri"),
+    [
+        (("https://a.example", "https://b.example"), None),
+        (("https://a.example/x", "https://a.example/x/"), None),
+        (("https://a.example",), "https://a.example/.well-known/openid-configuration"),
+        (("https://a.example/x", "https://a.example/y"), "https://a.example/y/openid/v1/jwks"),
+    ],
+)
+async def test_two_documents_under_one_path_are_a_setting_that_cannot_be(
+    issuers: tuple[str, ...], jwks_uri: str | None, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match="--service-account-issuer: expected"):
+        async with serving(tmp_path, *issuers, jwks_uri=jwks_uri):
+            pass
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "OPTIONS", "TRACE"])
+async def test_other_methods_are_told_which_there_are(method: str, tmp_path: Path) -> None:
+    async with serving(tmp_path, ISSUERS[0]) as port:
+        answer = await ask(port, get("/openid/v1/jwks", "Content-Length: 0", method=method))
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert json.loads(answer.body)["reason"] == "MethodNotAllowed"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from issuer_server import IssuerServer, issuer_server
-from token_kit import AUDIENCE, SUBJECT, bad_tokens, elliptic, good_tokens
+from token_kit import AUDIENCE, SUBJECT, bad_tokens, claims, elliptic, good_tokens, token
 
 from nodeattest_cli.main import main
 
@@ -99,3 +99,24 @@ def test_mistakes_are_one_line(
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
+
+
+def test_control_characters_in_untrusted_claims_are_quoted(
+    issuer: IssuerServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "odd"
+    odd = claims(int(time.time()), issuer.url, sub="\x1b[2J\nnobody\x9b", **{"x\x1b[1A": "\x1b[31m"})
+    path.write_bytes(token(ES, given_claims=odd))
+    assert main(command(issuer, "--token-file", path)) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\nnobody" not in out
+    assert main(command(issuer, "--token-file", path, "-o", "json")) == 0
+    assert capsys.readouterr().out.isascii()
+
+
+def test_a_token_in_an_argument_is_warned_of(
+    issuer: IssuerServer, held: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(issuer, held.read_text(encoding="utf-8").strip())) == 0
+    assert "list of processes" in capsys.readouterr().err

@@ -240,3 +240,23 @@ def test_a_location_is_parsed(text: str, parts: tuple[str, ...]) -> None:
 def test_an_invalid_location_is_refused(text: str) -> None:
     with pytest.raises(StoreRefusedError, match="--to: expected dir:PATH"):
         parse_location(text)
+
+
+async def test_credentials_that_cannot_be_read_are_refused_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "google.json").write_text('{"type": "service_account", "private_key": "SECRET"}')
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "google.json"))
+    for kind, key in (("gs", ""), ("azblob", "SECRET key")):
+        with pytest.raises(StoreRefusedError, match="expected credentials that the store accepts") as raised:
+            await cloud(kind, "http://127.0.0.1:1", key=key).read(JWKS)
+        assert "SECRET" not in str(raised.value)
+
+
+async def test_an_object_that_is_too_large_or_has_no_version_is_not_read() -> None:
+    async with answering(200, "x" * (1 << 20), ETag='"1"', Last_Modified="Mon, 30 Nov 2026 00:00:00 GMT") as (url, _):
+        with pytest.raises(StoreRefusedError, match="at most"):
+            await cloud("s3", url).read(JWKS)
+    async with answering(200, "x") as (url, _):
+        with pytest.raises(StoreRefusedError, match="expected an ETag"):
+            await cloud("s3", url).read(JWKS)

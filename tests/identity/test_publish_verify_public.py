@@ -11,6 +11,7 @@ from aiohttp import web
 from public_kit import Public, public
 from publish_kit import HOUR, START, Clock, directory, key, wanted
 
+from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.publish.plan import Desired, Plan
 from nodeattest_identity.publish.publisher import (
     PublicCheck,
@@ -87,3 +88,13 @@ async def test_what_a_web_server_does_wrong_is_told(
     found = await seen(served, published)
     assert found.status is PublicStatus.WRONG
     assert finding in " ".join(found.findings)
+
+
+async def test_what_was_published_is_what_the_public_sees_and_another_issuer_is_not(served: Public) -> None:
+    published = await put(served, "a", "b")
+    assert await seen(served, published) == PublicCheck(status=PublicStatus.EQUAL)
+    other = documents("https://other.example", served.jwks_uri, [key("a")])
+    (served.root / ".well-known/openid-configuration").write_bytes(other.configuration)
+    found = await seen(served, published)
+    assert found.status is PublicStatus.WRONG
+    assert "got 'https://other.example'" in found.findings[0]
