@@ -9,7 +9,7 @@ import pytest
 from polling import until
 from token_world import CLEANER, TokenCluster, VirtualTime, applied_writes, working
 
-from nodeattest_discovery.controllers.deps import ControllerDeps
+from nodeattest_discovery.controllers.deps import RECHECK, ControllerDeps
 from nodeattest_sandbox.control_plane import ControlPlane
 
 START = datetime(2020, 6, 1, tzinfo=UTC)
@@ -61,6 +61,30 @@ async def test_a_clock_that_jumps_back_deletes_nothing_early(cluster: TokenClust
             time.advance(60)
             await told.worked_off()
         await until(lambda: told.names == ["bootstrap-token-cln012"])
+
+
+async def test_a_clock_that_jumps_forward_is_followed_soon(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln011", expiration="2020-06-02T00:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
+        time.jump(25 * 3600)
+        time.advance(RECHECK)
+        await until(lambda: told.names == ["bootstrap-token-cln011"])
+
+
+async def test_a_token_that_a_finalizer_holds_is_asked_to_go_once(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln015", expiration="2020-01-01T00:00:00Z", finalizer="tests.example/hold")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
+        await until(lambda: told.names)
+        cluster.add("cln016", expiration="2020-01-01T00:00:00Z")
+        await until(lambda: len(told.names) == 2)  # the watch told before that the first is being deleted
+        for _ in range(5):
+            time.advance(RECHECK)
+            await told.worked_off()
+        deleted = [entry.name for entry in await applied_writes(cluster, 2)]
+        assert deleted.count("bootstrap-token-cln015") == 1  # the watch may tell later that the second is gone
+    cluster.release("cln015")
 
 
 async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is_good_there(

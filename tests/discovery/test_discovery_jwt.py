@@ -67,6 +67,28 @@ def test_a_jwt_with_one_thing_spoilt_is_refused_though_its_signature_is_right(he
     assert verdict(jwt(header, claims), audience="cluster-1") == Reason.DISCOVERY_REQUEST_REFUSED
 
 
+@pytest.mark.parametrize("name", ["../abcdef", "abcdef\n", "ABCDEF", "abcde", ""])
+def test_what_is_no_id_of_a_token_is_never_looked_up(name: str) -> None:
+    with pytest.raises(Denied, match="kid"):
+        parse(jwt(HEADER | {"kid": name}, CLAIMS | {"sub": name}))
+
+
+def test_a_token_without_a_secret_proves_nothing() -> None:
+    with pytest.raises(Denied, match="no token"):
+        verify(parse(jwt(secret="")), BootstrapToken(TOKEN.id, ""), now=NOW)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_every_byte_counts(part: int) -> None:
+    parts = jwt().split(b".")
+    for at in range(len(parts[part])):
+        for other in (b"A", b"9"):
+            spoilt = parts[part][:at] + other + parts[part][at + 1 :]
+            if spoilt != parts[part]:
+                text = b".".join([*parts[:part], spoilt, *parts[part + 1 :]])
+                assert verdict(text) == Reason.DISCOVERY_REQUEST_REFUSED
+
+
 def test_clocks_may_differ_by_less_than_a_minute() -> None:
     assert verdict(mint(TOKEN, NOW + 60).encode()) == TOKEN.id
     assert verdict(mint(TOKEN, NOW - 59).encode()) == TOKEN.id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 from collections.abc import Iterator
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,6 +29,38 @@ class Call(NamedTuple):
     group: str = ""
 
 
+SIGNER_CALLS: Final = (
+    Call("list", "secrets", "kube-system"),
+    Call("watch", "secrets", "kube-system"),
+    *(Call(verb, "configmaps", "kube-public", "cluster-info") for verb in ("get", "list", "watch", "update")),
+)
+CLEANER_CALLS: Final = (
+    Call("list", "secrets", "kube-system"),
+    Call("watch", "secrets", "kube-system"),
+    Call("delete", "secrets", "kube-system", "bootstrap-token-abcdef"),
+)
+NOBODYS_CALLS: Final = (
+    *(
+        Call(verb, "secrets", "kube-system", "bootstrap-token-abcdef")
+        for verb in ("get", "create", "update", "patch", "deletecollection")
+    ),
+    *(Call(verb, "secrets", namespace) for verb in ("list", "watch", "delete") for namespace in ("", "default")),
+    *(Call(verb, "configmaps", "kube-public", "cluster-info") for verb in ("create", "patch", "delete")),
+    *(Call(verb, "configmaps", "kube-public", "another") for verb in ("get", "update")),
+    *(Call(verb, "configmaps", "kube-public") for verb in ("list", "watch", "create", "deletecollection")),
+    *(Call(verb, "configmaps", "kube-system", "cluster-info") for verb in ("get", "update")),
+    Call("create", "events", "kube-system"),
+    Call("create", "serviceaccounts/token", "kube-system"),
+    Call("get", "nodes"),
+    Call("list", "pods", "kube-system"),
+    Call("impersonate", "users"),
+    Call("list", "certificatesigningrequests", group="certificates.k8s.io"),
+    Call("approve", "signers", group="certificates.k8s.io"),
+    *(Call(verb, "roles", "kube-system", group="rbac.authorization.k8s.io") for verb in ("create", "bind", "escalate")),
+    Call("create", "rolebindings", "kube-system", group="rbac.authorization.k8s.io"),
+)
+
+
 @pytest.fixture
 def cluster(control_plane: ControlPlane) -> Iterator[TokenCluster]:
     made = TokenCluster(control_plane, USER, GROUPS)
@@ -44,6 +76,22 @@ def may(client: Client, call: Call) -> bool:
     body: JsonMap = {"spec": {"resourceAttributes": attributes}}
     answer = client.create("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
     return cast("JsonMap", answer["status"])["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("role", "calls"), [("nodeattest:bootstrap-signer", SIGNER_CALLS), ("nodeattest:token-cleaner", CLEANER_CALLS)]
+)
+async def test_a_role_allows_its_controller_s_calls_and_none_besides(
+    cluster: TokenCluster, role: str, calls: tuple[Call, ...]
+) -> None:
+    applied = apply(cluster.admin, shipped("workload-discovery", role))
+    try:
+        client = cluster.plane.client(cluster.kubeconfig())
+        await until(lambda: may(client, calls[0]))
+        everything = {*SIGNER_CALLS, *CLEANER_CALLS, *NOBODYS_CALLS}
+        assert {call for call in everything if may(client, call)} == set(calls)
+    finally:
+        withdraw(cluster.admin, applied)
 
 
 async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(cluster: TokenCluster) -> None:

@@ -18,6 +18,7 @@ from token_world import (
     working,
 )
 
+from nodeattest_discovery import clusterinfo
 from nodeattest_sandbox.control_plane import ControlPlane
 
 
@@ -55,6 +56,43 @@ async def test_what_is_as_it_must_be_is_never_written(cluster: TokenCluster) -> 
         await until(lambda: "sgn004" in cluster.signed_ids())
         assert cluster.info()["jws-kubeconfig-sgn004"] == signature(last)
     assert len(await applied_writes(cluster, 1)) == 1
+
+
+async def test_a_changed_kubeconfig_is_signed_anew_as_the_exact_string(cluster: TokenCluster) -> None:
+    cluster.publish()
+    token = cluster.add("sgn006")
+    other = "no: kubeconfig\r\n\t at all\n\n"
+    async with working(cluster.kubeconfig(), enabled=SIGNER):
+        await until(lambda: "sgn006" in cluster.signed_ids())
+        cluster.edit(kubeconfig=other)
+        await until(lambda: cluster.info()["jws-kubeconfig-sgn006"] == signature(token, other))
+    assert cluster.info()["kubeconfig"] == other
+
+
+async def test_cluster_info_that_is_made_anew_is_signed_anew(cluster: TokenCluster) -> None:
+    cluster.publish()
+    cluster.add("sgn009")
+    async with working(cluster.kubeconfig(), enabled=SIGNER) as told:
+        await until(lambda: "sgn009" in cluster.signed_ids())
+        cluster.admin.send("DELETE", clusterinfo.PATH)
+        cluster.publish()
+        await until(lambda: "sgn009" in cluster.signed_ids())
+    assert not told.failures
+
+
+async def test_a_signature_that_somebody_spoils_comes_back_and_ever_more_slowly(cluster: TokenCluster) -> None:
+    time = VirtualTime()
+    cluster.publish()
+    token = cluster.add("sgn010")
+    async with working(cluster.kubeconfig(), enabled=SIGNER, deps=time.deps) as told:
+        for spoilt in (None, "somebody's", None, "somebody's"):
+            await until(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
+            cluster.edit(**{"jws-kubeconfig-sgn010": spoilt})
+        await until(lambda: any(queue.delayed for queue in told.queues))
+        await told.worked_off()
+        assert len(told.signings) == 4
+        time.advance(30)
+        await until(lambda: cluster.info().get("jws-kubeconfig-sgn010") == signature(token))
 
 
 async def test_signatures_of_nobody_go_and_everything_else_stays(cluster: TokenCluster) -> None:
