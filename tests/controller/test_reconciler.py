@@ -334,13 +334,18 @@ async def test_a_cluster_waits_while_there_is_no_room_for_a_record_of_its_namesp
         assert world.management.left_out == 1
 
 
-async def test_a_wait_ends_in_a_denial(world: World) -> None:
-    world.verifier.answer = unavailable()
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [(unavailable(), Reason.PLATFORM_UNAVAILABLE), (KeyError("an internal error"), Reason.INTERNAL_ERROR)],
+)
+async def test_a_wait_ends_in_a_denial(world: World, trouble: Exception, reason: Reason) -> None:
+    world.verifier.answer = trouble
     world.file()
-    await world.reconcile()
+    assert (await world.reconcile()).requeue_after is not None
+    assert world.annotation(ANNOTATION_REASON).startswith(reason)
     world.now = CREATED + timedelta(seconds=WAIT_LIMIT + 1)
     assert await world.reconcile() == DONE
-    assert world.condition("Denied") == Reason.PLATFORM_UNAVAILABLE
+    assert world.condition("Denied") == reason
     assert [verdict.evaluated for verdict in world.observed.denied] == [False]
 
 
@@ -362,6 +367,14 @@ async def test_a_first_request_gets_its_challenge_once(challenged: World) -> Non
     assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
     await challenged.reconcile()
     assert challenged.workload_api.writes(CSRS) == ["PATCH"]
+
+
+async def test_a_foreign_challenge_is_overwritten(challenged: World) -> None:
+    found = challenged.csr()
+    mapping(found, "metadata")["annotations"] = {ANNOTATION_CHALLENGE: '{"nonce": "other"}'}
+    challenged.workload_api.put(f"{CSRS}/r-1", found)
+    await challenged.reconcile()
+    assert challenged.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
 
 
 async def test_a_challenge_that_nobody_answers_ends_in_a_denial(challenged: World) -> None:
