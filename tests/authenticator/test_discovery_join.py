@@ -105,6 +105,14 @@ def test_a_file_that_names_the_cluster_is_as_good_as_pins(joiner: Discoverer) ->
     assert joiner.settings.discovery.pin_server
 
 
+def test_a_file_with_credentials_is_refused_unless_they_are_wanted(joiner: Discoverer) -> None:
+    done = joiner.join(**joiner.with_file(token="zzzzzz.0123456789abcdef"))
+    assert done.returncode == 1
+    assert "DiscoveryFileNotAllowed" in done.stderr
+    assert "zzzzzz.0123456789abcdef" not in done.stderr
+    assert joiner.api.connections == 0
+
+
 def test_a_bootstrap_token_in_the_file_joins_where_it_is_wanted(joiner: Discoverer) -> None:
     changes = joiner.with_file(token=TOKEN) | {"token_file": None}
     done = joiner.join("--discovery-file-allow-credentials", **changes)

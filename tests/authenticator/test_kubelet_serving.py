@@ -18,6 +18,7 @@ import pytest
 from agent_cluster import Authority, FakeApi, named
 from agent_machine import NODE, Machine
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from needs import ONLY_ROOT
 from test_credential import challenge_then_sign, make_due
@@ -190,6 +191,22 @@ def test_a_certificate_that_is_not_the_one_asked_for_is_not_stored(
     assert failure.reason == "CertificateRefused"
     assert says in failure.message
     assert not path(joined).exists()
+
+
+def test_a_certificate_over_another_key_is_not_stored(joined: Machine) -> None:
+    other = ec.generate_private_key(ec.SECP256R1()).public_key()
+    pem = joined.api.authority.client(other, NODE, usage=ExtendedKeyUsageOID.SERVER_AUTH, names=NAMES)
+    joined.api.on_create = lambda api, name: api.set_certificate(name, pem)
+    assert "another key" in refused(joined).message
+    assert not path(joined).exists()
+
+
+def test_a_client_certificate_that_the_server_refuses_is_not_made_up_for_by_the_token(joined: Machine) -> None:
+    joined.api.not_accepted.add(f"system:node:{NODE}")
+    done = joined.run("serving")
+    assert done.returncode == 1
+    assert "CredentialRejected" in done.stderr
+    assert not asked(joined)
 
 
 def test_without_a_client_certificate_nothing_is_asked_for_and_the_remedy_is_told(machine: Machine) -> None:

@@ -69,6 +69,7 @@ class Cluster:
         with pytest.raises((Denied, Unavailable)) as caught:
             self.find_at(source, allow_credentials=allow_credentials)
         assert isinstance(caught.value, Denied | Unavailable)
+        assert SECRET not in str(caught.value)
         return caught.value.reason
 
 

@@ -11,6 +11,7 @@ from core_kit import (
     CA,
     SERVER,
     Spoil,
+    certificate,
     cluster_of,
     golden,
     kubeconfig,
@@ -77,6 +78,23 @@ def test_the_text_that_kubeadm_wrote_is_written_byte_for_byte() -> None:
     assert clusterinfo.build("https://127.0.0.1:26443", ca_pem) == text
     info = clusterinfo.parse(text)
     assert (info.server, info.ca_pem, info.tls_server_name) == ("https://127.0.0.1:26443", ca_pem, None)
+
+
+def test_a_credential_in_it_does_not_reach_the_message() -> None:
+    secret = "abcdef.0123456789abcdef"
+    for text in (
+        spoilt(lambda document: document.update(users=[{"name": secret, "user": {"token": secret}}])),
+        spoilt(lambda document: cluster_of(document).update(server=f"https://x:{secret}@10.0.0.1")),
+        f"users: [{{token: {secret}, token: {secret}}}]",
+        f"users: '{secret}",
+    ):
+        refusal = denied(text)
+        assert secret not in f"{refusal} {refusal.got} {refusal.expected} {refusal!r}"
+
+
+def test_a_leaf_behind_a_ca_makes_no_bundle_of_cas() -> None:
+    with pytest.raises(Denied, match="CA certificates"):
+        clusterinfo.parse_ca_bundle(pem(CA, certificate(ca=False)))
 
 
 TAMPERED: dict[str, tuple[Spoil, str]] = {

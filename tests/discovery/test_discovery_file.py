@@ -118,6 +118,11 @@ def test_a_file_from_elsewhere_names_no_files_of_this_machine(cluster: Cluster, 
     assert cluster.reason_at("-", allow_credentials=True) == NOT_ALLOWED
 
 
+def test_a_command_from_elsewhere_is_refused_even_if_it_is_ours(cluster: Cluster) -> None:
+    cluster.stdin = text_of(runs("kubelet-authenticator")(cluster)).encode
+    assert cluster.reason_at("-") == NOT_ALLOWED
+
+
 # Credentials, where they are allowed
 
 

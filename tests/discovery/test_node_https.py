@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from certified import LOOPBACK, certified
+from cryptography import x509
 from lying_servers import QUIET, Ca, LyingServer, Reply, status
 
 from nodeattest_discovery.node import client, https
@@ -65,6 +67,9 @@ CERTIFICATES: dict[str, Callable[[], bytes]] = {
     "for a name only": lambda: CA.server(["localhost"], []),
     "expired": lambda: CA.server(starts=-600, lasts=-300),
     "not valid yet": lambda: CA.server(starts=300),
+    "a node's by its group": lambda: certified("a", LOOPBACK, group="system:nodes", ca=CA),
+    "a node's by its name": lambda: certified("system:node:a", LOOPBACK, ca=CA),
+    "an address as a DNS name": lambda: certified("x", x509.DNSName("127.0.0.1"), ca=CA),
     "from an intermediate that is not sent": lambda: Ca("middle", above=CA).server(),
 }
 
@@ -114,6 +119,24 @@ ANSWERS: dict[str, Reply] = {
     "an interim response nobody asked for": Reply(raw=b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
     "a chunk that is none": Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
 }
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_that_may_not_come_is_unavailable(case: str) -> None:
+    with LyingServer(CA.server(), ANSWERS[case]) as server:
+        assert refused(of(server)).reason == Reason.API_UNAVAILABLE
+
+
+def test_the_largest_answer_comes_whole() -> None:
+    with LyingServer(CA.server(), Reply(body=b"x" * https.LIMIT)) as server:
+        assert len(ask(of(server)).body) == https.LIMIT
+
+
+@pytest.mark.parametrize("name", ["a\0b", "." * 300, "a..b", "ä" * 70, "a" * 64], ids=len)
+def test_an_impossible_name_is_unavailable_and_no_bug(name: str) -> None:
+    with LyingServer(CA.server(), HELLO) as server:
+        refused(of(server), https.Verified(ca_pem=CA.pem, server_name=name))
+        assert server.seen == []
 
 
 @pytest.mark.parametrize("path", ["/a b", "/\r\nX: y", "/\xe4"])
