@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import ip_network
 from pathlib import Path
@@ -121,3 +122,42 @@ def test_a_client_has_so_many_connections_and_no_more() -> None:
     assert slots.take("b", _Connection())
     assert [replacing.take("a", one) for one in mine] == [True, True, True]
     assert [one.ended for one in mine] == [True, False, False]
+
+
+GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("limits", "sent", "answers"),
+    [
+        pytest.param(ConnectionLimits(), GET + GET, 1, id="one answer is the last without an idle time"),
+        pytest.param(ConnectionLimits(idle_seconds=0.1), b"", 0, id="nothing is said"),
+        pytest.param(ConnectionLimits(idle_seconds=0.1), GET + GET, 2, id="nothing more is said"),
+        pytest.param(ConnectionLimits(idle_seconds=0.1), GET + GET[:-2], 1, id="a header that does not end"),
+        pytest.param(ConnectionLimits(idle_seconds=60, connection_seconds=0), GET + GET, 1, id="its time is over"),
+        pytest.param(
+            ConnectionLimits(idle_seconds=60),
+            GET[:-2] + (b"X-Pad: " + b"a" * 4000 + b"\r\n") * 9,
+            0,
+            id="more than any request has",
+        ),
+    ],
+)
+async def test_a_connection_ends_by_itself(limits: ConnectionLimits, sent: bytes, answers: int) -> None:
+    async def reply(_request: web.BaseRequest, _client: str) -> Reply:
+        return Reply(status=HTTPStatus.OK, body=b"{}", headers={"ETag": '"1"'})
+
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), None, limits)
+    await listener.start()
+    received = b""
+    try:
+        async with asyncio.timeout(50):
+            reader, writer = await asyncio.open_connection(LOOPBACK, listener.port)
+            writer.write(sent)
+            with suppress(ConnectionError):
+                while more := await reader.read(65536):
+                    received += more
+            writer.close()
+    finally:
+        await listener.stop()
+    assert received.count(b"HTTP/1.1 200") == answers

@@ -98,11 +98,19 @@ def test_a_certificate_counts_at_the_gateway_by_its_ca_and_its_purpose(
             handshake(gateway.context, client)
 
 
-def test_the_gateway_speaks_nothing_older_than_tls_1_3(tmp_path: Path) -> None:
-    """TLS 1.2 resumes sessions, which would outlive the front proxy's CA."""
-    serving = Authority("gateway-ca")
-    gateway = GatewayTls(*serving.certify(tmp_path))
+@pytest.mark.parametrize("server", ["gateway", "listener"])
+def test_where_clients_have_certificates_nothing_older_than_tls_1_3_is_spoken(server: str, tmp_path: Path) -> None:
+    """TLS 1.2 resumes sessions, which would outlive the CA of the clients; so would tickets."""
+    serving = Authority("serving-ca")
+    (tmp_path / "ca.pem").write_bytes(FRONT.pem)
+    files = serving.certify(tmp_path)
+    made = {"gateway": lambda: GatewayTls(*files), "listener": lambda: ServingCertificate(*files, tmp_path / "ca.pem")}
+    context = made[server]().context
     client = ssl.create_default_context(cadata=serving.pem.decode())
+    client.load_cert_chain(*FRONT.certify(tmp_path / "client", "front", client=True))
+    if server == "listener":
+        handshake(context, client)
+    assert context.num_tickets == 0
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError):
-        handshake(gateway.context, client)
+        handshake(context, client)
