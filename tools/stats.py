@@ -45,7 +45,7 @@ BUDGET: Final = {
     ("tests",): 60_000,
 }
 """Lines of Python that each group of folders is to have at most."""
-CEILINGS: Final = {"lines outside of tests": 81_000, "lines of tests": 100_000}
+CEILINGS: Final = {"lines outside of tests": 78_500, "lines of tests": 92_500}
 """What --check allows on the way to the budget (59,000 and 60,000): lower them with each deletion."""
 TESTS: Final = ("tests",)
 LONG_SLEEP: Final = 0.1

@@ -120,23 +120,34 @@ def build_manager(
     in_clusters, global_ones = _controllers(shared, verifiers)
     queue_metrics = metrics.queues.named("kubeconfig-status")
     kubeconfigs = KubeconfigStatus(management, guard=guard, events=events, now=_now, queue_metrics=queue_metrics)
-    clusters = ClusterManager(
-        management,
-        in_clusters,
-        guard=guard,
-        marks=marks,
-        metrics=metrics,
-        connect=connect,
-        observer=kubeconfigs,
-        log=log,
-        clusters_per_namespace=settings.clusters_per_namespace,
-    )
+    clusters = _cluster_manager(shared, in_clusters, marks=marks, connect=connect, observer=kubeconfigs)
     changes.subscribe_clusters(clusters.changed)
     return Manager(
         management=management,
         clusters=clusters,
         controllers={**global_ones, "kubeconfig-status": kubeconfigs.run},
         closers=(verifiers.aclose, events.drain),
+    )
+
+
+def _cluster_manager(
+    shared: _Shared,
+    controllers: Sequence[ClusterController],
+    *,
+    marks: ClusterMarks,
+    connect: Connect,
+    observer: KubeconfigStatus,
+) -> ClusterManager:
+    return ClusterManager(
+        shared.management,
+        controllers,
+        guard=shared.guard,
+        marks=marks,
+        metrics=shared.metrics,
+        connect=connect,
+        observer=observer,
+        log=shared.log,
+        clusters_per_namespace=shared.settings.clusters_per_namespace,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import Final
 import pytest
 from management_kit import add_cluster, add_policy, cached, cluster_path, management_api, tasks
 from polling import until
+from virtual import advance, virtually
 
 from nodeattest_controller.controllers.signer_names import (
     PUBLISHED,
@@ -117,11 +117,12 @@ async def test_the_names_stand_in_the_status_and_go_with_the_policy(contract: st
         assert farm.fields() == (None, None)
 
 
+@virtually
 async def test_a_cluster_of_another_replica_is_left_alone() -> None:
     farm = Farm()
     farm.leads = False
     async with farm.working():
-        await asyncio.sleep(2 * SETTLE)
+        await advance(2 * SETTLE)
     assert not farm.api.writes()
 
 

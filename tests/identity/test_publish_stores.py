@@ -19,7 +19,7 @@ from store_kit import ACCOUNT, AZURITE_KEY, BUCKET, azurite, google, moto
 from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.publish.cloud import CloudStore
 from nodeattest_identity.publish.plan import Desired
-from nodeattest_identity.publish.publisher import publish
+from nodeattest_identity.publish.publisher import open_store, publish
 from nodeattest_identity.publish.store import (
     DirectoryStore,
     ObjectStore,
@@ -28,7 +28,6 @@ from nodeattest_identity.publish.store import (
     StoreRefusedError,
     StoreUnavailableError,
     WriteConflictError,
-    open_store,
     parse_location,
 )
 

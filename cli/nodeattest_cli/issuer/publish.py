@@ -23,7 +23,7 @@ from nodeattest_cli.output import format_table, print_document, print_lines, to_
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
 from nodeattest_identity.publish.plan import Desired, Plan
-from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, check_public
+from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, check_public, open_store
 from nodeattest_identity.publish.publisher import dry_run as plan
 from nodeattest_identity.publish.publisher import publish as publish_to
 from nodeattest_identity.publish.store import (
@@ -33,7 +33,6 @@ from nodeattest_identity.publish.store import (
     StoreAccess,
     StoreUnavailableError,
     WriteConflictError,
-    open_store,
     parse_location,
 )
 from nodeattest_identity.tokens.jwt import printable

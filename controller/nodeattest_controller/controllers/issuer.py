@@ -25,14 +25,13 @@ from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import UrlError, default_jwks_uri
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.publish.plan import Desired, Plan
-from nodeattest_identity.publish.publisher import PublicStatus, check_public, publish
+from nodeattest_identity.publish.publisher import PublicStatus, check_public, open_store, publish
 from nodeattest_identity.publish.store import (
     ForeignIssuerError,
     PublishError,
     StoreAccess,
     StoreUnavailableError,
     WriteConflictError,
-    open_store,
     parse_location,
 )
 from nodeattest_identity.serve.sources import SourceError, read_api_server

@@ -14,6 +14,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from nodeattest_identity.issuer.documents import (
@@ -27,7 +28,10 @@ from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.publish.plan import CONFIGURATION, STATE, Current, Desired, Plan, Write, jwks_path, plan
 from nodeattest_identity.publish.store import (
     MAX_OBJECT,
+    DirectoryStore,
     ObjectStore,
+    StoreAccess,
+    StoreLocation,
     StoreRefusedError,
     WriteConflictError,
 )
@@ -196,3 +200,20 @@ def _headers(url: str, answer: FetchedDocument, content_type: str, max_age: int)
             "soon; give --max-age, or change what the server sends"
         )
     return wrong
+
+
+def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
+    """Open the store without connecting to it; raises ``StoreRefusedError``.
+
+    A store's library is imported only when that store is used.
+    """
+    if location.kind == "dir":
+        return DirectoryStore(Path(location.root), location.prefix)
+    try:
+        from nodeattest_identity.publish.cloud import CloudStore
+    except ImportError:
+        raise StoreRefusedError(
+            "--to: expected the library obstore, got none; install requirements-cli.txt of the release "
+            "(docs/install.md)"
+        ) from None
+    return CloudStore(location, access)

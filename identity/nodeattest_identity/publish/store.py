@@ -268,20 +268,3 @@ def _replace(folder: int, name: str, body: bytes) -> None:
         os.fsync(file.fileno())
     os.rename(_UNFINISHED, name, src_dir_fd=folder, dst_dir_fd=folder)
     os.fsync(folder)
-
-
-def open_store(location: StoreLocation, access: StoreAccess) -> ObjectStore:
-    """Open the store without connecting to it; raises ``StoreRefusedError``.
-
-    A store's library is imported only when that store is used.
-    """
-    if location.kind == "dir":
-        return DirectoryStore(Path(location.root), location.prefix)
-    try:
-        from nodeattest_identity.publish.cloud import CloudStore
-    except ImportError:
-        raise StoreRefusedError(
-            "--to: expected the library obstore, got none; install requirements-cli.txt of the release "
-            "(docs/install.md)"
-        ) from None
-    return CloudStore(location, access)
