@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from proxy_kit import exchange, request, upstream
 from sidecar_kit import Time, sidecar, users_token
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, selects
-from nodeattest_identity.addon.sidecar.verifiers import TokenReviewVerifier, parse_review
+from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
+from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, TokenReviewVerifier, parse_review
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -88,6 +91,24 @@ async def test_a_token_that_is_no_jwt_is_reviewed_by_the_api_server(token: bytes
     async with _nobody() as client:
         with pytest.raises(Unavailable, match="did not review"):
             await TokenReviewVerifier(client, audiences=lambda: OURS).verify(token)
+
+
+async def test_a_review_waits_in_the_line_of_the_peer_who_asks_for_it() -> None:
+    class Line(FairSemaphore):
+        @asynccontextmanager
+        async def acquire(self, peer: str) -> AsyncGenerator[None, None]:
+            peers.append(peer)
+            async with super().acquire(peer):
+                yield
+
+    peers: list[str] = []
+    async with _nobody() as client:
+        verifier = TokenReviewVerifier(client, audiences=lambda: OURS, semaphore=Line())
+        cached = CachedVerifier(verifier, keep=10, secret=b"k" * 32, now=lambda: 0.0, clock=lambda: 0.0)
+        for peer in ("10.0.0.1", "10.0.0.2"):
+            with pytest.raises(Unavailable):
+                await cached.caller(b"opaque", peer)
+    assert peers == ["10.0.0.1", "10.0.0.2"]
 
 
 @pytest.mark.conformance
