@@ -394,6 +394,14 @@ def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench) -> None:
         assert bench.drafts.draft.first == SubmittedCsr(made, b"ours")
 
 
+def test_watches_that_end_at_once_cause_no_storm(bench: Bench) -> None:
+    bench.fake.refuses = {"WATCH": 410}
+    bench.fake.on_create = lambda _, __: None
+    bench.pass_time_at_once()
+    assert bench.refused().reason == "Timeout"
+    assert len(bench.fake.requests) < 40
+
+
 def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
     def deletes(api: FakeApi, name: str) -> None:
         if len(api.requests) <= 1:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, get, listening, service
 from jwt_kit import NOW, TOKEN
 
-from nodeattest_discovery.front.service import FrontLimits
+from nodeattest_discovery.front.service import FrontLimits, Metrics
 from nodeattest_discovery.jwt import mint
 from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.tls import ServingCertificate
 
@@ -107,3 +109,58 @@ def spoken(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -
         if not answer:
             raise ConnectionError("no answer")
         return answer, peer.session
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: %b\r\n" % (b"a" * 8000) * 5, id="headers"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000, id="one header"),
+        pytest.param(b"GET /" + b"a" * 40_000, id="a path"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n" + b"a" * 40_000, id="a body"),
+        pytest.param(b"\0" * 40_000, id="no HTTP"),
+    ],
+)
+async def test_a_connection_ends_when_more_comes_than_a_request_has(
+    head: bytes, known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    limits = FrontLimits(connection_seconds=1000)
+    async with listening(service(known).handle, tmp_path, authority, limits=limits) as listener:
+        reader, writer = await asyncio.open_connection(LOOPBACK, listener.port, ssl=trusting(authority))
+        writer.write(head)
+        async with asyncio.timeout(30):
+            with suppress(ConnectionError):
+                assert b" 200 " not in await reader.read()
+        writer.close()
+        assert (await ask(listener.port, good(), authority)).status == 200
+
+
+async def test_silent_connections_keep_no_probe_out() -> None:
+    health = HealthServer(BindAddress(LOOPBACK, 0), {}, Metrics())
+    await health.start()
+    held: list[socket.socket] = []
+    try:
+        for _ in range(150):
+            held.append(socket.create_connection((LOOPBACK, health.port)))
+            await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection(LOOPBACK, health.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(30):
+            assert (await reader.read()).endswith(b"ok")
+        writer.close()
+        ended = sum(_has_ended(each) for each in held)
+        assert 150 - 64 <= ended < 150
+    finally:
+        for each in held:
+            each.close()
+        await health.stop()
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    connection.settimeout(0)
+    try:
+        return not connection.recv(1)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
