@@ -175,6 +175,24 @@ async def test_a_namespace_has_only_so_many_clusters_and_the_next_waits_for_the_
         assert not default.serves(first)
 
 
+async def test_a_cluster_that_goes_before_it_is_served_leaves_its_room_to_another() -> None:
+    api = one_cluster()
+    refused: list[str] = []
+
+    async def refuse(method: str, path: str) -> None:
+        if method == "PATCH" and path == f"{cluster_path()}/status":
+            refused.append(path)
+            raise Forbidden(403, "Forbidden", "no right to patch clusters/status")
+
+    api.on_call = refuse
+    default = Controller(api, None, limit=1)
+    async with default.running():
+        await until(lambda: bool(refused))
+        api.remove(cluster_path())
+        add_cluster(api, "green", kubeconfig=b"green")
+        await until(lambda: default.serves("green"))
+
+
 async def test_a_cluster_is_served_after_the_records_of_its_former_controller_are_here() -> None:
     api = one_cluster()
     relabel(api, "blue", "red")

@@ -150,6 +150,7 @@ class ClusterManager:
         marked = cluster is not None and self._marks.is_ours(cluster)
         # Else a Secret's name alone would be remembered forever.
         if not known and not marked and self._wanted_kubeconfig(key) is None:
+            self._leave(key)  # its mark may have been refused until now
             self._observer.not_refused(key)
             self._queue.forget(key)
             return
@@ -241,12 +242,15 @@ class ClusterManager:
         return True
 
     def _leave(self, key: ClusterKey) -> None:
+        """Give a cluster's room to those that wait for it; one that had none wakes nobody."""
         [namespace] = _namespace_of(key)
-        self._members[namespace].discard(key)
-        if not self._members[namespace]:
+        members = self._members[namespace]
+        if key in members:
+            members.remove(key)
+            for waiting in self._waiting.pop(namespace, ()):
+                self._queue.add(waiting)
+        if not members:
             del self._members[namespace]
-        for waiting in self._waiting.pop(namespace, ()):
-            self._queue.add(waiting)
 
     async def _disconnect(self, key: ClusterKey) -> None:
         """Close a connection where there is one; its metrics go also where there was none, but a bad kubeconfig."""
