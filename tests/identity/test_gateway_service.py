@@ -285,7 +285,7 @@ async def test_a_client_who_is_not_the_front_proxy_has_few_connections_for_a_sho
                 strangers.append(await asyncio.open_connection("localhost", site.port, ssl=context))
         async with site.client(site.front) as another:
             assert (await get(another, site, f"{DASHBOARD}/"))[0] == 200
-        assert 0 < sum([await has_answer(each) for each in strangers]) <= 4
+        assert sum([await has_answer(each) for each in strangers]) <= 4
         while any([await has_answer(each) for each in strangers]):  # however busy
             pass
         assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
