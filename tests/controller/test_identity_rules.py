@@ -193,6 +193,17 @@ def test_a_node_that_its_machine_does_not_know_waits_for_adoption(member: Machin
         check_adoption(AS_NODE, member, new_attestation(member), node)
 
 
+def test_no_token_takes_over_a_node_that_stands_and_never_joined_attested() -> None:
+    with pytest.raises(Denied, match=Reason.MACHINE_ALREADY_BOUND):
+        check_takeover(make_request(), new_attestation(RECORD), REGISTERED)
+
+
+def test_a_name_that_the_policy_gives_to_another_machine_is_taken() -> None:
+    around = replace(NOBODY, registered=frozenset({OTHER.provider_id}))
+    with pytest.raises(Denied, match=Reason.NODE_NAME_TAKEN):
+        check_node_name(make_request(), WITH_NODE, around, NOTHING)
+
+
 def test_who_joined_attested_or_was_reset_or_has_a_token_is_neither_adopted_nor_a_takeover() -> None:
     new, reset = new_attestation(MEMBER), replace(new_attestation(MEMBER), **RESET)
     for request, ledger in ((make_request(), new), (AS_NODE, reset), (AS_NODE, bound(MEMBER))):

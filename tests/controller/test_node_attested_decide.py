@@ -22,6 +22,7 @@ from nodeattest_controller.controllers.node_attested.decide import (
     Withhold,
     around_of,
     decide,
+    is_failing,
     node_patch,
 )
 from nodeattest_controller.controllers.node_attested.pending import HELD, MissingMachines
@@ -31,7 +32,7 @@ from nodeattest_controller.model.policy import FailureAction
 from nodeattest_parsing.objects import flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.identifiers import ProviderID
+from nodeattest_providers.identifiers import ProviderID, Purpose
 
 BAD = Reason.PCR_VALUE_NOT_ALLOWED
 ME = machine()
@@ -159,6 +160,23 @@ def test_nobody_but_the_node_speaks_for_its_machine() -> None:
 def test_a_request_that_was_not_evaluated_does_not_count_against_a_machine() -> None:
     for reason in Reason:
         assert severity_of(refusal(reason, evaluated=False)) is DenialSeverity.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("reason", "client", "serving"),
+    [
+        (Reason.PCR_VALUE_NOT_ALLOWED, DenialSeverity.MACHINE, DenialSeverity.MACHINE),
+        (Reason.TPM_CLOCK_REVERSED, DenialSeverity.MACHINE, DenialSeverity.MACHINE),
+        (Reason.MACHINE_ALREADY_BOUND, DenialSeverity.RENEWAL, DenialSeverity.NOTHING),
+        (Reason.CHALLENGE_EXPIRED, DenialSeverity.NOTHING, DenialSeverity.NOTHING),
+    ],
+)
+def test_a_refusal_weighs_what_it_says_of_the_machine(
+    reason: Reason, client: DenialSeverity, serving: DenialSeverity
+) -> None:
+    assert severity_of(refusal(reason)) is client
+    assert severity_of(replace(refusal(reason), purpose=Purpose.SERVING)) is serving
+    assert is_failing(ledger(ME, refused=reason)) is (client is DenialSeverity.MACHINE)
 
 
 # Machines that are not there yet, or no more, are counted where Nodes are deleted
