@@ -17,6 +17,7 @@ from tpm_world import (
     CSR,
     MACHINE,
     MASTER,
+    OTHER_PIN,
     PCR_VALUES,
     PIN,
     EkKey,
@@ -42,7 +43,7 @@ from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ClusterPin,
 )
-from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
@@ -103,6 +104,11 @@ REFUSED: list[Callable[[Round], SecondEvidence]] = [
 )
 def test_a_newer_clock_a_reset_or_an_answer_already_in_the_ledger_pass(sound: Round, seen: object) -> None:
     assert sound.verify(ledger=seen).boot is not None
+
+
+def test_a_previous_master_key_and_a_previous_ca_still_count(sound: Round) -> None:
+    keys = (SecretBytes(b"the newest master key, unused yet"), MASTER)
+    assert sound.verify(challenge_keys=keys, cluster=cluster(OTHER_PIN, PIN)).checks
 
 
 def test_a_copy_that_was_handled_first_does_not_get_the_honest_answer_denied(sound: Round) -> None:
