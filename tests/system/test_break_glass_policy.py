@@ -67,6 +67,6 @@ def test_a_fleet_that_a_policy_locked_out_renews(world: World) -> None:
         book.run(node=first)
         book.bring(book.run())
         book.run(node=second)
-        assert book.run().startswith("NAMESPACE")  # nobody is not attested
+        assert book.run().startswith("no machine in namespace fleet")  # nobody is not attested
         assert book.finished()
         assert {name: len(found) for name, found in serials(world).items()} == {"blue-md-1": 2, "blue-md-2": 2}
