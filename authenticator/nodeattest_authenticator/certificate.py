@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_authenticator.config.settings import invalid
 from nodeattest_authenticator.errors import AgentError, AgentReason
-from nodeattest_authenticator.formats import endpoint as pem
+from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.credential_format import MAX_CLOCK_SKEW, is_time_valid
 from nodeattest_providers.binding import cluster_pin
@@ -104,7 +104,7 @@ def check_credential(credential: CachedCredential, wanted: ExpectedCertificate, 
 
 def ca_pins(ca_pem: bytes) -> list[str]:
     """Return the pins of a bundle's CAs, as people compare them; empty where one cannot be read."""
-    from nodeattest_discovery.tls import pin_of
+    from nodeattest_discovery.pins import pin_of
 
     try:
         return [str(pin_of(certificate)) for certificate in x509.load_pem_x509_certificates(ca_pem)]

@@ -27,8 +27,7 @@ from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError, user_errors
 from nodeattest_cli.options import Duration, connected, output_option
 from nodeattest_cli.output import format_fields, print_exactly, print_lines
-from nodeattest_discovery import jwt as jws
-from nodeattest_discovery import tls as pins
+from nodeattest_discovery import jws, pins
 from nodeattest_discovery.clusterinfo import (
     KUBECONFIG_KEY,
     NAME,
@@ -45,9 +44,9 @@ from nodeattest_discovery.node.address import parse_endpoint
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.node.discovery_file import Environment
-from nodeattest_discovery.tls import pin_of
+from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from nodeattest_parsing.objects import rfc3339, text

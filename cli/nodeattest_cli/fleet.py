@@ -23,7 +23,7 @@ from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KI
 from nodeattest_controller.model.machine_view import MachineView, cluster_of
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig

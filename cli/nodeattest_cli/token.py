@@ -22,6 +22,7 @@ from nodeattest_cli.errors import StateError, UserError, user_errors
 from nodeattest_cli.options import Duration, connected
 from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_discovery.clusterinfo import parse_ca_bundle
+from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.secret import (
     DEFAULT_GROUP,
     NAMESPACE,
@@ -31,9 +32,8 @@ from nodeattest_discovery.secret import (
     encode,
     secret_name,
 )
-from nodeattest_discovery.tls import pin_of
 from nodeattest_discovery.token import BootstrapToken, generate, parse
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists
 from nodeattest_kube.kubeconfig import ApiEndpoint

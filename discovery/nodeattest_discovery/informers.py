@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from nodeattest_discovery import clusterinfo, secret
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import dig

@@ -1,18 +1,10 @@
-"""API paths, built so that no name can leave its segment.
-
-Promises: every segment is quoted, and none is empty, ``.`` or ``..``.
-Source: Kubernetes API concepts, "Resource URIs"; apimachinery pkg/api/validation/path (names may hold a backslash:
-kube-apiserver takes any name of a CertificateSigningRequest that is one segment).
-
-The bearer token of an endpoint, read again as its file is rotated.
-
-Source: client-go transport/token_source.go (re-read each minute; a failed re-read keeps the token in hand).
-
-The API client: raw JSON objects in and out, one typed error for every other outcome.
+"""The API client: raw JSON objects in and out, one typed error for every other outcome.
 
 Promises: no retry of its own (``transport`` sends an idempotent request again when a kept connection was closed); no
-server's answer gives another exception than ``ApiError``. Leaves to others: back-off, caching, paths (``paths``).
-Source: Kubernetes API concepts (verbs, chunked lists, watches, bookmarks, preconditions).
+server's answer gives another exception than ``ApiError``. The bearer token is read again as its file is rotated.
+Out of scope: back-off, caching.
+Source: Kubernetes API concepts (verbs, chunked lists, watches, bookmarks, preconditions); client-go
+transport/token_source.go (re-read each minute; a failed re-read keeps the token in hand).
 """
 
 from __future__ import annotations
@@ -31,7 +23,7 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from nodeattest_kube.addresses import AddressRules, environment_proxy
 from nodeattest_kube.errors import (
@@ -69,54 +61,6 @@ from nodeattest_kube.sockets import Resolver
 from nodeattest_kube.transport import ApiResponse, Limits, Transport
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
-
-_QUOTED: Final = 80
-"""Characters of a refused name that a message repeats."""
-
-
-def collection_path(group: str, version: str, resource: str, *, namespace: str | None = None) -> str:
-    """Path of a collection; ``group`` is empty for the core group, ``namespace`` None for all or none."""
-    root = _join("apis", group, version) if group else _join("api", version)
-    scope = _join("namespaces", namespace) if namespace is not None else ""
-    return root + scope + _join(resource)
-
-
-def api_group(group: str, version: str | None = None) -> str:
-    """Path at which a server says which versions of a group it serves, or which resources of one version."""
-    return _join("apis", group) if version is None else _join("apis", group, version)
-
-
-def object_path(
-    group: str, version: str, resource: str, name: str, *, namespace: str | None = None, subresource: str | None = None
-) -> str:
-    """Path of one object or of its subresource."""
-    path = collection_path(group, version, resource, namespace=namespace) + _join(name)
-    return path if subresource is None else path + _join(subresource)
-
-
-def core_path(
-    resource: str, name: str | None = None, *, namespace: str | None = None, subresource: str | None = None
-) -> str:
-    """Path in the core group's v1: a collection, or one object when named."""
-    if name is None:
-        if subresource is not None:
-            raise ValueError("a subresource needs the name of its object")
-        return collection_path("", "v1", resource, namespace=namespace)
-    return object_path("", "v1", resource, name, namespace=namespace, subresource=subresource)
-
-
-def is_segment(name: str) -> bool:
-    """Whether a name can be one segment of a path: it holds no slash and is no dot segment (RFC 3986 §5.2.4)."""
-    return name not in {"", ".", ".."} and "/" not in name
-
-
-def _join(*segments: str) -> str:
-    """Quote each segment, a backslash too, which some proxies read as a slash."""
-    for segment in segments:
-        if not is_segment(segment):
-            raise ValueError(f"expected a name, got {segment[:_QUOTED]!r}; a path segment has no slash and is no dots")
-    return "".join("/" + quote(segment, safe="") for segment in segments)
-
 
 _REREAD: Final = 60.0
 """Seconds; a projected service-account token is replaced when 80 % of its life, at least 8 minutes, is gone."""

@@ -19,8 +19,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Generic, NoReturn, TypeVar
 
-from nodeattest_kube.client import ApiClient, collection_path, object_path
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound, Unreachable
+from nodeattest_kube.paths import collection_path, object_path
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 

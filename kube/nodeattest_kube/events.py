@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import uuid4
 
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.fair_queue import RateLimiter

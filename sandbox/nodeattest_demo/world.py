@@ -44,7 +44,7 @@ from nodeattest_demo.machines import (
 )
 from nodeattest_discovery.secret import DEFAULT_GROUP
 from nodeattest_discovery.token import generate
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_parsing.objects import condition, flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.child_process import Process, wait

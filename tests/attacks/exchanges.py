@@ -18,8 +18,7 @@ from serving_requests import USAGES, Asked, Node, pin_of
 from world import World
 
 from nodeattest_authenticator.enrollment.issue import attestor_of
-from nodeattest_providers import envelope
-from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers import envelope, pkcs10
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ProviderName, Purpose, evidence_block, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
@@ -45,7 +44,7 @@ class Exchange:
             evidence_block(self.seat.provider, 1),
             pin_of(self.seat.world),
             signer,
-            csr.parse_csr(self.der, purpose=self.purpose).sha256,
+            pkcs10.parse_csr(self.der, purpose=self.purpose).sha256,
         )
 
     def file(self, client: Client, evidence: Evidence, metadata: JsonMap | None = None) -> Filed:
@@ -65,7 +64,7 @@ class Exchange:
         """Answer the challenge that replaces what stood there ``before``; raises AssertionError where none comes."""
         text = settled(first, before=before)
         assert text, f"no challenge but {first.state()}"
-        parsed = csr.parse_csr(self.der, purpose=self.purpose)
+        parsed = pkcs10.parse_csr(self.der, purpose=self.purpose)
         published = PublishedChallenge(
             name=first.name,
             uid=text_at(first.read(), "metadata", "uid"),
@@ -84,7 +83,7 @@ class Exchange:
 def opened(seat: Node, *, node: str = "", provider_id: str = "", asked: Asked | None = None) -> Exchange:
     """Make the request of a machine for itself, or for whatever it says instead."""
     wanted = asked or Asked()
-    der = csr.build_csr(
+    der = pkcs10.build_csr(
         wanted.key,
         node or seat.name,
         provider_id or f"sandbox://{seat.name}",

@@ -13,8 +13,7 @@ from exchanges import Exchange
 from serving_requests import Node
 from world import CLUSTER, NAMESPACE, World
 
-from nodeattest_providers import pkcs10 as csr
-from nodeattest_providers import registry
+from nodeattest_providers import pkcs10, registry
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
@@ -82,7 +81,7 @@ class Seat:
     def asks(self, provider_id: str, node: str = "", key: ec.EllipticCurvePrivateKey | None = None) -> Exchange:
         """Make the machine's request with a provider ID, or without one where that is empty."""
         key = key or ec.generate_private_key(ec.SECP256R1())
-        return Exchange(self.node, csr.build_csr(key, node or self.node.name, provider_id))
+        return Exchange(self.node, pkcs10.build_csr(key, node or self.node.name, provider_id))
 
 
 def take_seat(

@@ -24,8 +24,7 @@ from spoilt_requests import REQUESTS
 from world import CSRS, World
 
 from nodeattest_parsing.objects import mapping
-from nodeattest_providers import pem
-from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers import pem, pkcs10
 from nodeattest_providers.envelope import LABELS
 from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_REASON, ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
@@ -134,7 +133,7 @@ def with_forged_annotations(world: World) -> Filed:
 def with_fat_metadata(world: World) -> Filed:
     world.machine("fat")
     client = world.workload.client(world.workload.token_kubeconfig(world.token()))
-    der = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), "fat", "sandbox://fat")
+    der = pkcs10.build_csr(ec.generate_private_key(ec.SECP256R1()), "fat", "sandbox://fat")
     metadata: JsonMap = {
         "annotations": {f"a-{number}": "x" * 20_000 for number in range(10)},
         "finalizers": ["example.com/hold"],

@@ -31,9 +31,7 @@ from core_kit import (
 from discovery_cases import TOKEN, World
 from lying_servers import LyingServer, Reply, VirtualTime, config_map, script, signed
 
-from nodeattest_discovery import clusterinfo, secret, token
-from nodeattest_discovery import jwt as jws
-from nodeattest_discovery import tls as pins
+from nodeattest_discovery import clusterinfo, jws, pins, secret, token
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.secret import TokenSecret
 from nodeattest_parsing.strict_base64 import encode_base64url

@@ -17,8 +17,7 @@ from front_kit import Answer, Authority, KnownCluster, ask, front, get, secret_o
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
 from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map, status
 
-from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.service import FrontLimits, authenticate, bearer_token
 from nodeattest_discovery.jwt import mint, parse

@@ -16,12 +16,11 @@ from catalogue import Row
 from discovery_cases import CASES, TOKEN, World, standing
 from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
 
-from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.node.by_file import by_file
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.refresh import refresh
-from nodeattest_discovery.tls import CaPin
+from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.strict_base64 import encode_base64url
 

@@ -14,8 +14,7 @@ from certified import CLIENT, LOOPBACK, certified, kubelets
 from cryptography import x509
 from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
 
-from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.node.by_token import by_front, by_token
 from nodeattest_discovery.node.refresh import refresh
 from nodeattest_discovery.token import BootstrapToken

@@ -16,9 +16,8 @@ from agent_machine import COMMAND, Machine
 from test_join import Joiner
 
 from nodeattest_authenticator.config.settings import Settings, load
-from nodeattest_discovery import clusterinfo, token
-from nodeattest_discovery import jwt as jws
-from nodeattest_discovery.tls import pin_of
+from nodeattest_discovery import clusterinfo, jws, token
+from nodeattest_discovery.pins import pin_of
 
 KUBELET_CONFIG = "/api/v1/namespaces/kube-system/configmaps/kubelet-config"
 

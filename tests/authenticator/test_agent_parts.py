@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_authenticator.formats import endpoint as pem
+from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.failure_backoff import FailureBackoffPolicy
 from nodeattest_authenticator.state.private_files import UnsafeFileError

@@ -7,8 +7,7 @@ from contextlib import suppress
 import pytest
 
 from nodeattest_cli.main import main
-from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, text_at
 from nodeattest_sandbox.client import ApiRefusal

@@ -11,7 +11,7 @@ from cluster_info_tool import ClusterInfoTool
 
 from nodeattest_cli.main import main
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.tls import pin_of
+from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.token import BootstrapToken, generate
 
 UNSAFE = "--discovery-token-unsafe-skip-ca-verification"

@@ -17,7 +17,7 @@ from nodeattest_controller.model.issuance_rules import (
     check_replacement_interval,
 )
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers import pkcs10
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
@@ -38,7 +38,7 @@ def make_request(
     """Make a parsed request; with names it is one for a serving certificate."""
     purpose = Purpose.SERVING if dns_names else Purpose.CLIENT
     key = key or ec.generate_private_key(ec.SECP256R1())
-    der = csr.build_csr(key, NodeName(node), ProviderID(provider_id), dns_names=dns_names)
+    der = pkcs10.build_csr(key, NodeName(node), ProviderID(provider_id), dns_names=dns_names)
     groups = {"system:nodes"} if username.startswith("system:node:") else {"system:bootstrappers"}
     return NodeRequest(
         name="request",
@@ -52,7 +52,7 @@ def make_request(
         usages=frozenset({"digital signature", "server auth" if dns_names else "client auth"}),
         expiration_seconds=None,
         request=b"",
-        csr=csr.parse_csr(der, purpose=purpose),
+        csr=pkcs10.parse_csr(der, purpose=purpose),
         evidence=Evidence(ProviderName(provider), 1, {}),
     )
 

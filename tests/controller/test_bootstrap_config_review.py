@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from bootstrap_config_kit import config, review
 
-from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
+from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_controller.controllers.bootstrap_config.admission_review import (
     MAX_BODY,
     MAX_VALUES,
@@ -70,15 +70,15 @@ def test_any_bytes_are_a_question_or_refused(body: bytes) -> None:
 
 @hypothesis.given(OBJECTS, OBJECTS)
 def test_a_patch_makes_one_object_of_the_other(before: JsonObject, after: JsonObject) -> None:
-    operations = json_patch.patch(before, after)
+    operations = admission_review.patch(before, after)
     made = apply_json_patch(copy.deepcopy(before), list[JsonValue](copy.deepcopy(operations)))
-    assert not json_patch.paths(made, after)
+    assert not admission_review.paths(made, after)
     assert json.dumps(made, sort_keys=True) == json.dumps(after, sort_keys=True)
-    assert bool(operations) == bool(json_patch.paths(before, after))
+    assert bool(operations) == bool(admission_review.paths(before, after))
 
 
 def test_paths_touch_where_one_leads_to_the_other() -> None:
     discovery, join = frozenset({("join", "discovery", "token")}), frozenset({("join",)})
-    assert json_patch.touch_each_other(discovery, join)
-    assert json_patch.touch_each_other(join, discovery)
-    assert not json_patch.touch_each_other(discovery, frozenset({("join", "nodeRegistration"), ("files",)}))
+    assert admission_review.touch_each_other(discovery, join)
+    assert admission_review.touch_each_other(join, discovery)
+    assert not admission_review.touch_each_other(discovery, frozenset({("join", "nodeRegistration"), ("files",)}))

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from nodeattest_controller.model.csr_request import parse_request, summarize
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import envelope
-from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers import envelope, pkcs10
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import CLIENT_SIGNER_PREFIX, NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence
 
-DER: Final = csr.build_csr(ec.generate_private_key(ec.SECP256R1()), NodeName("node-0"), ProviderID("x://1"))
+DER: Final = pkcs10.build_csr(ec.generate_private_key(ec.SECP256R1()), NodeName("node-0"), ProviderID("x://1"))
 TOKEN_GROUPS: Final[list[JsonValue]] = ["system:bootstrappers", "system:authenticated"]
 
 

@@ -22,7 +22,7 @@ from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_controller.model.token_binding import NamedTokens, check_token_binding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.values import JsonObject

@@ -11,12 +11,11 @@ import yaml
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.bootstrap_config import config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config import handler as admission
-from nodeattest_controller.model import attestation, policy
-from nodeattest_controller.model import webhook_configuration as webhook_label
+from nodeattest_controller.model import attestation, policy, webhook_configuration
 from nodeattest_controller.settings import Settings
 from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers import identifiers as names
+from nodeattest_providers import identifiers
 
 TREE = Path(manifests.__file__).parents[2] / "manifests"
 BASES = (
@@ -83,7 +82,7 @@ def test_no_ledger_entry_can_outgrow_the_schema() -> None:
     issued = mapping(schema_of("MachineAttestation"), "properties", "spec", "properties", "issued")
     maximum = issued["maxItems"]
     assert isinstance(maximum, int)
-    assert maximum >= len(names.Purpose) * attestation.KEEP_ISSUED
+    assert maximum >= len(identifiers.Purpose) * attestation.KEEP_ISSUED
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -129,11 +128,11 @@ def test_the_admission_policy_reserves_exactly_our_output_annotations() -> None:
     [reserved] = [text(variable, "expression") for variable in variables if variable["name"] == "reserved"]
     listed = set(yaml.safe_load(reserved))
     assert listed == {
-        names.ANNOTATION_CHALLENGE,
-        names.ANNOTATION_SUPPORTED_VERSIONS,
-        names.ANNOTATION_REASON,
-        names.ANNOTATION_PROVIDER_ID,
-        names.ANNOTATION_TPM_ENDORSEMENT_KEY,
+        identifiers.ANNOTATION_CHALLENGE,
+        identifiers.ANNOTATION_SUPPORTED_VERSIONS,
+        identifiers.ANNOTATION_REASON,
+        identifiers.ANNOTATION_PROVIDER_ID,
+        identifiers.ANNOTATION_TPM_ENDORSEMENT_KEY,
     }
 
 
@@ -200,13 +199,13 @@ def test_a_namespace_is_rendered_by_its_label_and_each_policy_is_reviewed_once()
     assert [
         [(text(term, "key"), text(term, "operator"), strings(term, "values")) for term in each] for each in terms
     ] == [
-        [(webhook_label.LABEL, "In", ("enabled",))],
-        [(webhook_label.LABEL, "In", ("enabled", "disabled"))],
-        [(webhook_label.LABEL, "NotIn", ("enabled", "disabled"))],
+        [(webhook_configuration.LABEL, "In", ("enabled",))],
+        [(webhook_configuration.LABEL, "In", ("enabled", "disabled"))],
+        [(webhook_configuration.LABEL, "NotIn", ("enabled", "disabled"))],
     ]
     for value in ("enabled", "disabled", "Enabled", ""):
-        namespace: JsonObject = {"metadata": {"labels": {webhook_label.LABEL: value}}}
-        assert webhook_label.is_decided(namespace) == (value in ("enabled", "disabled"))
+        namespace: JsonObject = {"metadata": {"labels": {webhook_configuration.LABEL: value}}}
+        assert webhook_configuration.is_decided(namespace) == (value in ("enabled", "disabled"))
 
 
 _WHOLE_OBJECTS = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from node_attested_kit import KEY, ledger, machine, policy, refusal
 from node_attested_world import NodeAttestedWorld
 
-from nodeattest_controller.controllers.node_attested import conditions as severity
+from nodeattest_controller.controllers.node_attested import conditions
 from nodeattest_controller.controllers.node_attested.conditions import DENIAL_SEVERITIES, DenialSeverity, severity_of
 from nodeattest_controller.controllers.node_attested.decide import (
     TAINT_KEY,
@@ -141,7 +141,7 @@ LATE = re.compile(r"Unavailable\(\s*Reason\.([A-Z_]+)")
 
 
 def test_no_reason_has_two_severities() -> None:
-    listed = [*severity._RENEWAL, *severity._MACHINE]  # pyright: ignore[reportPrivateUsage] - a dict would hide one that stands in two lists
+    listed = [*conditions._RENEWAL, *conditions._MACHINE]  # pyright: ignore[reportPrivateUsage] - a dict would hide one that stands in two lists
     assert len(listed) == len(set(listed))
 
 

@@ -16,7 +16,7 @@ from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_sandbox.apiserver import kinds as schema
+from nodeattest_sandbox.apiserver import schema
 from nodeattest_sandbox.apiserver.kinds import Kind
 
 TPM = ProviderName("tpm")

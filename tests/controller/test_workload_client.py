@@ -14,8 +14,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import MAX_METADATA, WorkloadClient
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.memory_budget import MemoryPool
-from nodeattest_providers import envelope
-from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers import envelope, pkcs10
 from nodeattest_providers.identifiers import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -50,7 +49,7 @@ async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(
 ) -> None:
     name = f"fat-{fat}"
     raw = envelope.encode(
-        csr.build_csr(ec.generate_private_key(ec.SECP256R1()), name, f"sandbox://{name}"),
+        pkcs10.build_csr(ec.generate_private_key(ec.SECP256R1()), name, f"sandbox://{name}"),
         Evidence(ProviderName("insecure"), 1, {}),
     )
     body: JsonMap = {

@@ -24,11 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.node.discovery_file import Environment
-from nodeattest_discovery.tls import CaPin, pin_of
+from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken
 
 CLUSTER_INFO = f"{clusterinfo.PATH}?timeout=10s"

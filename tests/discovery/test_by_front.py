@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import pytest
 from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, status
 
-from nodeattest_discovery import clusterinfo, jwt
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws, jwt
 from nodeattest_discovery.node.by_token import by_front
 from nodeattest_discovery.node.client import Found
-from nodeattest_discovery.tls import CaPin
+from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 

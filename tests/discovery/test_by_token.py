@@ -13,7 +13,7 @@ from lying_servers import CLUSTER_INFO, QUIET, Ca, LyingServer, VirtualTime, con
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.client import Found
-from nodeattest_discovery.tls import CaPin
+from nodeattest_discovery.pins import CaPin
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import kubeadm

@@ -13,8 +13,7 @@ import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, front, get, listening, secret_object, service
 from jwt_kit import NOW, TOKEN, jwt
 
-from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.front.service import FrontLimits, authenticate
 from nodeattest_discovery.jwt import hs256, mint, parse
 from nodeattest_discovery.token import BootstrapToken

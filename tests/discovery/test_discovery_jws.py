@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polling import eventually
 
-from nodeattest_discovery import clusterinfo, token
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws, token
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at

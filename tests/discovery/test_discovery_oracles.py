@@ -13,8 +13,7 @@ from odd_secrets import OddSecret, odd_secrets
 from polling import eventually
 from test_discovery_token import NO_TOKENS
 
-from nodeattest_discovery import clusterinfo, secret, token
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws, secret, token
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
 from nodeattest_discovery.secret import Expiry
 from nodeattest_providers.errors import Denied

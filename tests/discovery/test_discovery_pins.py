@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_discovery import tls as pins
-from nodeattest_discovery.tls import CaPin
+from nodeattest_discovery import pins
+from nodeattest_discovery.pins import CaPin
 from nodeattest_providers import der
 from nodeattest_providers.der import Tag
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_discovery.node import credential as configmap
+from nodeattest_discovery.node import configmap
 from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason

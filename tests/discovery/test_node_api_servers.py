@@ -18,7 +18,7 @@ from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.node.refresh import refresh
-from nodeattest_discovery.tls import pin_of
+from nodeattest_discovery.pins import pin_of
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal

@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 
 from polling import idle, until
 
-from nodeattest_discovery import clusterinfo
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.controllers.deps import ControllerDeps, TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name

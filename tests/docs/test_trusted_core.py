@@ -19,7 +19,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "values and refusals",
         (
-            "parsing/nodeattest_parsing/{values,objects,strict_base64,strict_json,times}.py",
+            "parsing/nodeattest_parsing/{values,objects,strict_base64,strict_json,times,compact_jws}.py",
             "providers/nodeattest_providers/{errors,identifiers}.py",
         ),
     ),

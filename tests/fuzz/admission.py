@@ -7,7 +7,6 @@ from typing import Final
 
 from fuzz.target import Target, refused, require
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
-from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
 from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_providers.errors import Denied, Reason
@@ -26,9 +25,10 @@ def _review(data: bytes) -> bool:
         before = subject_of(asked.before, group=asked.group, kind=asked.kind, namespace="", name="")
         require(before is not None, "both are of one kind")
         _ = whole.cluster, whole.settled, whole.made_by_control_plane, whole.paused, whole.deleting
-        patch = json_patch.patch(asked.before, asked.target)
+        patch = admission_review.patch(asked.before, asked.target)
         require(
-            bool(patch) == bool(json_patch.paths(asked.before, asked.target)), "a patch where there is a difference"
+            bool(patch) == bool(admission_review.paths(asked.before, asked.target)),
+            "a patch where there is a difference",
         )
     return True
 

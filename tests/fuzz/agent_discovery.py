@@ -9,8 +9,7 @@ import yaml
 
 from fuzz.agent import cache_directory
 from fuzz.target import Target, require
-from nodeattest_authenticator.cluster import kubelet_config
-from nodeattest_authenticator.cluster import refresh as last_refresh
+from nodeattest_authenticator.cluster import kubelet_config, refresh
 from nodeattest_authenticator.cluster.discover import ByToken
 from nodeattest_authenticator.commands import kubeadm_config
 from nodeattest_authenticator.config.discovery import parse_discovery
@@ -61,8 +60,8 @@ def _section(data: bytes) -> bool:
 
 def _record(data: bytes) -> bool:
     storage = cache_directory()
-    storage.write(last_refresh.FILE, data, durable=False)
-    found = last_refresh.load(storage)
+    storage.write(refresh.FILE, data, durable=False)
+    found = refresh.load(storage)
     return found is not None and found.at >= 0
 
 

@@ -17,7 +17,6 @@ from nodeattest_controller.model import (
     serving_names,
     token_binding,
 )
-from nodeattest_controller.model import csr_request as kubelet_csr
 from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing.times import format_seconds, parse_seconds
@@ -53,11 +52,11 @@ def _request(data: bytes) -> bool:
 
 def _kubelets_request(csr: JsonObject) -> bool:
     try:
-        parsed = kubelet_csr.parse_kubelet_request(csr)
+        parsed = csr_request.parse_kubelet_request(csr)
     except Denied as denied:
         require(len(denied.remedy) <= 512, "a remedy that fits a condition")
         return False
-    require(parsed.node_name == kubelet_csr.requesting_node(csr), "a node asks for itself")
+    require(parsed.node_name == csr_request.requesting_node(csr), "a node asks for itself")
     return True
 
 

@@ -12,9 +12,7 @@ import yaml
 
 from fuzz.keys import NOW
 from fuzz.target import Target, refused, require
-from nodeattest_discovery import clusterinfo, secret, token
-from nodeattest_discovery import jwt as jws
-from nodeattest_discovery import tls as pins
+from nodeattest_discovery import clusterinfo, jws, pins, secret, token
 from nodeattest_discovery.secret import Expiry, Usage
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.jsontypes import parse_json

@@ -6,8 +6,7 @@ import json
 from typing import Final, cast
 
 from fuzz.target import Target, refused, require
-from nodeattest_discovery.node import credential, discovery_file
-from nodeattest_discovery.node import credential as configmap
+from nodeattest_discovery.node import configmap, credential, discovery_file
 from nodeattest_discovery.node.address import parse_endpoint, parse_server
 from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReference
 from nodeattest_providers.errors import Denied, Reason

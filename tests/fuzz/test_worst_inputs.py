@@ -17,13 +17,12 @@ from fuzz import addon_gateway
 from fuzz.catalogue import TARGETS
 from fuzz.keys import NOW, authority
 from nodeattest_controller.controllers.bootstrap_config import admission_review
-from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_controller.model import policy
 from nodeattest_identity.issuer.keys import MAX_SIZE as MAX_KEYS
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem
 from nodeattest_identity.serve.service import matches
-from nodeattest_kube import list_watch as paging
+from nodeattest_kube import list_watch
 from nodeattest_kube.errors import ApiError, KubeconfigError
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, MAX_SELF_CONTAINED_VALUES, parse_kubeconfig
 from nodeattest_kube.list_watch import parse_event
@@ -41,7 +40,7 @@ from nodeattest_providers.tpm.structures import BANK_ALGORITHMS
 pytestmark = pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 MANY: Final = 1_000_000
 KIB: Final = 1 << 10
-EVENT: Final = paging.TENANT.object
+EVENT: Final = list_watch.TENANT.object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,7 @@ def review(data: bytes) -> object:
     )
     if new is None or old is None:
         return None
-    return new.changes(old), json_patch.patch(new.whole, new.with_spec({**new.spec, "files": []}))
+    return new.changes(old), admission_review.patch(new.whole, new.with_spec({**new.spec, "files": []}))
 
 
 def event_log(data: bytes) -> object:

@@ -16,7 +16,7 @@ from nodeattest_providers.tpm.endorsement_key import check_certificate, parse_en
 from nodeattest_providers.tpm.event_log import parse_event_log, replay
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, check_attestation_key, qualified_name
 from nodeattest_providers.tpm.make_credential import make_credential
-from nodeattest_providers.tpm.node import device as nv_certificates
+from nodeattest_providers.tpm.node import device
 from nodeattest_providers.tpm.quote import parse_quote, parse_signature, signature_is_valid
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PublicArea, digest_size, parse_public
 
@@ -96,7 +96,7 @@ def _certificate(data: bytes) -> bool:
 
 
 def _nv(data: bytes) -> bool:
-    found = list(nv_certificates.split_der(data))
+    found = list(device.split_der(data))
     require(b"".join(found) in data and all(found), "certificates one after the other")
     return bool(found)
 

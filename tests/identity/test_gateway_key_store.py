@@ -19,7 +19,7 @@ from nodeattest_identity.addon.gateway.keyset import (
     RotationSchedule,
     parse_keyset,
 )
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.objects import text
 from nodeattest_sandbox.control_plane import ControlPlane

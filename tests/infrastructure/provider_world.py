@@ -31,7 +31,7 @@ from world import CLUSTER, NAMESPACE, Agent, Controller, World
 
 from nodeattest_controller.configfile import API_VERSION, KIND
 from nodeattest_controller.model.webhook_configuration import LABEL
-from nodeattest_discovery.tls import pin_of
+from nodeattest_discovery.pins import pin_of
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at

@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, Iterator
 import pytest
 from polling import until
 
-from nodeattest_kube.client import ApiClient, core_path
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unauthorized, Unreachable
+from nodeattest_kube.paths import core_path
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject

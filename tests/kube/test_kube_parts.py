@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.addresses import environment_proxy
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.list_watch import OBJECT, LineBuffer, parse_event

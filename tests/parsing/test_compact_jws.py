@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_parsing.strict_base64 import encode_base64url, numeric_date, parse_claims, split
+from nodeattest_parsing.compact_jws import numeric_date, parse_claims, split
+from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import ParseError
 
 HEADER = encode_base64url(b'{"alg":"none"}')

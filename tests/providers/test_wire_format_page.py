@@ -17,7 +17,6 @@ from nodeattest_providers import (
 )
 from nodeattest_providers.aws import checks
 from nodeattest_providers.aws import protocol as aws
-from nodeattest_providers.aws import protocol as provider_id
 from nodeattest_providers.azure import attested_document as azure
 from nodeattest_providers.azure import checks as azure_claims
 from nodeattest_providers.challenge import protocol
@@ -82,7 +81,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         f"at most {oci.MAX_INTERMEDIATES} certificates in DER",
         f"`createdOn` is within {azure_claims.TOLERANCE.seconds} s of",
         f"at most {cms.MAX_CERTIFICATES} certificates",
-        *(f"`{partition.dns_suffix}`" for partition in provider_id.PARTITIONS),
+        *(f"`{partition.dns_suffix}`" for partition in aws.PARTITIONS),
         *(f"### {name}/v1" for name in BUILT_IN),
         f"`{AK_POLICY.hex()}`",
         *(f"| `{annotation}` |" for annotation in ANNOTATIONS),

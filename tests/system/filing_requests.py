@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from polling import eventually
 from world import CSRS, World
 
-from nodeattest_providers import envelope
-from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers import envelope, pkcs10
 from nodeattest_providers.identifiers import CLIENT_SIGNER_PREFIX, ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
@@ -69,7 +68,7 @@ def file_request(
     **spec: JsonValue,
 ) -> Filed:
     """File a request with a bootstrap token, or as somebody else."""
-    der = csr.build_csr(wanted.key, wanted.node, wanted.provider_id or f"sandbox://{wanted.node}")
+    der = pkcs10.build_csr(wanted.key, wanted.node, wanted.provider_id or f"sandbox://{wanted.node}")
     raw = envelope.encode(der, Evidence(ProviderName(wanted.provider), wanted.version, {}))
     body: JsonMap = {
         "apiVersion": "certificates.k8s.io/v1",

@@ -17,8 +17,8 @@ from polling import eventually
 from nodeattest_controller import manifests
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.discovery_file import Environment
+from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode, secret_name
-from nodeattest_discovery.tls import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports

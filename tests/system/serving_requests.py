@@ -16,8 +16,7 @@ from filing_requests import Filed
 from polling import eventually
 from world import CSRS, NAMESPACE, World
 
-from nodeattest_providers import envelope, registry
-from nodeattest_providers import pkcs10 as csr
+from nodeattest_providers import envelope, pkcs10, registry
 from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
@@ -63,7 +62,7 @@ class Node:
     def file(self, asked: Asked) -> Filed:
         """File what is asked for and return the request that ends it: the second one where a challenge came."""
         world, signer = self.world, signer_for(self.provider, asked.purpose)
-        der = csr.build_csr(
+        der = pkcs10.build_csr(
             asked.key,
             self.name,
             f"sandbox://{self.name}",
@@ -71,7 +70,7 @@ class Node:
             ip_addresses=asked.ip_addresses,
         )
         block = evidence_block(self.provider, self.attestor.versions[0])
-        binding = Binding(block, pin_of(world), signer, csr.parse_csr(der, purpose=asked.purpose).sha256)
+        binding = Binding(block, pin_of(world), signer, pkcs10.parse_csr(der, purpose=asked.purpose).sha256)
         client = self._client(asked)
         first = Filed(world, _create(client, asked, signer, envelope.encode(der, self.attestor.attest(binding))))
         if not self.attestor.two_step:
@@ -86,7 +85,7 @@ class Node:
             uid=text_at(first.read(), "metadata", "uid"),
             csr_sha256=binding.csr_sha256,
             text=text,
-            spki_sha256=csr.parse_csr(der, purpose=asked.purpose).spki_sha256,
+            spki_sha256=pkcs10.parse_csr(der, purpose=asked.purpose).spki_sha256,
         )
         answer = envelope.encode(der, self.attestor.attest(binding, published))
         return Filed(world, _create(client, asked, signer, answer))

@@ -15,7 +15,7 @@ from polling import eventually
 from world import BIN, Agent, World
 
 from nodeattest_discovery import clusterinfo, token
-from nodeattest_discovery.tls import pin_of
+from nodeattest_discovery.pins import pin_of
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.pki import ClusterPki

@@ -28,7 +28,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields imp
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import IGNORED_PREFLIGHT
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.tls import pin_of
+from nodeattest_discovery.pins import pin_of
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nodeattest_discovery.node.by_file import FileFound
     from nodeattest_discovery.node.client import Found
     from nodeattest_discovery.node.discovery_file import Environment
-    from nodeattest_discovery.tls import CaPin
+    from nodeattest_discovery.pins import CaPin
 
 
 DEFAULT_LIMIT: Final = 300

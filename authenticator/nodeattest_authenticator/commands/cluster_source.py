@@ -20,7 +20,7 @@ from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied
 
 if TYPE_CHECKING:
-    from nodeattest_discovery.tls import CaPin
+    from nodeattest_discovery.pins import CaPin
 
 
 _LONGEST_LIMIT: Final = 3600
@@ -219,7 +219,7 @@ def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
 
 def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
     """Read CA pins; raises ``AgentError``."""
-    from nodeattest_discovery import tls as pins
+    from nodeattest_discovery import pins
 
     try:
         return frozenset(pins.parse(text) for text in texts)

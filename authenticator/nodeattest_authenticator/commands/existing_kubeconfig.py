@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from nodeattest_authenticator.certificate import ExpectedCertificate, validate
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats import endpoint as pem
+from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_discovery.clusterinfo import decode_data
 from nodeattest_parsing import strict_yaml

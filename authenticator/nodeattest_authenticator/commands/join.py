@@ -19,8 +19,7 @@ from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, load,
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate, issue_and_store
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats import endpoint as pem
-from nodeattest_authenticator.formats import kubeconfig
+from nodeattest_authenticator.formats import kubeconfig, pem
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import CacheEntry

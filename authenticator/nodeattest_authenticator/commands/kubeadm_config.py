@@ -32,7 +32,7 @@ from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 if TYPE_CHECKING:
-    from nodeattest_discovery.tls import CaPin
+    from nodeattest_discovery.pins import CaPin
 
 
 _GROUP: Final = "kubeadm.k8s.io/"

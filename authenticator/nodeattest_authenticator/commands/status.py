@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 
 from nodeattest_authenticator.certificate import ca_pins, subject
-from nodeattest_authenticator.cluster import refresh as last_refresh
+from nodeattest_authenticator.cluster import refresh
 from nodeattest_authenticator.config.serving import SubjectNames
 from nodeattest_authenticator.console import moment
 from nodeattest_authenticator.context import AgentContext
@@ -119,7 +119,7 @@ def _discovery(context: AgentContext) -> JsonObject | None:
     section = context.settings.discovery
     if section is None:
         return None
-    last = last_refresh.load(context.storage)
+    last = refresh.load(context.storage)
     return {
         "servers": [endpoint.url for endpoint in section.servers],
         "lastRefresh": None if last is None else {"outcome": last.outcome, "at": moment(last.at), "message": last.text},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_authenticator.formats import endpoint as pem
+from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_parsing.endpoint import Endpoint

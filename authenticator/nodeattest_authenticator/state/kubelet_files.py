@@ -11,7 +11,7 @@ import os
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats import endpoint as pem
+from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.storage import write_atomically
 
 MARK: Final = b"# Written by kubelet-authenticator, which replaces it. To keep another file here, remove this line.\n"

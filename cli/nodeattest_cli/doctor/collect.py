@@ -41,7 +41,7 @@ from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL
 from nodeattest_controller.model.webhook_configuration import MUTATING, needs_webhook, shipped_configuration
 from nodeattest_discovery.clusterinfo import PATH as CLUSTER_INFO
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.access_review import ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, TooLarge, Unreachable

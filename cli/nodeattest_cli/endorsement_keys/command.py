@@ -26,7 +26,7 @@ from nodeattest_cli.options import connected
 from nodeattest_cli.output import print_lines
 from nodeattest_controller.model.machine_record import MACHINE_RECORD
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Conflict, NotFound
 from nodeattest_parsing.objects import items, mapping, text

@@ -36,7 +36,7 @@ from nodeattest_controller.model.machine_view import ContractReference, MachineV
 from nodeattest_controller.model.token_binding import is_kubeadm_config, kept_config, slim_config
 from nodeattest_controller.runtime.platform_cache import path_of_reference
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint

@@ -42,7 +42,7 @@ from nodeattest_controller.model.machine_record import CLUSTER_KINDS
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from nodeattest_parsing.objects import condition, items, key_of, text

@@ -35,7 +35,7 @@ from nodeattest_controller.model.machine_view import RESOURCES
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
 from nodeattest_discovery.secret import DEFAULT_GROUP, TokenSecret, Usage
 from nodeattest_discovery.token import generate
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, NotFound
 from nodeattest_parsing.objects import rfc3339, text

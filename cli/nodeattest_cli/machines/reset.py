@@ -18,7 +18,7 @@ from nodeattest_cli.fleet import attestation_path, find_attestation, title
 from nodeattest_cli.options import cluster_option, connected, namespace_option
 from nodeattest_cli.output import print_lines
 from nodeattest_controller.model.attestation import MAX_REASON, owner_of, parse_attestation, reset
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict
 from nodeattest_kube.events import ObjectRef, event_document

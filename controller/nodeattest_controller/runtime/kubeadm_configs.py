@@ -14,7 +14,7 @@ from typing import Final
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, KeptConfig, NamedTokens, kept_config, slim_config
 from nodeattest_controller.runtime.informers import StartWatch
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.reflector import Reflector

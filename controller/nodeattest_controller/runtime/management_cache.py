@@ -35,7 +35,7 @@ from nodeattest_controller.runtime.sources import (
     namespaces,
     sources_of,
 )
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import version_of

@@ -9,7 +9,7 @@ from nodeattest_controller.model.machine_record import CLUSTER_RECORD
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.events import ObjectRef
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject

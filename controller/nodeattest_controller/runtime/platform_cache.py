@@ -24,7 +24,7 @@ from nodeattest_controller.model.machine_view import (
 from nodeattest_controller.model.node_names import is_named, names_of_host
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.informers import StartWatch
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.reflector import Reflector

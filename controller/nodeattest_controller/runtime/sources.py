@@ -20,7 +20,7 @@ from nodeattest_controller.model.machine_view import MachineResource, MachineVie
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.reflector import Reflector

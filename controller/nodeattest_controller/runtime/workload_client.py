@@ -19,7 +19,7 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.model.csr_request import MAX_BASE64, CSRSummary, RequestState, summarize
 from nodeattest_controller.runtime.conditions import MAX_MESSAGE
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, NotFound
 from nodeattest_kube.memory_budget import MemoryPool

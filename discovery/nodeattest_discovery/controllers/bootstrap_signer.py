@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import jws
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, NAME, NAMESPACE, PATH, SIGNATURE_PREFIX
 from nodeattest_discovery.controllers.deps import (
     ControllerDeps,

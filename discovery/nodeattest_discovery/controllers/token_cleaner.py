@@ -14,7 +14,7 @@ from typing import Final
 
 from nodeattest_discovery.controllers.deps import RECHECK, ControllerDeps, Observer, TokenController, seconds_until
 from nodeattest_discovery.secret import NAMESPACE, Expiry, expiry, is_token_secret
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound
 from nodeattest_kube.reflector import Reflector

@@ -30,8 +30,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import Counter
 
-from nodeattest_discovery import clusterinfo, jwt, secret
-from nodeattest_discovery import jwt as jws
+from nodeattest_discovery import clusterinfo, jws, jwt, secret
 from nodeattest_discovery.front.cluster_cache import ClusterReader
 from nodeattest_discovery.jwt import Mac, UnverifiedJWT
 from nodeattest_discovery.secret import TokenSecret

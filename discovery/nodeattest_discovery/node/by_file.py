@@ -21,10 +21,10 @@ from nodeattest_discovery.node import client, discovery_file, https
 from nodeattest_discovery.node.address import parse_server
 from nodeattest_discovery.node.client import Found, first_valid
 from nodeattest_discovery.node.clock import Deadline
+from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.credential import (
     BasicCredential,
     FileCredential,
-    PublishedClusterInfo,
     TokenCredential,
     authorization,
     of_user,

@@ -19,16 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_discovery import clusterinfo, jwt
+from nodeattest_discovery import clusterinfo, jws, jwt
 from nodeattest_discovery.clusterinfo import ClusterInfo
-from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node import credential as configmap
+from nodeattest_discovery.node import client, configmap, https
 from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
 from nodeattest_discovery.node.client import Found, first_valid
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.node.https import Response
-from nodeattest_discovery.tls import CaPin, require_pins, select_pinned
+from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -106,7 +105,7 @@ class _Asker:
             )
         text = published.text()
         # 2
-        if not jwt.is_valid(signature, text.encode(), self.token):
+        if not jws.is_valid(signature, text.encode(), self.token):
             raise Denied(
                 Reason.CLUSTER_INFO_SIGNATURE_INVALID,
                 expected=f"a signature of the token {self.token.id} over cluster-info",
@@ -198,7 +197,7 @@ class _Asker:
                 f"{front.url} does not sign its answers",
                 remedy="name a discovery front, not an API server, as the front",
             )
-        if len(signatures) != 1 or not jwt.is_valid(signatures[0], answer.body, self.token):
+        if len(signatures) != 1 or not jws.is_valid(signatures[0], answer.body, self.token):
             raise Denied(
                 Reason.CLUSTER_INFO_SIGNATURE_INVALID,
                 expected=f"one signature of the token {self.token.id} over the answer",

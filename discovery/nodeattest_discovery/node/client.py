@@ -24,11 +24,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_discovery.clusterinfo import ClusterInfo
-from nodeattest_discovery.node import credential as configmap
-from nodeattest_discovery.node import https
+from nodeattest_discovery.node import configmap, https
 from nodeattest_discovery.node.address import cluster_info_path
 from nodeattest_discovery.node.clock import Clock, Deadline
-from nodeattest_discovery.node.credential import PublishedClusterInfo
+from nodeattest_discovery.node.configmap import PublishedClusterInfo
 from nodeattest_discovery.node.discovery_file import RETRY
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, KubeletServerError, Response, UntrustedServerError
 from nodeattest_parsing.endpoint import Endpoint

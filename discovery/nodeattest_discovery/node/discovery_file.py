@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from nodeattest_discovery import clusterinfo as kubeconfigs
+from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.clusterinfo import check_server
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.errors import Denied, Reason
@@ -118,7 +118,7 @@ def parse(text: str, *, local: bool, allow_credentials: bool) -> DiscoveryFile:
     5. The current context's user is meant, and shows itself in one way.
     """
     # 1
-    document = kubeconfigs.parse_kubeconfig_document(text, malformed)
+    document = clusterinfo.parse_kubeconfig_document(text, malformed)
     clusters = _named(document, "clusters", "cluster")
     contexts = _named(document, "contexts", "context")
     users = _named(document, "users", "user")
@@ -191,7 +191,7 @@ def _check_cluster(cluster: JsonObject) -> None:
         raise not_allowed("a server that is verified", "insecure-skip-tls-verify", remedy)
     if (_text(cluster, "server") or "").lower().startswith("http:"):
         raise not_allowed("an https server", "a server over plain http", "write https:// and the CA of its certificate")
-    kubeconfigs.check_fields(cluster, _CLUSTER_FIELDS, "clusters[].cluster.", malformed)
+    clusterinfo.check_fields(cluster, _CLUSTER_FIELDS, "clusters[].cluster.", malformed)
 
 
 def _server_name(cluster: JsonObject) -> str | None:
@@ -258,7 +258,7 @@ def _stored(holder: JsonObject, name: str, *, local: bool) -> Stored:
     data, path = _text(holder, name + "-data"), _text(holder, name)
     if data is not None:
         try:
-            return kubeconfigs.decode_data(data)
+            return clusterinfo.decode_data(data)
         except ValueError:
             raise malformed(f"{name}-data in base64", "something else") from None
     return _in_file(path, local=local) if path is not None else None

@@ -23,7 +23,7 @@ from nodeattest_discovery.node.address import parse_server
 from nodeattest_discovery.node.client import Found
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.discovery_file import Environment
-from nodeattest_discovery.tls import pin_of
+from nodeattest_discovery.pins import pin_of
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from nodeattest_kube.client import is_segment
+from nodeattest_kube.paths import is_segment
 
 MAX_OBJECT: Final = 1 << 20
 """Bytes of an object; the limit of a key set."""

@@ -18,7 +18,7 @@ from typing import Final
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable, issuer_paths
 from nodeattest_identity.serve.sources import PollConfig, Poller, SourceError, read_api_server
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError

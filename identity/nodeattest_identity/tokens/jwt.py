@@ -27,7 +27,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, verifying_key
-from nodeattest_parsing import strict_base64 as compact_jws
+from nodeattest_parsing import compact_jws
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.errors import Denied, Reason
 

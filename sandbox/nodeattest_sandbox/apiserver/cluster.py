@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from nodeattest_sandbox.apiserver import kinds as crd
+from nodeattest_sandbox.apiserver import crd
 from nodeattest_sandbox.apiserver.admission import NodeAuthorizer
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue
 from nodeattest_sandbox.apiserver.kinds import Kinds

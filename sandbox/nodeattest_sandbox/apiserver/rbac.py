@@ -1,12 +1,9 @@
-"""What a request asks for, read from method, path and query.
+"""What a request asks for, and whether the roles that are bound to its user allow it.
 
-Promises: the verb and the attributes on which kube-apiserver authorizes.
-Source: k8s.io/apiserver/pkg/endpoints/request/requestinfo.go.
-
-RBAC: what the roles that are bound to a user allow.
-
-Promises: the answer of kube-apiserver's RBAC authorizer for the same objects; aggregation is a controller's work.
-Source: plugin/pkg/auth/authorizer/rbac/rbac.go, pkg/apis/rbac/v1/evaluation_helpers.go.
+Promises: the attributes on which kube-apiserver authorizes, and the answer of its RBAC authorizer for the same objects;
+aggregation is a controller's work.
+Source: k8s.io/apiserver/pkg/endpoints/request/requestinfo.go; plugin/pkg/auth/authorizer/rbac/rbac.go,
+pkg/apis/rbac/v1/evaluation_helpers.go.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from nodeattest_sandbox.apiserver import csr
-from nodeattest_sandbox.apiserver import kinds as crd
+from nodeattest_sandbox.apiserver import crd, csr
 from nodeattest_sandbox.apiserver.admission import NODE_RULES, POLICIES, validate_policy
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, child, map_at, maps_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind

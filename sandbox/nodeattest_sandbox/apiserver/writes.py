@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_sandbox.apiserver import kinds as crd
-from nodeattest_sandbox.apiserver import kinds as schema
-from nodeattest_sandbox.apiserver import strategies
+from nodeattest_sandbox.apiserver import crd, schema, strategies
 from nodeattest_sandbox.apiserver.admission import admit, refuse_by_policy
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, child, dump, items_at, map_at, text_at

@@ -31,7 +31,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     RBAC_GROUP,
     permissions_of_role,
 )
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.access_review import ResourceAttributes, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound

@@ -26,7 +26,7 @@ from nodeattest_controller.controllers.auto_approval.approval_block import IN_TR
 from nodeattest_controller.controllers.auto_approval.permissions import CSR_GROUP, CSR_RESOURCE
 from nodeattest_controller.controllers.auto_approval.rbac_audit import trouble_of
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import condition, flag, items, moment, rfc3339, text

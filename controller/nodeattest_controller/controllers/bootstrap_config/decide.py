@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config import admission_review as json_patch
+from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
 from nodeattest_controller.model.identity_rules import POOL_REMEDY
@@ -156,7 +156,7 @@ def decide(
         rendered = renderer.render(subject, policy, cluster)
     except Denied as denied:
         return _not_renderable(subject, before, policy, denied)
-    if not json_patch.paths(subject.spec, rendered):
+    if not admission_review.paths(subject.spec, rendered):
         return Allow(AdmissionOutcome.UNCHANGED)
     if subject.made_by_control_plane or not policy.enforce:
         return _untouched(subject, policy, renderer)
@@ -204,22 +204,22 @@ def _kept(
     if subject.asks_for_machines(before):
         return _change(subject, rendered)
     # 2
-    ours = json_patch.paths(subject.spec, rendered)
-    if renderer.is_rendered(subject.spec) and not json_patch.touch_each_other(ours, subject.changes(before)):
+    ours = admission_review.paths(subject.spec, rendered)
+    if renderer.is_rendered(subject.spec) and not admission_review.touch_each_other(ours, subject.changes(before)):
         return Allow(AdmissionOutcome.UNCHANGED)
     # 3
     try:
         earlier = renderer.render(before, policy, cluster)
     except Denied:
         earlier = before.spec  # what was rendered once is not to be refused for it now
-    if not json_patch.paths(earlier, rendered):
+    if not admission_review.paths(earlier, rendered):
         return _change(subject, before.spec)
     # 4
     return _change(subject, rendered)
 
 
 def _change(subject: Subject, spec: JsonObject) -> Verdict:
-    return Change(json_patch.patch(subject.whole, subject.with_spec(spec)))
+    return Change(admission_review.patch(subject.whole, subject.with_spec(spec)))
 
 
 def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, denied: Denied) -> Verdict:

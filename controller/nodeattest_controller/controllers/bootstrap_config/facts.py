@@ -21,7 +21,7 @@ from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, infrastructure_ref
 from nodeattest_controller.model.policy import Policy, policy_for, selecting
 from nodeattest_controller.runtime.platform_cache import makes_machines
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import NotFound
 from nodeattest_parsing.objects import items, mapping, text

@@ -21,7 +21,7 @@ from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Sub
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS
 from nodeattest_controller.runtime.conditions import update_status
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef

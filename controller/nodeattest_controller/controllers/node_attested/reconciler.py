@@ -46,7 +46,7 @@ from nodeattest_controller.runtime.conditions import Condition, set_condition, w
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.fair_queue import RateLimiter, WorkQueue

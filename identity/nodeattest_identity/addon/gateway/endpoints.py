@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.target import ServiceTarget
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.addresses import TENANT_ADDRESSES
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound

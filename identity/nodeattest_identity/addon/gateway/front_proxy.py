@@ -35,7 +35,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nodeattest_identity.addon.gateway.errors import StatusError
-from nodeattest_kube import client as paths
+from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing import strict_json

@@ -32,7 +32,7 @@ from nodeattest_identity.tokens.jwks_cache import JWKSCache, KeySource
 from nodeattest_identity.tokens.jwt import Claims, Expected
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_parsing import strict_base64 as compact_jws
+from nodeattest_parsing import compact_jws
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.cloud_http import SingleFlight
