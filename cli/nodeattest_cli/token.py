@@ -178,11 +178,6 @@ async def store(client: ApiClient, made: TokenSecret) -> None:
         raise StateError(f'a token with id "{made.token.id}" already exists') from None
 
 
-def secret_path(token_id: str) -> str:
-    """Return the path of a token's Secret."""
-    return paths.core_path("secrets", secret_name(token_id), namespace=NAMESPACE)
-
-
 async def token_secrets(client: ApiClient) -> list[JsonObject]:
     """Read every Secret of the type of bootstrap tokens."""
     query = {"fieldSelector": f"type={SECRET_TYPE}"}

@@ -109,11 +109,6 @@ def copied(stage: Stage) -> AttestedNode:
     return stage.attest(filed_aws(stage.node, replace(stage.node.evidence(), sts=evidence.sts)))
 
 
-def for_another_region(node: Node, honest: AwsEvidence) -> AwsEvidence:
-    asked = sts_request("eu-west-1", filed_aws(node).binding(PIN))
-    return replace(honest, sts=sign(asked, node.session, T1))
-
-
 CASES: dict[str, Case] = {
     "D7-01": with_fields(url="https://sts.amazonaws.com.evil.example/"),
     "D7-02": with_fields(region="us-east-1@evil.test:1."),

@@ -184,14 +184,6 @@ class Site:
         self.api.put(f"{MACHINES}/w", machine())
         self.api.put(f"{CONFIGS}/w", own_config())
 
-    def add_machine(self, name: str) -> None:
-        """Add another Machine and its KubeadmConfig."""
-        source: JsonObject = {"secret": {"name": f"{name}-attestation-challenge", "key": "secret"}}
-        whole = own_config(owners=(machine_owner(f"uid-{name}"),), files=({**FILE, "contentFrom": source},))
-        whole["metadata"] = {**mapping(whole, "metadata"), "name": name, "uid": f"uid-config-{name}"}
-        self.api.put(f"{MACHINES}/{name}", machine(name=name))
-        self.api.put(f"{CONFIGS}/{name}", whole)
-
     def policy(self, enforcement: str = "Enforce", **challenge: JsonValue) -> None:
         add_policy(self.api, authorizedAttestors=["challenge"], challenge=challenge, enforcement=enforcement)
 

@@ -22,14 +22,6 @@ def needs_runc() -> None:
         lacks("root, for a container like a kubelet's")
 
 
-def needs_emulator(program: str) -> None:
-    """End a test where no program of the other architecture can be started."""
-    if shutil.which(program) is None:
-        lacks(f"{program} is not installed: tools/system-packages images")
-    if os.geteuid() != 0:
-        lacks("root, for a chroot")
-
-
 class ImageController(Controller):
     """The controller in a container, with the words of its Deployment."""
 

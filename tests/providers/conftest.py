@@ -19,9 +19,3 @@ def tpm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def real_tpm(tpm_folder: Path) -> Generator[SoftwareTpm]:
     with SoftwareTpm.create(tpm_folder, name="node-7") as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def other_real_tpm(tpm_folder: Path) -> Generator[SoftwareTpm]:
-    with SoftwareTpm.create(tpm_folder, name="node-8") as running:
-        yield running

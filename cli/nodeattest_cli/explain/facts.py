@@ -343,12 +343,6 @@ class Inputs:
     documents: tuple[JsonObject, ...] = ()
 
     @property
-    def infra_title(self) -> str:
-        """What to call the infrastructure object, given or not."""
-        infra = self.machine.infra if self.machine is not None else None
-        return f"infrastructure machine {infra.kind} {infra.name}" if infra else "infrastructure machine"
-
-    @property
     def secret_documents(self) -> dict[str, bool]:
         """Name the documents that hold the machine's attestation secret, each with whether it was given."""
         machine = self.machine

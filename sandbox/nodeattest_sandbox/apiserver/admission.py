@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, maps_at, text_at, texts_at
-from nodeattest_sandbox.apiserver.rbac import Attributes, Rbac, RequestInfo, Rule, rules_allow
+from nodeattest_sandbox.apiserver.rbac import Rbac, RequestInfo, Rule, rules_allow
 from nodeattest_sandbox.apiserver.status_errors import Cause, forbidden, invalid_field
 from nodeattest_sandbox.apiserver.store import Store
 from nodeattest_sandbox.apiserver.users import User
@@ -62,15 +62,12 @@ class NodeAuthorizer:
 
     rbac: Rbac
 
-    def allows(self, attributes: Attributes) -> bool:
+    def allows(self, user: User, asked: RequestInfo) -> bool:
         """Return whether the node rules or RBAC allow it."""
-        node = _node_of(attributes.user)
-        may_lease = attributes.namespace == _LEASE_NAMESPACE and (
-            attributes.verb == "create" or attributes.name == node
-        )
-        return (
-            bool(node) and (attributes.resource != "leases" or may_lease) and rules_allow(NODE_RULES, attributes)
-        ) or self.rbac.allows(attributes)
+        node = _node_of(user)
+        may_lease = asked.namespace == _LEASE_NAMESPACE and (asked.verb == "create" or asked.name == node)
+        of_node = bool(node) and (asked.resource != "leases" or may_lease) and rules_allow(NODE_RULES, asked)
+        return of_node or self.rbac.allows(user, asked)
 
 
 def admit(
@@ -82,14 +79,16 @@ def admit(
         raise forbidden(info.group, info.resource, name, f'node "{node}" is not allowed to modify node "{name}"')
     if value is not None and info.resource.endswith("rolebindings") and "system:masters" not in user.groups:
         resource, role = f"{text_at(value, 'roleRef', 'kind').lower()}s", text_at(value, "roleRef", "name")
-        if not authorizer.allows(Attributes(user, "bind", info.group, resource, "", info.namespace, role)):
+        bind = RequestInfo("bind", group=info.group, resource=resource, namespace=info.namespace, name=role)
+        if not authorizer.allows(user, bind):
             why = f'user "{user.name}" is attempting to grant RBAC permissions without the right to bind'
             raise forbidden(info.group, info.resource, name, why)
     if (info.group, info.resource) != _REQUESTS or value is None or before is None:
         return
     verb, signer = _verb(info.subresource, value, before), text_at(before, "spec", "signerName")
     names = (signer, f"{signer.partition('/')[0]}/*")
-    if verb and not any(authorizer.allows(Attributes(user, verb, info.group, "signers", name=one)) for one in names):
+    asked = (RequestInfo(verb, group=info.group, resource="signers", name=one) for one in names)
+    if verb and not any(authorizer.allows(user, one) for one in asked):
         why = f'user not permitted to {verb} requests with signerName "{signer}"'
         raise forbidden(info.group, info.resource, info.name, why)
 

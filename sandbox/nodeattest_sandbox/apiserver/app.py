@@ -25,7 +25,7 @@ from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind, Kinds
 from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
-from nodeattest_sandbox.apiserver.rbac import Attributes, RequestInfo, read_request
+from nodeattest_sandbox.apiserver.rbac import RequestInfo, read_request
 from nodeattest_sandbox.apiserver.reads import Pager, WatchRequest, list_body, object_body, read_version, watch_lines
 from nodeattest_sandbox.apiserver.selectors import Match, read_selectors
 from nodeattest_sandbox.apiserver.status_errors import (
@@ -215,10 +215,7 @@ class ApiServer:
         return self._cluster.authenticator.authenticate(certificate, request.headers.get("Authorization"))
 
     def _authorize(self, user: User, info: RequestInfo) -> None:
-        asked = Attributes(
-            user, info.verb, info.group, info.resource, info.subresource, info.namespace, info.name, info.path
-        )
-        if not self._cluster.authorizer.allows(asked):
+        if not self._cluster.authorizer.allows(user, info):
             raise _forbidden(user, info)
 
     async def _answer(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:

@@ -24,10 +24,10 @@ _TRUE: Final = frozenset({"1", "true", "True", "t", "T", "TRUE"})  # Go's strcon
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """One request; ``resource`` is empty for a path that is no resource."""
+    """One request, or a question about one; ``resource`` is empty for a path that is no resource."""
 
     verb: str
-    path: str
+    path: str = ""
     group: str = ""
     version: str = ""
     resource: str = ""
@@ -84,25 +84,6 @@ _BINDINGS, _CLUSTER_BINDINGS = f"{_GROUP}/rolebindings", f"{_GROUP}/clusterroleb
 
 
 @dataclass(frozen=True, slots=True)
-class Attributes:
-    """One question to the authorizer; a path makes it a non-resource question."""
-
-    user: User
-    verb: str
-    group: str = ""
-    resource: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
-    path: str = ""
-
-    @property
-    def full_resource(self) -> str:
-        """Return ``resource/subresource``, as rules spell it."""
-        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
-
-
-@dataclass(frozen=True, slots=True)
 class Rule:
     """One PolicyRule."""
 
@@ -112,13 +93,13 @@ class Rule:
     names: frozenset[str]
     paths: tuple[str, ...]
 
-    def allows(self, asked: Attributes) -> bool:
+    def allows(self, asked: RequestInfo) -> bool:
         """Return whether the rule covers what is asked."""
         if "*" not in self.verbs and asked.verb not in self.verbs:
             return False
         return self._covers_path(asked.path) if not asked.resource else self._covers_resource(asked)
 
-    def _covers_resource(self, asked: Attributes) -> bool:
+    def _covers_resource(self, asked: RequestInfo) -> bool:
         if "*" not in self.groups and asked.group not in self.groups:
             return False
         wanted = {"*", asked.full_resource}
@@ -146,7 +127,7 @@ def read_rules(role: JsonMap) -> tuple[Rule, ...]:
     )
 
 
-def rules_allow(rules: Iterable[Rule], asked: Attributes) -> bool:
+def rules_allow(rules: Iterable[Rule], asked: RequestInfo) -> bool:
     """Return whether one of the rules covers what is asked."""
     return any(rule.allows(asked) for rule in rules)
 
@@ -160,11 +141,11 @@ class Rbac:
         self._cluster_wide: dict[str, list[Rule]] = {}
         self._namespaced: dict[tuple[str, str], list[Rule]] = {}
 
-    def allows(self, attributes: Attributes) -> bool:
+    def allows(self, user: User, asked: RequestInfo) -> bool:
         """Return whether a role bound to the user or one of its groups covers what is asked."""
-        if "system:masters" in attributes.user.groups:
+        if "system:masters" in user.groups:
             return True
-        return rules_allow(self.rules_for(attributes.user, attributes.namespace), attributes)
+        return rules_allow(self.rules_for(user, asked.namespace), asked)
 
     def rules_for(self, user: User, namespace: str) -> Iterator[Rule]:
         """Yield the rules that are bound to the user, in the namespace and cluster-wide."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, text_at, texts_at
-from nodeattest_sandbox.apiserver.rbac import Attributes
+from nodeattest_sandbox.apiserver.rbac import RequestInfo
 from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request, unauthorized
 from nodeattest_sandbox.apiserver.users import User
 
@@ -36,12 +36,12 @@ def _status(cluster: Cluster, kind: str, body: JsonMap, user: User) -> JsonMap:
         case "SelfSubjectReview":
             return {"userInfo": _user(user)}
         case "SelfSubjectAccessReview":
-            return {"allowed": cluster.authorizer.allows(_attributes(user, body))}
+            return {"allowed": cluster.authorizer.allows(user, _asked(body))}
         case _:
             name, groups = text_at(body, "spec", "user"), texts_at(body, "spec", "groups")
             if not name and not groups:
                 raise bad_request('spec.user: Invalid value: "": at least one of user or group must be specified')
-            return {"allowed": cluster.authorizer.allows(_attributes(User(name, tuple(groups)), body))}
+            return {"allowed": cluster.authorizer.allows(User(name, tuple(groups)), _asked(body))}
 
 
 def _token_status(cluster: Cluster, token: str, audiences: list[str]) -> JsonMap:
@@ -75,19 +75,12 @@ def _user(user: User) -> JsonMap:
     return shown
 
 
-def _attributes(user: User, body: JsonMap) -> Attributes:
+def _asked(body: JsonMap) -> RequestInfo:
     asked = map_at(body, "spec", "resourceAttributes")
     path = map_at(body, "spec", "nonResourceAttributes")
     if bool(asked) is bool(path) or items_at(body, "spec", "resourceAttributes"):
         raise bad_request("exactly one of nonResourceAttributes or resourceAttributes must be specified")
     if path:
-        return Attributes(user, text_at(path, "verb"), path=text_at(path, "path"))
-    return Attributes(
-        user,
-        text_at(asked, "verb"),
-        text_at(asked, "group"),
-        text_at(asked, "resource"),
-        text_at(asked, "subresource"),
-        text_at(asked, "namespace"),
-        text_at(asked, "name"),
-    )
+        return RequestInfo(text_at(path, "verb"), text_at(path, "path"))
+    fields = ("verb", "group", "resource", "subresource", "namespace", "name")
+    return RequestInfo(**{field: text_at(asked, field) for field in fields})
