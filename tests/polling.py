@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, Final, Self, TypeVar, cast, overload
 
-from nodeattest_kube.fair_queue import WorkQueue
+from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_sandbox.client import ApiRefusal
 
 MIN_INTERVAL: Final = 0.02

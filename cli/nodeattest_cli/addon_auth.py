@@ -25,8 +25,8 @@ from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import JwtVerifier, TokenReviewVerifier, first_keys
 from nodeattest_identity.issuer.documents import UrlError, issuer_url
 from nodeattest_identity.issuer.keys import KeysError
-from nodeattest_identity.proxy.headers import parse_rule
 from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, read_key_files
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, discover
 from nodeattest_kube.addresses import parse_network

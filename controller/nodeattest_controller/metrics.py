@@ -23,7 +23,7 @@ from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
-from nodeattest_kube.fair_queue import QueueMetrics
+from nodeattest_kube.workqueue import QueueMetrics
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN

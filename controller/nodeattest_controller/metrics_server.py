@@ -34,7 +34,7 @@ from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_kube.access_review import review_access
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.cloud_http import SingleFlight

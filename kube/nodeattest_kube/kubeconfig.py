@@ -1,12 +1,9 @@
-"""The TLS context of one API server.
+"""A kubeconfig becomes one frozen ``ApiEndpoint``: where the API server is and who we are, or ``KubeconfigError``.
 
-Promises: the server is verified against the endpoint's CAs; a client key touches no disk.
-
-A kubeconfig becomes one frozen ``ApiEndpoint``: where the API server is and who we are, or ``KubeconfigError``.
-
-Promises: any bytes give an ``ApiEndpoint`` or ``KubeconfigError``; HTTPS only, always verified; nothing in a document
-makes us run a command; what would change who we are (impersonation, basic auth) is refused rather than ignored.
-Leaves to others: TLS contexts and connections (``transport``).
+Promises: any bytes give an ``ApiEndpoint`` or ``KubeconfigError``; HTTPS only, always verified against the endpoint's
+CAs; a client key touches no disk; nothing in a document makes us run a command; what would change who we are
+(impersonation, basic auth) is refused rather than ignored.
+Out of scope: connections (``transport``).
 Source: client-go tools/clientcmd/api/v1/types.go and conversion.go (duplicate names are errors).
 """
 

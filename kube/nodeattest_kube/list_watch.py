@@ -1,20 +1,12 @@
-"""Watch events out of the bytes of a watch.
+"""Reads the bytes of lists and watches: page sizes, lines, events.
 
-Promises: bytes give events or ``ApiError``; an event that is too large is told of, where somebody wants to hear it.
-Source: metav1.WatchEvent (apimachinery pkg/apis/meta/v1/watch.go).
-
-How many objects to ask for at once, and how much of an answer to hold.
-
-A collection of any objects can be listed. A page that is too large is queried again with half as many objects, and the
-page after one that fits with twice as many. An object that is too large alone is skipped: it is read as a row of a
-table, without the object.
-Leaves to others: the requests (``client``). Source: Kubernetes API concepts, "Retrieving large results sets in chunks"
-(the limit may change from page to page) and "Receiving resources as Tables"; etcd --max-request-bytes (1.5 MiB).
-
-Splits a stream of chunks into lines in linear time, whatever the chunks' sizes.
-
-A line longer than the limit is refused, or skipped, before it is buffered.
-Source: the watch stream is newline-delimited JSON (Kubernetes API concepts, "Efficient detection of changes").
+Bytes of a watch give events or ``ApiError``. A stream is split into lines in linear time, whatever its chunks' sizes;
+a line longer than the limit is refused, or skipped, before it is buffered. A collection of any objects can be listed: a
+page that is too large is queried again with half as many objects, and the page after one that fits with twice as many.
+An object that is too large alone is skipped: it is read as a row of a table, without the object.
+Out of scope: the requests (``client``).
+Source: metav1.WatchEvent (apimachinery pkg/apis/meta/v1/watch.go); Kubernetes API concepts, "Efficient detection of
+changes", "Retrieving large results sets in chunks" and "Receiving resources as Tables"; etcd --max-request-bytes.
 """
 
 from __future__ import annotations

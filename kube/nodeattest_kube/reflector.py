@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
 
+from nodeattest_kube.batches import BATCH, in_batches
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import ApiError, Gone, Malformed, Unreachable, WatchHung
 from nodeattest_kube.events import EventLimiter
@@ -31,7 +32,7 @@ from nodeattest_kube.list_watch import TRUSTED, WatchEvent, WatchType
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.paths import is_segment
 from nodeattest_kube.periodic import RECONNECT, BackoffPolicy
-from nodeattest_kube.store import BATCH, Store, Version, in_batches
+from nodeattest_kube.store import Store, Version
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 

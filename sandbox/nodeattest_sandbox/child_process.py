@@ -1,12 +1,8 @@
-"""``python -m nodeattest_sandbox.child_process PIDFILE COMMAND...``: run a command that ends with its parent.
+"""Child processes of the sandbox: started with a log, awaited until ready, ended with their parent.
 
-The command gets SIGTERM when standard input ends (the parent is gone, however it ended) or when this process gets a
-signal to stop, and SIGKILL if it does not stop in time; the exit code is the command's.
-
-Child processes of the sandbox: started with a log, awaited until ready, ended with their parent.
-
-Promises: a child's standard input ends with this process, and a child ends with its standard input; a start that fails
-shows the end of the log.
+``python -m nodeattest_sandbox.child_process PIDFILE COMMAND...`` runs a command that ends with its parent: the command
+gets SIGTERM when standard input ends or when this process gets a signal to stop, and SIGKILL if it does not stop in
+time; the exit code is the command's. A start that fails shows the end of the log.
 """
 
 from __future__ import annotations

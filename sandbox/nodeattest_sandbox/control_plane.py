@@ -1,16 +1,11 @@
-"""The flags of etcd and kube-apiserver for one control plane on loopback.
-
-Promises: bootstrap-token authentication, the authorizers Node and RBAC, NodeRestriction, an audit log of metadata.
-
-Kubernetes' own programs beside a control plane: kube-controller-manager and kubeadm, to compare ourselves with.
-
-Promises: what is started ends with the block; no configuration of this machine's user is read.
-Source: kube-controller-manager and kubeadm, ``--help``.
-
-Control planes as processes on loopback: the sandbox's own server, or etcd and kube-apiserver.
+"""Control planes as processes on loopback: the sandbox's own server, or etcd and kube-apiserver.
 
 Promises: one handle with the same verbs for both; they run no longer than the process that started them; a start that
-fails says why, with the end of the log. Leaves the cluster's objects to fleet.py.
+fails says why, with the end of the log. Each has bootstrap-token authentication, the authorizers Node and RBAC,
+NodeRestriction, and an audit log of metadata. kube-controller-manager and kubeadm run beside it, to compare ourselves
+with; no configuration of this machine's user is read.
+Out of scope: the cluster's objects (fleet.py).
+Source: etcd, kube-apiserver, kube-controller-manager and kubeadm, ``--help``.
 """
 
 from __future__ import annotations

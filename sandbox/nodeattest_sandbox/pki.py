@@ -1,6 +1,4 @@
-"""The parts that every certificate of the sandbox begins with: names, validity, key usage.
-
-The certificates of one control plane: its CA, the server, its users.
+"""The certificates of one control plane: its CA, the server, its users.
 
 Promises: ECDSA P-256 throughout; keys are readable by their owner only; the CA key stays with the caller, who signs
 with it in the tests. A control plane found on disk is used again.

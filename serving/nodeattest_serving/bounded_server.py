@@ -1,6 +1,4 @@
-"""Listen addresses and connection limits.
-
-A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
+"""A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
 At the total limit, a new connection replaces another one (``ConnectionSlots``). A handshake that takes too long is
 aborted, and handshakes begin at a bounded rate, round robin among clients (``HandshakeBudget``). Where clients can be
@@ -23,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from nodeattest_kube.addresses import IPNetwork
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget
 
 _MAX_PORT: Final = 65_535

@@ -1,14 +1,11 @@
-"""What the metrics of every server have in common: version and commit, and counters that somebody else counts.
-
-Source: the convention of Prometheus' own ``prometheus_build_info`` (a gauge that is always 1), and ``CounterFunc`` in
-its library for Go: prometheus_client has that for gauges only, and a gauge's name must not end with ``_total``.
-
-/healthz, /livez, /readyz and /metrics over plain HTTP, for probes and Prometheus.
+"""/healthz, /livez, /readyz and /metrics over plain HTTP, and the metrics that every server has.
 
 Liveness says only that the event loop runs: a program that waits for an API server must not be killed for it. Readiness
-lists every check by name. Only GET and HEAD are answered, bodies are not read.
-Leaves to others: the checks; who may connect (bind address, network policy): nothing here is secret.
-Source: kube-apiserver's ``staging/src/k8s.io/apiserver/pkg/server/healthz``.
+lists every check by name. Only GET and HEAD are answered, bodies are not read. Who may connect is for the bind address
+and network policies: nothing here is secret.
+Source: kube-apiserver's ``staging/src/k8s.io/apiserver/pkg/server/healthz``; Prometheus' ``prometheus_build_info`` (a
+gauge that is always 1), and ``CounterFunc`` in its library for Go: prometheus_client has that for gauges only, and a
+gauge's name must not end with ``_total``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from aiohttp.http_websocket import WebSocketReader
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from nodeattest_kube.addresses import IPNetwork
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, BoundedServer, ConnectionLimits, UnauthenticatedLimits
 from nodeattest_serving.replies import Reply, raw_response, response
 

@@ -17,7 +17,7 @@ from typing import Final
 from aiohttp import web
 
 from nodeattest_kube.addresses import IPNetwork
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits, client_of
 from nodeattest_serving.http_server import HttpLimits, HttpListener, InvalidRequest, ServerConnection
 from nodeattest_serving.replies import USUAL_HEADERS, Reply, refusal

@@ -21,7 +21,7 @@ from nodeattest_identity.addon.sidecar.app import VerifierSetup
 from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import JwtVerifier, parse_review
-from nodeattest_identity.proxy.headers import parse_rule
+from nodeattest_identity.proxy.paths import parse_rule
 from nodeattest_identity.tokens.jwks_cache import StaticKeys
 from nodeattest_parsing.values import JsonObject
 from nodeattest_serving.bounded_server import BindAddress

@@ -40,7 +40,7 @@ from nodeattest_kube.addresses import TENANT_ADDRESSES
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.kubeconfig import parse_kubeconfig
-from nodeattest_kube.store import Lookups
+from nodeattest_kube.lookups import Lookups
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderName

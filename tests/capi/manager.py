@@ -21,9 +21,9 @@ from kinds import CLUSTER, CLUSTER_LABEL, KINDS, Kind, Object, name_of
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, NotFound
-from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.periodic import BackoffPolicy
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.workqueue import WorkQueue
 
 _BACKOFF: Final = BackoffPolicy(initial=0.005, cap=1000.0, jitter=0.0)
 _WORKERS: Final = 4

@@ -11,7 +11,7 @@ from fake_api import FakeApi
 from management_kit import tasks
 from polling import until
 
-from nodeattest_controller.model.infrastructure_kinds import BOOTSTRAP_PROVIDERS, provider_of_kind
+from nodeattest_controller.model.bootstrap_providers import BOOTSTRAP_PROVIDERS, provider_of_kind
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,

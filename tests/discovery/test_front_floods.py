@@ -14,7 +14,7 @@ from jwt_kit import NOW, TOKEN
 
 from nodeattest_discovery.front.service import FrontLimits, Metrics
 from nodeattest_discovery.jwt import mint
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener

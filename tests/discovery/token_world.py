@@ -23,7 +23,7 @@ from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.fair_queue import WorkQueue
+from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import AuditEntry, ControlPlane

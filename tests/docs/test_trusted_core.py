@@ -12,7 +12,7 @@ PAGE: Final = TREE / "docs" / "trusted-core.md"
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
     *("__init__.py", "attestor.py", "webhook_configuration.py", "lease_annotations.py"),
-    *("refusals.py"),
+    *("refusals.py", "bootstrap_providers.py"),
 }
 """Files of the same folders on which no certificate depends."""
 GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (

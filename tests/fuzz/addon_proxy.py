@@ -7,14 +7,8 @@ from urllib.parse import unquote
 
 from fuzz.target import Target, require
 from nodeattest_identity.addon.sidecar.caller import bearer, require_no_token_in_query
-from nodeattest_identity.proxy.headers import (
-    RawHeaders,
-    Sender,
-    canonical,
-    read_target,
-    request_headers,
-    response_headers,
-)
+from nodeattest_identity.proxy.headers import RawHeaders, Sender, canonical, request_headers, response_headers
+from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 _SENDER: Final = Sender(peer="10.0.0.9", scheme="http")

@@ -12,8 +12,8 @@ from typing import Final, SupportsIndex
 from aiohttp import web
 
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
-from nodeattest_identity.proxy.headers import read_target
 from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_serving.bounded_server import BindAddress

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_identity.proxy.headers import parse_rule, read_target
+from nodeattest_identity.proxy.paths import parse_rule, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 

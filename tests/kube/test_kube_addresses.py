@@ -21,7 +21,7 @@ from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_netw
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, Unreachable
 from nodeattest_kube.kubeconfig import ApiEndpoint
-from nodeattest_kube.store import Lookups
+from nodeattest_kube.lookups import Lookups
 
 LOOPBACK: Final = AddressRules((parse_network("127.0.0.0/8"), parse_network("::1")))
 REFUSED: Final = (

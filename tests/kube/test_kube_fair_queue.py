@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
 
-from nodeattest_kube.fair_queue import FairQueue, WorkQueue
+from nodeattest_kube.fair_queue import FairQueue
+from nodeattest_kube.workqueue import WorkQueue
 
 Key = tuple[str, str, int]
 """Cluster, requester, number."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from polling import until
 
-from nodeattest_kube.store import PER_TENANT, Lookups
+from nodeattest_kube.lookups import PER_TENANT, Lookups
 
 
 class Resolver:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from virtual import advance, now, run_virtually, virtually
 
 from nodeattest_kube.errors import TooManyRequests
-from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.periodic import BackoffPolicy
+from nodeattest_kube.workqueue import WorkQueue
 
 Worker = Callable[[str], Awaitable[None]]
 

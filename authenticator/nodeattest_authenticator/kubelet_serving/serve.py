@@ -1,17 +1,12 @@
-"""The names of a serving certificate: those of the configuration, else the node's name and its own addresses.
-
-The addresses are those from which this machine reaches its API server, in each address family that the server has:
-the interface that the cluster's control plane, which connects to kubelet, can reach too. Asking for more would be
-asking for a refusal, since each name must be the Machine's. Promises: nothing is sent but the resolver's question.
-Source: kubelet takes one address a family by the default route (k8s.io/apimachinery util/net ResolveBindAddress).
-
-One call that leaves a good serving certificate on disk and asks for a new one only where need be.
+"""Leaves a good serving certificate on disk, and asks for a new one only where need be.
 
 Promises: a certificate that is valid for the wanted names and not due costs no request; a new one is asked for by the
 node's own certificate, never by a bootstrap token, and stored only when it passed every check; while that fails the old
-file stays as it is. Failures are remembered as those of the client's certificate are, in a file of their own, and the
-lock is another too: kubelet's credential never waits for this.
-Source: docs/operate.md#serving-certificates.
+file stays as it is. Failures and the lock have files of their own: kubelet's credential never waits for this.
+
+The names are those of the configuration, else the node's name and the addresses from which this machine reaches its API
+server, one in each address family: each name must be the Machine's. Nothing is sent but the resolver's question.
+Source: docs/operate.md#serving-certificates; k8s.io/apimachinery util/net ResolveBindAddress.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_controller.controllers.node_attested.conditions import Known, newest_certificate
 from nodeattest_controller.controllers.policy_status.decide import READY, PolicyReason
 from nodeattest_controller.model.attestation import IssuedCertificate, parse_attestation
-from nodeattest_controller.model.infrastructure_kinds import provider_of_kind
+from nodeattest_controller.model.bootstrap_providers import provider_of_kind
 from nodeattest_controller.model.machine_view import bootstrap_config_ref, cluster_of
 from nodeattest_controller.model.token_binding import DELETE_UNNAMED, LOST_TOKEN, named_tokens
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING

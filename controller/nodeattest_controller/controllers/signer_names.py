@@ -39,7 +39,7 @@ from nodeattest_controller.runtime.objectref import cluster_path
 from nodeattest_controller.runtime.platform_cache import path_of_reference
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
-from nodeattest_kube.fair_queue import QueueMetrics, WorkQueue
+from nodeattest_kube.workqueue import QueueMetrics, WorkQueue
 from nodeattest_parsing.objects import condition, items, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable

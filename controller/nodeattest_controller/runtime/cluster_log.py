@@ -20,8 +20,8 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_ref
 from nodeattest_kube.errors import ApiError, Unauthorized, Unreachable
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
-from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_kube.periodic import BackoffPolicy
+from nodeattest_kube.rate_limiter import RateLimiter
 
 _LOG: Final = logging.getLogger(__name__)
 BURST, RATE = 30, 1 / 10

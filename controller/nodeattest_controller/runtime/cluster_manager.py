@@ -28,10 +28,10 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, KubeconfigError
-from nodeattest_kube.fair_queue import WorkQueue
 from nodeattest_kube.input_scheduler import InputScheduler
+from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.periodic import BackoffPolicy, call_every
-from nodeattest_kube.store import Lookups
+from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 

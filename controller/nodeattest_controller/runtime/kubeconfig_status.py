@@ -29,7 +29,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import cluster_path, cluster_ref
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
-from nodeattest_kube.fair_queue import QueueMetrics, WorkQueue
+from nodeattest_kube.workqueue import QueueMetrics, WorkQueue
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 

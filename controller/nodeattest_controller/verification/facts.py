@@ -43,7 +43,7 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Round
 from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure
 from nodeattest_controller.verification.runner import VerificationRunner
-from nodeattest_kube.store import in_batches
+from nodeattest_kube.batches import in_batches
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE

@@ -31,8 +31,8 @@ from nodeattest_discovery.secret import Expiry, expiry, signing_token
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
-from nodeattest_kube.fair_queue import RateLimiter
 from nodeattest_kube.jsontypes import version_of
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject

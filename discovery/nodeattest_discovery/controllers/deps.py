@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.fair_queue import Timer, WorkQueue, loop_timer
 from nodeattest_kube.periodic import BackoffPolicy
+from nodeattest_kube.workqueue import Timer, WorkQueue, loop_timer
 
 RECHECK: Final = 60.0
 """Maximum seconds until an expiry is checked again, as the clock may jump."""

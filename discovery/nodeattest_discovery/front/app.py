@@ -12,7 +12,7 @@ from nodeattest_discovery.front.cluster_cache import ClusterCache
 from nodeattest_discovery.front.service import DiscoveryService, FrontSettings, Metrics
 from nodeattest_discovery.front.tokenreview import TokenReviewService
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_serving import program
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener

@@ -1,19 +1,10 @@
-"""Settings of a discovery front: one frozen value that the command builds.
-
-Metrics of a discovery front.
-
-Authenticates a JWT by the bootstrap token that signed it. Pure.
-
-Promises: a bad JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path
-here, with one MAC each, and end in one ``Denied``.
-Source: companion proposal 000, "JWT authentication"; RFC 6750 §2.1 (Bearer).
-
-The one resource of the discovery front: cluster-info for clients that know a token, signed with that token.
+"""The one resource of the discovery front: cluster-info for clients that know a token, signed with that token.
 
 Promises: a request causes no read of the API server. An unauthenticated client learns nothing, not even which tokens
-exist. No JWT is logged. The signed response is the final entity, without further encoding, because
-``X-Kubernetes-JWS`` covers exactly these bytes.
-Source: companion proposal 000, "Implementation Flow" and "JWS content signing".
+exist: a bad JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path,
+with one MAC each, and end in one ``Denied``. No JWT is logged. The signed response is the final entity, without further
+encoding, because ``X-Kubernetes-JWS`` covers exactly these bytes.
+Source: companion proposal 000, "JWT authentication", "Implementation Flow" and "JWS content signing"; RFC 6750 §2.1.
 """
 
 from __future__ import annotations
@@ -35,7 +26,7 @@ from nodeattest_discovery.front.cluster_cache import ClusterReader
 from nodeattest_discovery.jwt import Mac, UnverifiedJWT
 from nodeattest_discovery.secret import TokenSecret
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason

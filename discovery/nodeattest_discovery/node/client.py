@@ -1,15 +1,10 @@
-"""What discovery finds.
-
-Asks several servers in turn, again and again, until one gives a valid answer or the time is over.
+"""Asks several servers in turn, again and again, until one gives a valid answer or the time is over.
 
 Promises: a server that was refused is not asked again, and does not keep the others from being asked; a server that is
-away or not ready is asked again every five seconds, as kubeadm asks its only one.
+away or not ready is asked again every five seconds, as kubeadm asks its only one. A request is for one file or object;
+whatever another attempt may mend is ``Unavailable``: no connection, no permission yet, an answer that is no
+cluster-info.
 Source: kubeadm discovery/token (PollUntilContextTimeout: at once, then every five seconds, at most five minutes).
-
-The requests of discovery: one file or object of one server.
-
-Promises: a response, ``Unavailable`` for everything that another attempt may mend: no connection, no permission yet, an
-answer that is no cluster-info. kubeadm asks again for all of these, too.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""Streams a request's body to the upstream.
+"""Forwards one request to one upstream and streams the response back, until a deadline.
 
-Promises: a body is read at the upstream's pace and never stored. A body that is too long, too slow or broken ends the
-request, and ``refused`` has the error. ``100 Continue`` is sent once the upstream reads.
-Source: RFC 9110 §10.1.1, RFC 9112 §7.
-
-Forwards one request to one upstream and streams the response back, until a deadline.
-
-Promises: the request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure. No
-redirect is followed, no cookie kept, no environment variable used, no connection reused after a response to an upgrade.
-At the deadline a response is aborted, so that no client takes it for complete.
-Source: RFC 9112 §6 and §9.3, RFC 9110 §10.1.1; CVE-2018-1002105 (a connection reused after a refused upgrade).
+Promises: the request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure, and
+never stored. A request's body that is too long, too slow or broken ends the request, and ``refused`` has the error;
+``100 Continue`` is sent once the upstream reads. No redirect is followed, no cookie kept, no environment variable used,
+no connection reused after a response to an upgrade. At the deadline a response is aborted, so that no client takes it
+for complete.
+Source: RFC 9112 §6, §7 and §9.3, RFC 9110 §10.1.1; CVE-2018-1002105 (a connection reused after a refused upgrade).
 """
 
 from __future__ import annotations
@@ -42,8 +38,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nodeattest_identity.proxy import upgrade
-from nodeattest_identity.proxy.headers import RequestTarget, Sender, request_headers, response_headers
+from nodeattest_identity.proxy.headers import Sender, request_headers, response_headers
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits
+from nodeattest_identity.proxy.paths import RequestTarget
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_kube.transport import AskedResponse

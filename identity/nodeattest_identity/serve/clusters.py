@@ -23,8 +23,8 @@ from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.input_scheduler import InputScheduler
+from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.reflector import Reflector
-from nodeattest_kube.store import Lookups
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject

@@ -1,13 +1,10 @@
-"""The audit log: one line a finished request, in the form of kube-apiserver's at level Metadata.
+"""HTTP on top of the cluster: who asks, may they, and what is the answer; and the audit log.
 
-Promises: no body, no token, no certificate is written. Source: k8s.io/apiserver/pkg/apis/audit/v1/types.go.
-
-The paths that are no resources: health, version, discovery, and the test hook; all else is a 404.
-
-HTTP on top of the cluster: who asks, may they, and what is the answer.
-
-Promises: authentication, then authorization, then the request; every refusal is a Status; every request is audited.
-Leaves TLS and signals to __main__.py. Source: the handler chain of k8s.io/apiserver/pkg/server/config.go.
+Promises: authentication, then authorization, then the request; every refusal is a Status; every request is one line of
+the audit log, at level Metadata: no body, no token, no certificate. Paths that are no resources are health, version,
+discovery and the test hook; all else is a 404.
+Out of scope: TLS and signals (__main__.py).
+Source: the handler chain of k8s.io/apiserver/pkg/server/config.go; k8s.io/apiserver/pkg/apis/audit/v1/types.go.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Get and list: bytes of stored objects put together, without rendering them anew.
+"""Get, list and watch: bytes of stored objects put together, without rendering them anew.
 
 Promises: a list is one consistent state; with ``limit`` it is paged, and every page shows the state of the first one.
-Source: k8s.io/apiserver/pkg/registry/generic/registry/store.go, pkg/storage/etcd3/store.go.
-
-Watches: the changes of a collection as a stream of lines.
-
-Promises: a watch from a version gives every later change once; one from a forgotten version gets an ERROR of code 410;
-an object that enters or leaves the selection is ADDED or DELETED; bookmarks come at an interval and at the end.
-Source: k8s.io/apiserver/pkg/endpoints/handlers/watch.go, pkg/storage/cacher.
+A watch from a version gives every later change once; one from a forgotten version gets an ERROR of code 410; an object
+that enters or leaves the selection is ADDED or DELETED; bookmarks come at an interval and at the end.
+Source: k8s.io/apiserver/pkg/registry/generic/registry/store.go, pkg/storage/etcd3/store.go, pkg/endpoints/handlers/
+watch.go, pkg/storage/cacher.
 """
 
 from __future__ import annotations

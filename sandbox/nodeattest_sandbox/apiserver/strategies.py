@@ -1,13 +1,10 @@
-"""What a fresh cluster holds: namespaces, and the cluster roles and bindings that matter here.
+"""What a fresh cluster holds, and what is particular to a kind when it is written: defaults, restored fields, refusals.
 
 Promises: the same rules under the same names as kube-apiserver makes at its first start, so nothing binds
 system:node-bootstrapper to the bootstrappers and nothing approves by itself: kubeadm does that, not the API server.
-Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go.
-
-What is particular to a kind when it is written: defaults, what is restored, what is refused.
-
-Promises: ``prepare_create`` and ``prepare_update`` change the given value only; both return the causes of a refusal.
-Source: pkg/registry/<group>/<kind>/strategy.go; a kind without entry here follows the general rules.
+``prepare_create`` and ``prepare_update`` change the given value only; both return the causes of a refusal. A kind
+without an entry here follows the general rules.
+Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go; pkg/registry/<group>/<kind>/strategy.go.
 """
 
 from __future__ import annotations

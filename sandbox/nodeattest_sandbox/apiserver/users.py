@@ -1,16 +1,11 @@
 """Who asks: client certificates, bootstrap tokens, and nobody.
 
-Promises: the users and groups that kube-apiserver derives from the same credentials. Leaves bootstrap tokens to
-``tokens``, and the chain of a client certificate to TLS, which refuses a foreign one in the handshake; kube-apiserver
-answers 401.
-Source: k8s.io/apiserver/pkg/authentication/request/{x509,bearertoken}.
-
-Bootstrap tokens, as kube-apiserver authenticates their holders.
-
-Promises: user and groups for exactly the tokens and Secrets that the real server takes, or None; a token's secret is
+Promises: the users and groups that kube-apiserver derives from the same credentials. A bootstrap token's secret is
 compared in constant time, and before anything else is looked at. Times are read by Go's rules, which differ from those
 of Python's ``fromisoformat`` nearly everywhere.
-Source: plugin/pkg/auth/authenticator/token/bootstrap; k8s.io/cluster-bootstrap util/secrets; go/src/time/format.go.
+Out of scope: the chain of a client certificate. TLS refuses a foreign one in the handshake; kube-apiserver answers 401.
+Source: k8s.io/apiserver/pkg/authentication/request/{x509,bearertoken}; plugin/pkg/auth/authenticator/token/bootstrap;
+k8s.io/cluster-bootstrap util/secrets; go/src/time/format.go.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     RoleGrant,
     SubjectKind,
 )
-from nodeattest_controller.model.infrastructure_kinds import BootstrapProvider
+from nodeattest_controller.model.bootstrap_providers import BootstrapProvider
 from nodeattest_controller.model.machine_record import CLUSTER_RECORD
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_parsing.objects import condition, flag, items, mapping, rfc3339, text

@@ -40,7 +40,7 @@ from nodeattest_controller.controllers.auto_approval.decide import (
 from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant, SubjectKind
 from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit, RBACWatch
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.infrastructure_kinds import control_plane_provider
+from nodeattest_controller.model.bootstrap_providers import control_plane_provider
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition

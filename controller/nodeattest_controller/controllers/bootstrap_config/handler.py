@@ -41,7 +41,7 @@ from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRe
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.values import one_line
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_serving.replies import Reply

@@ -1,10 +1,7 @@
-"""The webhook's serving certificate, in files that are renewed while it serves.
+"""The webhook of one replica: listens whether it leads or not, because API servers call any.
 
-A mounted Secret of type ``kubernetes.io/tls`` has such files; cert-manager renews it.
-
-The webhook of one replica: listens whether it leads or not, because API servers call any.
-
-It listens before its replica is ready, and stops with the process. An expired certificate makes the replica unhealthy
+It listens before its replica is ready, and stops with the process. Its certificate is in files that are renewed while
+it serves, such as a mounted Secret of type ``kubernetes.io/tls``. An expired certificate makes the replica unhealthy
 and does not end the process.
 """
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.errors import Denied, Reason
 
 REQUESTER_BURST, REQUESTER_RATE = 1000, 20.0

@@ -29,8 +29,8 @@ from nodeattest_controller.model.refusals import MAX_NAME
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.fair_queue import RateLimiter
-from nodeattest_kube.store import in_batches
+from nodeattest_kube.batches import in_batches
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.objects import mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 

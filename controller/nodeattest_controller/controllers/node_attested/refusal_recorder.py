@@ -39,7 +39,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.values import JsonObject, one_line
 from nodeattest_providers.errors import Reason

@@ -47,7 +47,7 @@ from nodeattest_controller.verification.policy_validation import first_flaw
 from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
-from nodeattest_kube.fair_queue import WorkQueue
+from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.objects import condition, items, key_of, number, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied

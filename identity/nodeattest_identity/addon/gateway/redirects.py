@@ -26,7 +26,7 @@ from urllib.parse import quote
 from aiohttp import hdrs, web
 
 from nodeattest_identity.addon.gateway.errors import StatusError, status_body
-from nodeattest_identity.proxy.headers import RequestTarget
+from nodeattest_identity.proxy.paths import RequestTarget
 
 _SPLIT: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 """Scheme, authority, path, query, fragment (RFC 3986 appendix B)."""

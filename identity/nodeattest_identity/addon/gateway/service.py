@@ -43,12 +43,12 @@ from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, issuer_url
 from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
-from nodeattest_identity.proxy.headers import read_target
 from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
+from nodeattest_identity.proxy.paths import read_target
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.fair_queue import RateLimiter
+from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.health import CounterFunc

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
-from nodeattest_identity.proxy.headers import RawHeaders, RequestTarget, canonical, is_safe_value
+from nodeattest_identity.proxy.headers import RawHeaders, canonical, is_safe_value
+from nodeattest_identity.proxy.paths import RequestTarget
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 
 USER: Final = "X-Authenticated-User"

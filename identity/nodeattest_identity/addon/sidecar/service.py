@@ -30,8 +30,9 @@ from nodeattest_identity.addon.sidecar.caller import (
 )
 from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
-from nodeattest_identity.proxy.headers import CREDENTIALS, PathRule, RequestTarget, read_target
+from nodeattest_identity.proxy.headers import CREDENTIALS
 from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
+from nodeattest_identity.proxy.paths import PathRule, RequestTarget, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_providers.errors import Denied, Unavailable

@@ -1,12 +1,8 @@
-"""Where things are in the four kinds that hold a KubeadmConfigSpec, in both API versions.
+"""Where things are in the four kinds that hold a KubeadmConfigSpec, in both API versions; and what to write there.
 
 Promises: reads anything; what has another type than its CRD says is refused by its path, never passed over.
 Source: the CRDs of Cluster API (bootstrap.cluster.x-k8s.io, controlplane.cluster.x-k8s.io; v1beta1, v1beta2).
 kubeletExtraArgs is a map in v1beta1, a list of name and value in v1beta2.
-
-What a rendered node shall do: by which provider it attests, and how it finds what that needs.
-
-Promises: values only. Leaves to others where they come from (a policy, flags) and what they turn into (``payload``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,228 @@
+"""A queue of keys: what to look at again, never what happened.
+
+Promises: a key is handed to one worker at a time; adding it meanwhile hands it out once more afterwards; adding it
+twice is adding it once; groups of keys take turns, on every level of groups, so that none delays another; memory grows
+with distinct keys only.
+Leaves to others: persistence (a restart lists again).
+Source: client-go util/workqueue (queue.go, delaying_queue.go, default_rate_limiters.go).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as random_module
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, Protocol, TypeVar
+
+from nodeattest_kube.fair_queue import FairQueue, GroupPath
+from nodeattest_kube.periodic import REQUEUE, BackoffPolicy
+
+K = TypeVar("K", bound=Hashable)
+
+_COUNTED_KEYS: Final = 100_000
+"""Keys whose failures are counted; beyond it the oldest count is forgotten, so that lost keys take no memory."""
+
+_log = logging.getLogger(__name__)
+
+
+class TimerHandle(Protocol):
+    """What a timer gives back; asyncio's own has it."""
+
+    def cancel(self) -> None:
+        """Keep the callback from being called."""
+
+
+Timer = Callable[[float, Callable[[], None]], TimerHandle]
+"""Calls back once after so many seconds."""
+
+
+class QueueMetrics:
+    """Counts what happens to a queue's keys (client-go's ``MetricsProvider``); several queues may share one."""
+
+    def added(self) -> None:
+        """Count a key that begins to wait for a worker."""
+
+    def retried(self) -> None:
+        """Count a key that was added with back-off."""
+
+    def taken(self, waited: float) -> None:
+        """Count a key that a worker has now, after so many seconds."""
+
+    def done(self, worked: float) -> None:
+        """Count a key that a worker had for so many seconds."""
+
+    def dropped(self, count: int) -> None:
+        """Count keys that wait no more, since the queue is shut down."""
+
+
+def loop_timer(delay: float, callback: Callable[[], None]) -> TimerHandle:
+    """Call back on the running event loop."""
+    return asyncio.get_running_loop().call_later(delay, callback)
+
+
+class WorkQueue(Generic[K]):
+    """Keys to be worked on, in the order in which they came; for one event loop."""
+
+    def __init__(
+        self,
+        *,
+        backoff: BackoffPolicy = REQUEUE,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random_module.random,
+        timer: Timer = loop_timer,
+        groups: Callable[[K], GroupPath] | None = None,
+        limits: tuple[int, ...] = (),
+        metrics: QueueMetrics | None = None,
+    ) -> None:
+        """Take ``groups``, which names a key's groups, outermost first, whenever it begins to wait.
+
+        ``limits`` says for each level how many keys of one group are worked on at the same time; as many groups may
+        hang without delay to others as leave a worker free. By default all keys are in one queue.
+        """
+        self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
+        self._metrics = metrics or QueueMetrics()
+        self._ready: FairQueue[K] = FairQueue(groups or _one_line, limits)
+        """Keys nobody works on, and since when they wait."""
+        self._working: set[K] = set()
+        self._again: set[K] = set()
+        """Keys added while a worker has them."""
+        self._later: dict[K, tuple[float, TimerHandle]] = {}
+        self._failures: OrderedDict[K, int] = OrderedDict()
+        self._awake = asyncio.Event()
+        self._stopped = False
+
+    def add(self, key: K) -> None:
+        """Have a key worked on, once, as soon as a worker is free."""
+        if self._stopped or key in self._ready:
+            return
+        if key in self._working:
+            self._again.add(key)
+            return
+        self._ready.add(key, self._clock())
+        self._metrics.added()
+        self._awake.set()
+
+    def add_after(self, key: K, delay: float) -> None:
+        """Have a key added after ``delay`` seconds; of several wishes the earliest counts."""
+        if self._stopped:
+            return
+        if delay <= 0:
+            self.add(key)
+            return
+        due = self._clock() + delay
+        planned = self._later.get(key)
+        if planned is not None:
+            if planned[0] <= due:
+                return
+            planned[1].cancel()
+        self._later[key] = due, self._timer(delay, lambda: self._due(key))
+
+    def retry(self, key: K, error: Exception | None) -> float:
+        """Add a key with its own back-off, and no earlier than ``error`` asks for; return the delay in seconds."""
+        failures = self._failures.pop(key, 0) + 1
+        self._failures[key] = failures
+        if len(self._failures) > _COUNTED_KEYS:
+            self._failures.popitem(last=False)
+        self._metrics.retried()
+        delay = self._backoff.delay(failures, self._random, error)
+        self.add_after(key, delay)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """Start the key's back-off anew: it went well, or it is gone."""
+        self._failures.pop(key, None)
+
+    def drop(self, key: K) -> None:
+        """Forget a key, and take back what ``add_after`` and ``retry`` have planned for it: nothing is left to do."""
+        self.forget(key)
+        planned = self._later.pop(key, None)
+        if planned is not None:
+            planned[1].cancel()
+
+    def failures(self, key: K) -> int:
+        """Count the key's retries since it was forgotten."""
+        return self._failures.get(key, 0)
+
+    async def run(self, worker: Callable[[K], Awaitable[None]], workers: int) -> None:
+        """Work with so many workers until ``shut_down``; then finish what is being worked on, and return."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(self._work(worker))
+
+    def shut_down(self) -> None:
+        """Hand out no more keys; those that wait are dropped, since the next start lists everything again."""
+        self._stopped = True
+        for _due, handle in self._later.values():
+            handle.cancel()
+        self._later.clear()
+        self._metrics.dropped(len(self._ready))
+        self._awake.set()
+
+    @property
+    def depth(self) -> int:
+        """How many keys wait for a worker."""
+        return 0 if self._stopped else len(self._ready)
+
+    @property
+    def in_flight(self) -> int:
+        """How many keys are being worked on."""
+        return len(self._working)
+
+    @property
+    def delayed(self) -> int:
+        """How many keys wait for their time."""
+        return len(self._later)
+
+    def pending(self, seconds: float) -> int:
+        """Return how many keys are worked on, wait for a worker, or become due within so many seconds."""
+        due = self._clock() + seconds
+        return self.depth + self.in_flight + sum(at <= due for at, _timer in self._later.values())
+
+    @property
+    def oldest(self) -> float:
+        """Seconds that the first key has been waiting for a worker; 0 when none waits."""
+        since = self._ready.oldest()
+        return 0.0 if since is None else self._clock() - since
+
+    def _due(self, key: K) -> None:
+        """Add a key whose time has come."""
+        self._later.pop(key, None)
+        self.add(key)
+
+    async def _work(self, worker: Callable[[K], Awaitable[None]]) -> None:
+        """Take key after key."""
+        while not self._stopped:
+            key = self._ready.take()
+            if key is None:
+                self._awake.clear()
+                await self._awake.wait()
+                continue
+            await self._work_on(key, worker)
+
+    async def _work_on(self, key: K, worker: Callable[[K], Awaitable[None]]) -> None:
+        """Let the worker have one key; this is the edge at which bugs are caught."""
+        self._working.add(key)
+        start = self._clock()
+        self._metrics.taken(start - self._ready.had_waited_since(key))
+        try:
+            await worker(key)
+        except Exception as error:  # noqa: BLE001 - one object's bug must not stop the work on all others
+            _log.error("the worker failed on %s", key, exc_info=error)
+            self.retry(key, error)
+        finally:
+            self._metrics.done(self._clock() - start)
+            self._working.discard(key)
+            self._ready.done(key)
+            if self._ready:
+                self._awake.set()  # a group that had its share in hand may have one more
+            if key in self._again:
+                self._again.discard(key)
+                self.add(key)
+
+
+def _one_line(_key: Hashable) -> GroupPath:
+    """Put all keys into one line."""
+    return ()
