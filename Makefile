@@ -72,7 +72,6 @@ check: venv
 	@$(BIN)/pyright --warnings
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/check_names.py
-	@$(BIN)/python tools/check_foreign_text.py
 	@$(BIN)/python -m pytest -q tests/docs/test_proposals.py
 	@$(BIN)/python tools/stats.py --check
 	@$(BIN)/python -m sphinx -q -W --keep-going docs build/site

@@ -4,8 +4,7 @@ The types of parsed JSON and YAML; ``objects`` reads them.
 
 Foreign text as it may be shown: it forges no line, moves no cursor and floods no log.
 
-Promises: what comes out is printable (``str.isprintable``). Nothing else prints what servers, nodes and files say:
-``tools/check_foreign_text.py`` enforces it.
+Promises: what comes out is printable (``str.isprintable``).
 """
 
 from __future__ import annotations
