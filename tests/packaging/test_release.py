@@ -1,15 +1,13 @@
-"""A release: its checksums, provenance and signatures, and every way in which one must not verify."""
+"""A release: its checksums, provenance and signature, and what must not verify."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from released import released
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import of_checkout
 from tools.release.artefacts import KINDS
-from tools.release.provenance import ENVELOPE, SIGNATURE, STATEMENT, SUMS, VerificationError, seal, verify
+from tools.release.provenance import STATEMENT, SUMS, seal
 
 TREE = Path(__file__).parents[2]
 GIT = shutil.which("git") or "git"
@@ -41,11 +39,11 @@ def seal_with(folder: Path, key: Ed25519PrivateKey) -> None:
     seal(folder, version="0.1.0", commit="c" * 40, locks={"requirements.lock": TREE / "requirements.lock"}, key=key)
 
 
-def test_a_signed_release_verifies_and_names_its_artefacts(release: Path) -> None:
-    assert list(verify(release, PUBLIC)) == [MANIFESTS]
+def test_the_provenance_names_commit_locks_and_artefacts(release: Path) -> None:
     statement = json.loads((release / STATEMENT).read_text())
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    assert [subject["name"] for subject in statement["subject"]] == [MANIFESTS]
     [commit, lock] = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert commit["digest"] == {"gitCommit": "c" * 40}
     assert lock["uri"] == "file:requirements.lock"
@@ -75,7 +73,8 @@ def test_openssl_and_sha256sum_verify_without_a_checkout(
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Signature Verified Successfully")
     for number, pins in enumerate(({"version": "0.1.1"}, {"commit": "d" * 40}, {"version": ""}, {"commit": "c" * 39})):
         assert verified_without_a_checkout(release, PUBLIC, work / f"old-{number}", **pins).returncode == 1, pins
-    spoil_artefact(release)
+    with (release / MANIFESTS).open("ab") as file:
+        file.write(b"\n")
     spoilt = verified_without_a_checkout(release, PUBLIC, work / "spoilt")
     assert (spoilt.returncode, f"{MANIFESTS}: FAILED" in spoilt.stdout) == (1, True)
     sums = (release / SUMS).read_text().splitlines()
@@ -122,8 +121,9 @@ def test_a_release_is_made_of_a_commit_and_into_an_empty_folder(checkout: Path, 
     made = make(checkout, "--out", out, "--key", key)
     assert made.returncode == 0, made.stderr
     commit = subprocess.run([GIT, "rev-parse", "HEAD"], cwd=TREE, capture_output=True, text=True, check=True).stdout
-    assert f"commit {commit.strip()}, 5 files, 0 MiB, signed" in made.stdout
-    assert list(verify(out, PUBLIC, commit=commit.strip())) == [MANIFESTS]
+    assert f"commit {commit.strip()}, 4 files, 0 MiB, signed" in made.stdout
+    done = verified_without_a_checkout(out, PUBLIC, tmp_path / "verified", version=__version__, commit=commit.strip())
+    assert done.returncode == 0, done.stdout
     assert "expected an empty folder" in make(checkout, "--out", out).stderr
 
 
@@ -143,7 +143,7 @@ def test_the_release_under_test_is_of_this_commit_and_what_is_made_again_is_the_
         not_possible("NODEATTEST_DIST names no release")
     folder = sums[0].parent
     key = Path(os.environ["NODEATTEST_RELEASE_KEY"])
-    stated = verify(folder, key.read_bytes(), version=__version__, commit=of_checkout())
+    stated = {name: digest for digest, _, name in (line.partition("  ") for line in sums[0].read_text().splitlines())}
     kinds = {"whl", "txt", "deb", "rpm", "gz", "tgz", "tar", "json", "yaml"}
     assert {name.rpartition(".")[2] for name in stated} == kinds
     done = verified_without_a_checkout(
@@ -158,60 +158,3 @@ def test_the_release_under_test_is_of_this_commit_and_what_is_made_again_is_the_
     assert len(made) > len(KINDS)
     for name, content in made.items():
         assert hashlib.sha256(content).hexdigest() == stated[name], name
-
-
-def spoil_statement(folder: Path) -> None:
-    (folder / STATEMENT).write_text((folder / STATEMENT).read_text().replace("cccc", "dddd", 1))
-
-
-def spoil_envelope(folder: Path) -> None:
-    envelope = json.loads((folder / ENVELOPE).read_text())
-    envelope["payload"] = base64.b64encode(base64.b64decode(envelope["payload"]).replace(b"cccc", b"dddd")).decode()
-    (folder / ENVELOPE).write_text(json.dumps(envelope))
-
-
-def spoil_artefact(folder: Path) -> None:
-    with (folder / MANIFESTS).open("ab") as file:
-        file.write(b"\n")
-
-
-def more_in_a_folder(folder: Path) -> None:
-    (folder / "addon-nodeattest").mkdir()
-    (folder / "addon-nodeattest" / "more.yaml").write_text("")
-
-
-SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
-    "an artefact": (spoil_artefact, MANIFESTS),
-    "a file more": (lambda folder: (folder / "more.whl").write_text(""), "the files that"),
-    "a file less": (lambda folder: (folder / MANIFESTS).unlink(), "the files that"),
-    "a file more in a folder": (more_in_a_folder, "the files that"),
-    "a link to a folder": (lambda folder: (folder / "charts").symlink_to("/"), "charts: expected a file or a folder"),
-    "a pipe": (lambda folder: os.mkfifo(folder / "more.whl"), "more.whl: expected a file or a folder"),
-    "a deep envelope": (lambda folder: (folder / ENVELOPE).write_text("[" * 200_000), "expected a DSSE envelope"),
-    "no signature": (lambda folder: (folder / SIGNATURE).unlink(), f"{SIGNATURE}: expected a release that was signed"),
-    "no envelope": (lambda folder: (folder / ENVELOPE).unlink(), f"{ENVELOPE}: expected a release that was signed"),
-    "no checksums": (lambda folder: (folder / SUMS).unlink(), f"{SUMS}: expected a release that was signed"),
-    "a signature that is no base64": (lambda folder: (folder / SIGNATURE).write_text("-"), "expected base64"),
-    "an envelope that is none": (lambda folder: (folder / ENVELOPE).write_text("[]"), "expected a DSSE envelope"),
-    "the checksums": (lambda folder: (folder / SUMS).write_text(f"{'0' * 64}  {MANIFESTS}\n"), SUMS),
-    "the signature": (lambda folder: (folder / SIGNATURE).write_bytes(base64.b64encode(bytes(64))), SUMS),
-    "the statement": (spoil_statement, STATEMENT),
-    "the envelope": (spoil_envelope, ENVELOPE),
-    "another signer": (lambda folder: seal_with(folder, Ed25519PrivateKey.generate()), SUMS),
-}
-
-
-def test_the_version_and_the_commit_are_those_that_are_expected(release: Path) -> None:
-    assert verify(release, PUBLIC, version="0.1.0", commit="c" * 40)
-    with pytest.raises(VerificationError, match=r"expected the version 0\.1\.1, got 0\.1\.0"):
-        verify(release, PUBLIC, version="0.1.1")
-    with pytest.raises(VerificationError, match="expected the commit dddd"):
-        verify(release, PUBLIC, commit="d" * 40)
-
-
-@pytest.mark.parametrize("what", SPOILT)
-def test_a_spoilt_release_does_not_verify(release: Path, what: str) -> None:
-    spoil, named = SPOILT[what]
-    spoil(release)
-    with pytest.raises(VerificationError, match=named.replace(".", r"\.")):
-        verify(release, PUBLIC)

@@ -1,4 +1,4 @@
-"""``python -m tools.release``: writes a release, or verifies one with ``--verify KEY``."""
+"""``python -m tools.release``: writes a release. docs/install.md verifies one."""
 
 from __future__ import annotations
 
@@ -14,32 +14,19 @@ from images.debian import ARCHITECTURES, TREE
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import UNKNOWN, of_checkout
 from tools.release.artefacts import KINDS
-from tools.release.provenance import VerificationError, private_key, seal, verify
+from tools.release.provenance import private_key, seal
 
 _MEBIBYTE: Final = 1 << 20
 
 
 def main() -> None:
-    """Write or verify."""
+    """Parse the arguments and write the release."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     parser.add_argument("--out", type=Path, default=TREE / "dist", help="an empty or new folder (%(default)s)")
     parser.add_argument("--only", action="append", choices=sorted(KINDS), help="a kind of artefact; all by default")
     parser.add_argument("--key", type=Path, help="private Ed25519 key in PEM that signs")
-    parser.add_argument("--verify", type=Path, metavar="KEY", help="public key in PEM: verify the folder")
-    parser.add_argument("--version", metavar="VERSION", help="with --verify: the release must be of this version")
-    parser.add_argument("--commit", metavar="SHA", help="with --verify: the release must be of this commit")
     options = parser.parse_args()
-    out: Path = options.out
-    if options.verify is not None:
-        try:
-            key = options.verify.read_bytes()
-            print("\n".join(verify(out, key, version=options.version, commit=options.commit)))
-        except (VerificationError, OSError) as error:
-            raise SystemExit(f"{out}: {error}") from None
-        return
-    if options.version or options.commit:
-        parser.error("--version and --commit go with --verify")
-    _write(out, options.only or KINDS, options.key)
+    _write(options.out, options.only or KINDS, options.key)
 
 
 def _write(out: Path, kinds: Iterable[str], key_file: Path | None) -> None:
