@@ -1,7 +1,7 @@
-"""``python -m tools.prove``: run the models of docs/proof, and fail where one says something else than is declared.
+"""``python -m tools.prove``: run the models of docs/proof, and fail where a verdict is not the declared one.
 
-docs/proof/runs.yaml declares the runs. Spin always runs, its mutants included. ProVerif runs where it is found, on the
-path or by PROVERIF; its mutants run with ``mutations``. ``--write`` renews docs/proof/runs.md.
+docs/proof/runs.yaml declares the runs. Spin always runs. ProVerif runs where it is found, on the path or by PROVERIF;
+its models without one check run with ``--mutants``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,13 +22,9 @@ from typing import Any, Final
 
 import yaml
 
-from tools.markdown_tables import cell, code, table
-
 MODELS: Final = Path(__file__).parents[1] / "docs" / "proof"
-PAGE: Final = MODELS / "runs.md"
 _TIMEOUT: Final = 900
 """Seconds for one program, on a machine that has other work."""
-_NO_PROVERIF: Final = "ProVerif is not found, so its models are not checked: docs/proof/README.md"
 _QUERY: Final = re.compile(r"\(\* query: (.+?) \*\)\s*query\b.*?\.\n", re.DOTALL)
 _VERDICT: Final = re.compile(
     r"^(?: - )?(?:Query|Non-interference) .*?(is true|is false|cannot be proved)\b[^\n]*\.$", re.MULTILINE
@@ -43,16 +38,13 @@ class RunError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpinRun:
-    """A search of all states of a Promela model for a failed ``assert``."""
+    """A search of all states of a Promela model for a failed ``assert``; fields as in runs.yaml."""
 
     name: str
     sentence: str
-    """What is shown; of a mutant, what happens without the check."""
     file: str = "ledger.pml"
     defines: Sequence[str] = ()
-    """Macros: ``M_...`` leaves out a check, others choose a scenario."""
     fails: str = ""
-    """The comment ``claim: NAME`` of the ``assert`` that is violated; empty if every claim holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +67,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A change of a model's text."""
+    """A change of a model's text, which contains ``old`` so many times."""
 
     old: str
     new: str = ""
@@ -84,15 +76,13 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A scenario without one check."""
+    """A scenario without one check, and the query that fails without it; no query: every verdict stays."""
 
     check: str
     scenario: str
     edits: Sequence[Edit]
     sentence: str
-    """What the attacker does in the trace; if no query fails, why not, and why the check stays."""
     query: str = ""
-    """The query that fails; empty if none does."""
     expected: str = "false"
 
     @property
@@ -102,15 +92,13 @@ class Mutant:
 
 
 _DECLARED: Final[Any] = yaml.safe_load((MODELS / "runs.yaml").read_text(encoding="utf-8"))
-
-
-def _with(cls: Callable[..., Any], key: str, inner: Callable[..., Any], values: dict[str, Any]) -> Any:  # noqa: ANN401 - YAML
-    return cls(**{**values, key: tuple(inner(**one) for one in values[key])})
-
-
 LEDGER_RUNS: Final[Sequence[SpinRun]] = [SpinRun(**run) for run in _DECLARED["spin"]]
-SCENARIOS: Final[Sequence[Scenario]] = [_with(Scenario, "queries", Query, one) for one in _DECLARED["scenarios"]]
-MUTANTS: Final[Sequence[Mutant]] = [_with(Mutant, "edits", Edit, one) for one in _DECLARED["mutants"]]
+SCENARIOS: Final[Sequence[Scenario]] = [
+    Scenario(**{**one, "queries": [Query(**query) for query in one["queries"]]}) for one in _DECLARED["scenarios"]
+]
+MUTANTS: Final[Sequence[Mutant]] = [
+    Mutant(**{**one, "edits": [Edit(**edit) for edit in one["edits"]]}) for one in _DECLARED["mutants"]
+]
 NOT_MODELLED: Final[dict[str, str]] = _DECLARED["not_modelled"]
 """The members of ``CHECKS`` without a mutant, each with the reason."""
 
@@ -136,21 +124,9 @@ def run_spin(run: SpinRun, models: Path, work: Path) -> str:
     return claim[1]
 
 
-def proverif_program() -> str | None:
-    """Return the program that PROVERIF names, or the one on the path."""
-    return shutil.which(os.environ.get("PROVERIF", "proverif"))
-
-
 def queries_of(text: str) -> list[str]:
     """Return the names of a scenario's queries, in order."""
     return [match[1] for match in _QUERY.finditer(text)]
-
-
-def with_query(text: str, name: str) -> str:
-    """Return a scenario with one of its queries only."""
-    if name not in queries_of(text):
-        raise RunError(f"no query is named {name!r}")
-    return _QUERY.sub(lambda match: match[0] if match[1] == name else "", text)
 
 
 def edited(texts: Sequence[str], edits: Sequence[Edit]) -> list[str]:
@@ -171,114 +147,68 @@ def run_proverif(
     names = (*scenario.libraries, scenario.file)
     texts = edited([(models / name).read_text(encoding="utf-8") for name in names], edits)
     if query:
-        texts[-1] = with_query(texts[-1], query)
+        texts[-1] = _QUERY.sub(lambda match: match[0] if match[1] == query else "", texts[-1])
     for name, text in zip(names, texts, strict=True):
         (work / name).write_text(text, encoding="utf-8")
     libraries = [word for name in scenario.libraries for word in ("-lib", name)]
-    said = _call([proverif_program() or "proverif", *libraries, scenario.file], work)
-    verdicts = [_VERDICTS[match[1]] for match in _VERDICT.finditer(said.partition("Verification summary:")[2])]
-    expected = 1 if query else len(queries_of(texts[-1]))
-    if len(verdicts) != expected:
-        raise RunError(f"expected {expected} verdicts of ProVerif, got {len(verdicts)}:\n{said[-2000:]}")
+    output = _call([_proverif() or "proverif", *libraries, scenario.file], work)
+    verdicts = [_VERDICTS[match[1]] for match in _VERDICT.finditer(output.partition("Verification summary:")[2])]
+    if len(verdicts) != (expected := len(queries_of(texts[-1]))):
+        raise RunError(f"expected {expected} verdicts of ProVerif, got {len(verdicts)}:\n{output[-2000:]}")
     return verdicts
+
+
+def _proverif() -> str | None:
+    return shutil.which(os.environ.get("PROVERIF", "proverif"))
 
 
 def _call(command: list[str], work: Path, *, may_fail: bool = False) -> str:
     try:
-        done = subprocess.run(
-            command,
-            cwd=work,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except (subprocess.TimeoutExpired, FileNotFoundError) as error:
         raise RunError(f"{command[0]}: {error}") from None
     if done.returncode and not may_fail:
-        raise RunError(f"{command[0]} ends with {done.returncode}:\n{done.stdout[-2000:]}")
-    return done.stdout
+        raise RunError(f"{command[0]}: exit code {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+    return done.stdout + done.stderr
 
 
-def written(page: str) -> str:
-    """Return the page with its tables written anew, each between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
-    tables = {
-        "queries": table(
-            ("file", "query", "what it says", "verdict"),
-            ((code(s.file), cell(q.name), cell(q.sentence), q.expected) for s in SCENARIOS for q in s.queries),
-        ),
-        "mutants": table(
-            ("without", "scenario, query that fails", "what the attacker does, or why nothing fails", "verdict"),
-            (
-                (cell(m.check), f"{code(m.scenario)}, {cell(m.query) or 'none'}", cell(m.sentence), m.expected)
-                for m in MUTANTS
-            ),
-        ),
-        "checks": table(
-            ("check", "why it has no mutant"), ((cell(check), cell(reason)) for check, reason in NOT_MODELLED.items())
-        ),
-        "ledger": table(
-            ("file", "run", "macros", "the claim that fails", "what is shown"),
-            (
-                (code(r.file), cell(r.name), " ".join(map(code, r.defines)), cell(r.fails) or "none", cell(r.sentence))
-                for r in LEDGER_RUNS
-            ),
-        ),
-    }
-    for name, text in tables.items():
-        part = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page = part.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", page)
-    return page
-
-
-def _runs(what: str) -> Iterator[tuple[str, list[str], Callable[[Path], list[str]]]]:
-    """Yield name, expected verdicts and call of each run that is wanted and possible here."""
-    if what in {"models", "spin", "all"}:
-        for run in LEDGER_RUNS:
-            yield run.name, [run.fails], lambda work, run=run: [run_spin(run, MODELS, work)]
-    if proverif_program() is None:
+def _runs(*, mutants: bool) -> Iterator[tuple[str, list[str], Callable[[Path], list[str]]]]:
+    """Yield name, expected verdicts and call of each run that is possible here."""
+    for run in LEDGER_RUNS:
+        yield run.name, [run.fails], lambda work, run=run: [run_spin(run, MODELS, work)]
+    if _proverif() is None:
+        print("ProVerif is not found, so its models are not checked: docs/proof/README.md")
         return
     files = {scenario.file: scenario for scenario in SCENARIOS}
     declared = {file: [query.expected for query in scenario.queries] for file, scenario in files.items()}
-    if what in {"models", "proverif", "all"}:
-        for file, scenario in files.items():
-            yield file, declared[file], partial(run_proverif, scenario, MODELS)
-    if what in {"mutations", "all"}:
-        for mutant in MUTANTS:  # one without a query: each verdict is as without the change
-            expected = [mutant.expected] if mutant.query else declared[mutant.scenario]
-            call = partial(run_proverif, files[mutant.scenario], MODELS, edits=mutant.edits, query=mutant.query)
-            yield mutant.name, expected, call
+    for file, scenario in files.items():
+        yield file, declared[file], partial(run_proverif, scenario, MODELS)
+    for mutant in MUTANTS if mutants else ():
+        expected = [mutant.expected] if mutant.query else declared[mutant.scenario]
+        call = partial(run_proverif, files[mutant.scenario], MODELS, edits=mutant.edits, query=mutant.query)
+        yield mutant.name, expected, call
 
 
 def _run(run: tuple[str, list[str], Callable[[Path], list[str]]]) -> bool:
-    """Run one and print what it says; return whether it is as declared."""
+    """Run one and print its verdict; return whether it is as declared."""
     name, expected, call = run
-    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         try:
             got = call(Path(work))
         except RunError as error:
             got = [str(error)]
     mark, wanted = ("ok", "") if got == expected else ("DIFFERS", f", expected {expected}")
-    print(
-        f"{mark:7} {name}: {' '.join(got) or 'all claims hold'}{wanted} ({time.monotonic() - begun:.0f} s)", flush=True
-    )
+    print(f"{mark:7} {name}: {' '.join(got) or 'all claims hold'}{wanted}", flush=True)
     return got == expected
 
 
 def main() -> int:
     """Run what is declared; the exit code says whether all is as declared."""
     parser = argparse.ArgumentParser(prog="python -m tools.prove", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["models", "mutations", "spin", "proverif", "all"], default="models")
+    parser.add_argument("--mutants", action="store_true", help="also each ProVerif model without one of its checks")
     parser.add_argument("--only", default="", metavar="TEXT", help="only runs whose name contains this, as boot.pv")
-    parser.add_argument("--write", action="store_true", help="write the tables of docs/proof/runs.md")
     options = parser.parse_args()
-    if options.write:
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    if proverif_program() is None and options.what != "spin":
-        print(_NO_PROVERIF)
-    runs = [run for run in _runs(options.what) if options.only in run[0]]
+    runs = [run for run in _runs(mutants=options.mutants) if options.only in run[0]]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         right = list(pool.map(_run, runs))
     print(f"{len(right)} runs, {right.count(False)} differ")

@@ -25,9 +25,9 @@ from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, c
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, ProviderName, SignerName
 from nodeattest_providers.node_interface import Evidence, SecretBytes
 from nodeattest_providers.tpm import protocol as tpm
-from tools.prove import MUTANTS, NOT_MODELLED, PAGE
+from tools.prove import MODELS, MUTANTS, NOT_MODELLED
 
-MODEL = (PAGE.parent / "wire_format.pvl").read_text(encoding="utf-8")
+MODEL = (MODELS / "wire_format.pvl").read_text(encoding="utf-8")
 FORMULA = re.compile(r"^letfun (\w+)\(([^)]*)\) =\n?(.*?)\.$", re.MULTILINE | re.DOTALL)
 TOKEN = re.compile(r"\w+|[(),]")
 FIRST = filed(Evidence(ProviderName("tpm"), 1, {"phase": 1}))
