@@ -28,7 +28,7 @@ HOME: Final = "/opt/nodeattest"
 """On images whose /usr is read-only this can be written."""
 _PYTHON: Final = f"python{PYTHON}"
 _SHIPPED: Final = frozenset(
-    {"botocore", "cffi", "cryptography", "jmespath", "pyasn1", "python-dateutil", "pyyaml", "six", "urllib3"}
+    {"botocore", "cffi", "cryptography", "jmespath", "python-dateutil", "pyyaml", "six", "urllib3"}
 )
 """What nodeattest-agent[aws] needs. Of boto3 the attestor of aws uses botocore's signature only."""
 _WHEELS: Final = ("providers", "authenticator")

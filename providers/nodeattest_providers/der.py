@@ -1,17 +1,15 @@
 """DER opened one level at a time, so that its reader can count what is there.
 
 cryptography hides that there were two lists of extensions, and Go merges both. A length has its one shortest spelling,
-a value is encoded again and compared, nothing may follow an element, and no more elements are read than the reader has
-use for. pyasn1 reads values only, since it takes 1 ms for the elements of one request.
+nothing may follow an element, and no more elements are read than the reader has use for.
 Source: X.690 §8 (encoding), §10-11 (what makes it distinguished).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, SupportsInt, cast
+from typing import Final
 
 Oid = tuple[int, ...]
 """The arcs of an object identifier."""
@@ -20,17 +18,6 @@ _LONG_FORM: Final = 0x80
 """Bit of a length octet that says how many octets of length follow (X.690 §8.1.3.5)."""
 _TAG_NUMBER: Final = 0x1F
 """Bits of the identifier octet (X.690 §8.1.2); all of them set: the number follows in more octets."""
-_MAX_OID: Final = 66
-"""Bytes, tag and length included; those in use have about ten. pyasn1's time grows with the square of the arcs."""
-_PYASN1_ERRORS: Final = (
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    RuntimeError,
-)
-"""What pyasn1's Python code meets on bytes that it cannot read, recursion included, beside its own ``PyAsn1Error``."""
 _END_OF_CONTENTS: Final = (0x00, 0x20)
 """Reserved for BER's indefinite form (X.690 §8.1.5)."""
 
@@ -66,14 +53,11 @@ def tag_of(data: bytes) -> int:
 
 
 def elements(data: bytes, kind: Tag, *, at_most: int) -> tuple[bytes, ...]:
-    """Open a constructed element; returns the DER of each element inside, none of them opened.
-
-    One element too many is as bad as a thousand, and is not read.
-    """
+    """Open a constructed element; returns the DER of each element inside, none of them opened."""
     start, end = _only(data, kind)
     found: list[bytes] = []
     while start < end:
-        if len(found) == at_most:
+        if len(found) == at_most:  # one element too many is as bad as a thousand, and is not read
             raise NotDer(f"more than {at_most} elements")
         _, stop = _span(data, start, end)
         found.append(data[start:stop])
@@ -97,15 +81,24 @@ def bit_string(data: bytes) -> bytes:
 
 def integer(data: bytes) -> int:
     """Read an INTEGER."""
-    return int(cast("SupportsInt", _decode(data, "Integer")))
+    from cryptography.hazmat import asn1  # 10 ms, and a node reads no value
+
+    try:
+        return asn1.decode_der(int, data)
+    except ValueError:
+        raise NotDer("bytes that are not DER of this type") from None
 
 
 @lru_cache(maxsize=64)
 def oid(data: bytes) -> Oid:
     """Read an OBJECT IDENTIFIER; all honest requests have the same few."""
-    if len(data) > _MAX_OID:
-        raise NotDer("an object identifier longer than any in use")
-    return tuple(int(arc) for arc in cast("Iterable[SupportsInt]", _decode(data, "ObjectIdentifier")))
+    from cryptography.hazmat import asn1
+    from cryptography.x509 import ObjectIdentifier
+
+    try:
+        return tuple(map(int, asn1.decode_der(ObjectIdentifier, data).dotted_string.split(".")))
+    except ValueError:
+        raise NotDer("bytes that are not DER of this type") from None
 
 
 def _only(data: bytes, kind: Tag) -> tuple[int, int]:
@@ -136,19 +129,3 @@ def _span(data: bytes, at: int, limit: int) -> tuple[int, int]:
     if start + size > limit:
         raise NotDer("an element cut short")
     return start, start + size
-
-
-def _decode(data: bytes, kind: str) -> object:
-    """Read a value of a type of ``pyasn1.type.univ``, which the agent, who opens certificates, never imports."""
-    from pyasn1.codec.der import decoder, encoder
-    from pyasn1.error import PyAsn1Error
-    from pyasn1.type import univ
-
-    try:
-        value, rest = cast("tuple[object, bytes]", decoder.decode(data, asn1Spec=getattr(univ, kind)()))
-        again = cast("bytes", encoder.encode(value))
-    except (PyAsn1Error, *_PYASN1_ERRORS):
-        raise NotDer("bytes that are not DER of this type") from None
-    if rest or again != data:
-        raise NotDer("trailing bytes or another encoding")
-    return value

@@ -12,7 +12,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final
@@ -72,7 +71,6 @@ _VERSION_1: Final = bytes.fromhex("020100")
 """INTEGER 0 (RFC 2986 §4.1), which DER spells in one way."""
 _NO_ATTRIBUTES: Final = bytes.fromhex("a000")
 """An empty set of attributes (RFC 2986 §4.1), which DER spells in one way."""
-_NO_PROVIDER_ID: Final = ProviderID("")
 _COMMON_NAME: Final[Oid] = (2, 5, 4, 3)
 _ORGANIZATION: Final[Oid] = (2, 5, 4, 10)
 _EXTENSION_REQUEST: Final[Oid] = (1, 2, 840, 113549, 1, 9, 14)
@@ -81,44 +79,13 @@ _SUBJECT_ALT_NAME: Final[Oid] = (2, 5, 29, 17)
 _REMEDY: Final = "make the request as docs/wire-format.md says; kubelet-authenticator does"
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """CertificationRequest taken apart; every field is DER that is not yet opened."""
-
-    subject: bytes
-    spki: bytes
-    attributes: bytes
-    signature_algorithm: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class KubeletCsr:
-    """What kubelet's own request for a serving certificate holds."""
-
-    node_name: NodeName
-    """CN without ``system:node:``."""
-    spki: bytes
-    """SubjectPublicKeyInfo in DER."""
-    dns_names: tuple[str, ...]
-    """In lower case."""
-    ip_addresses: tuple[str, ...]
-    """Normalised text form."""
-
-
-def parse_kubelet_serving(request: bytes) -> KubeletCsr:
+def parse_kubelet_serving(request: bytes) -> NodeCsr:
     """Read kubelet's own request for a serving certificate: the rules of ``parse_csr``, but no provider ID.
 
     DNS names are returned in lower case: kubelet copies its Node's addresses, and clouds write some with capitals.
     Source of what kubelet sends: kubernetes pkg/kubelet/certificate/kubelet.go and Go's x509.CreateCertificateRequest.
     """
-    parts = _open(request)  # 1
-    name = _subject(parts.subject)  # 2
-    (names,) = _extensions(_extension_request(parts.attributes), (_SUBJECT_ALT_NAME,))  # 3, 4
-    dns_names, addresses = _subject_alt_name(names, any_case=True)  # 5
-    check_public_key(parts.spki)  # 6
-    check_signature_algorithm(parts.spki, parts.signature_algorithm)  # 6
-    _verify_signature(request, parts.spki)  # 7
-    return KubeletCsr(name, parts.spki, dns_names, addresses)
+    return _parse(request, (_SUBJECT_ALT_NAME,), any_case=True)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -133,29 +100,34 @@ def parse_csr(request: bytes, *, purpose: Purpose = Purpose.CLIENT, provider_id_
     6. Key and signature algorithm are in the closed lists; this is decided before any costly work on them.
     7. The request is signed by its own key.
     """
-    parts = _open(request)  # 1
-    name = _subject(parts.subject)  # 2
-    requested_id, dns_names, addresses = _NO_PROVIDER_ID, (), ()
-    if purpose is Purpose.SERVING or parts.attributes != _NO_ATTRIBUTES:  # 3
-        extensions = _extensions(_extension_request(parts.attributes), _closed_set(purpose, provider_id_oid))  # 3, 4
-        requested_id = _provider_id(extensions[0])  # 5
-        dns_names, addresses = _subject_alt_name(extensions[1]) if purpose is Purpose.SERVING else ((), ())  # 5
-    check_public_key(parts.spki)  # 6
-    check_signature_algorithm(parts.spki, parts.signature_algorithm)  # 6
-    _verify_signature(request, parts.spki)  # 7
-    return NodeCsr(request, name, requested_id, parts.spki, dns_names, addresses)
+    provider = tuple(int(arc) for arc in provider_id_oid.split("."))
+    return _parse(request, (provider, _SUBJECT_ALT_NAME) if purpose is Purpose.SERVING else (provider,))
 
 
-def _open(request: bytes) -> _Parts:
-    if len(request) > MAX_SIZE:
-        raise _malformed(f"at most {MAX_SIZE} bytes", f"{len(request)} bytes")
+def _parse(request: bytes, extensions: tuple[Oid, ...], *, any_case: bool = False) -> NodeCsr:
+    """Read a request that has exactly these extensions; one without names may have none."""
+    if len(request) > MAX_SIZE:  # 1
+        raise _denied(Reason.CSR_MALFORMED, f"at most {MAX_SIZE} bytes", f"{len(request)} bytes")
     with _denying(Reason.CSR_MALFORMED, "a CertificationRequest in DER"):
         info, algorithm, signature = der.elements(request, Tag.SEQUENCE, at_most=3)
         version, subject, spki, attributes = der.elements(info, Tag.SEQUENCE, at_most=4)
         if version != _VERSION_1:
             raise NotDer("another version")
         der.bit_string(signature)  # its content is verified below, by a library that overlooks its unused bits
-    return _Parts(subject, spki, attributes, algorithm)
+    node_name = _subject(subject)  # 2
+    requested_id, dns_names, addresses = ProviderID(""), (), ()
+    if _SUBJECT_ALT_NAME in extensions or attributes != _NO_ATTRIBUTES:
+        for kind, value in _extensions(attributes, extensions).items():  # 3, 4
+            if kind == _SUBJECT_ALT_NAME:  # 5
+                dns_names, addresses = _subject_alt_name(value, any_case)
+            else:
+                with _denying(Reason.PROVIDER_ID_INVALID, "one DER UTF8String"):
+                    text = der.octets(value, Tag.UTF8_STRING).decode()
+                requested_id = check_provider_id(text)
+    check_public_key(spki)  # 6
+    check_signature_algorithm(spki, algorithm)
+    _verify_signature(request, spki)  # 7
+    return NodeCsr(request, node_name, requested_id, spki, dns_names, addresses)
 
 
 def _subject(subject: bytes) -> NodeName:
@@ -166,73 +138,47 @@ def _subject(subject: bytes) -> NodeName:
         for rdn in rdns:
             (attribute,) = der.elements(rdn, Tag.SET, at_most=1)
             kind, value = der.elements(attribute, Tag.SEQUENCE, at_most=2)
-            values[der.oid(kind)] = _directory_string(value)
+            # The other three kinds of DirectoryString have more than one reading.
+            tag = Tag.PRINTABLE_STRING if der.tag_of(value) == Tag.PRINTABLE_STRING else Tag.UTF8_STRING
+            values[der.oid(kind)] = der.octets(value, tag).decode("utf-8" if tag is Tag.UTF8_STRING else "ascii")
         if len(rdns) != len(values) or values.keys() != {_COMMON_NAME, _ORGANIZATION}:
             raise NotDer("other attributes")
-    if values[_ORGANIZATION] != NODES_GROUP:
-        raise _subject_denied(f"O={NODES_GROUP}", printable(values[_ORGANIZATION]))
-    if not values[_COMMON_NAME].startswith(NODE_USER_PREFIX):
-        raise _subject_denied(f"CN={NODE_USER_PREFIX}<node name>", printable(values[_COMMON_NAME]))
-    return check_node_name(values[_COMMON_NAME].removeprefix(NODE_USER_PREFIX))
+    organization, user = values[_ORGANIZATION], values[_COMMON_NAME]
+    if organization != NODES_GROUP:
+        raise _denied(Reason.SUBJECT_NOT_ALLOWED, f"O={NODES_GROUP}", printable(organization))
+    if not user.startswith(NODE_USER_PREFIX):
+        raise _denied(Reason.SUBJECT_NOT_ALLOWED, f"CN={NODE_USER_PREFIX}<node name>", printable(user))
+    return check_node_name(user.removeprefix(NODE_USER_PREFIX))
 
 
-def _directory_string(value: bytes) -> str:
-    """Read UTF8String or PrintableString; the other three kinds of DirectoryString have more than one reading."""
-    match der.tag_of(value):
-        case Tag.UTF8_STRING:
-            return der.octets(value, Tag.UTF8_STRING).decode()
-        case Tag.PRINTABLE_STRING:
-            return der.octets(value, Tag.PRINTABLE_STRING).decode("ascii")
-        case _:
-            raise NotDer("another kind of string")
+def _extensions(attributes: bytes, expected: tuple[Oid, ...]) -> dict[Oid, bytes]:
+    """Return the values of the expected extensions of the one extensionRequest; there may be no others.
 
-
-def _extension_request(attributes: bytes) -> tuple[bytes, ...]:
-    """Return the extensions of the one extensionRequest; a second one would be merged by Go and unseen by others."""
+    A second extensionRequest would be merged by Go and unseen by others. ``critical FALSE`` is the default, which DER
+    does not write.
+    """
     with _denying(Reason.EXTENSION_NOT_ALLOWED, "one extensionRequest attribute with one value"):
         (attribute,) = der.elements(attributes, Tag.ATTRIBUTES, at_most=1)
         kind, values = der.elements(attribute, Tag.SEQUENCE, at_most=2)
         (value,) = der.elements(values, Tag.SET, at_most=1)
         if der.oid(kind) != _EXTENSION_REQUEST:
             raise NotDer("another attribute")
-        return der.elements(value, Tag.SEQUENCE, at_most=_MAX_EXTENSIONS)
-
-
-def _closed_set(purpose: Purpose, provider_id_oid: str) -> tuple[Oid, ...]:
-    """List the extensions that must be there, and that are all that may."""
-    provider = tuple(int(arc) for arc in provider_id_oid.split("."))
-    return (provider, _SUBJECT_ALT_NAME) if purpose is Purpose.SERVING else (provider,)
-
-
-def _extensions(extensions: tuple[bytes, ...], expected: tuple[Oid, ...]) -> tuple[bytes, ...]:
-    """Return the values of the expected extensions, in the order of ``expected``."""
-    values: dict[Oid, bytes] = {}
-    for extension in extensions:
-        with _denying(Reason.EXTENSION_NOT_ALLOWED, "non-critical extensions in DER"):
-            kind, value = der.elements(
-                extension, Tag.SEQUENCE, at_most=2
-            )  # critical FALSE is the default, not written in DER
-            values[der.oid(kind)] = der.octets(value, Tag.OCTET_STRING)
-    if expected[0] not in values and expected[0] != _SUBJECT_ALT_NAME:
-        raise _provider_id_denied("the provider ID extension", "none")
-    if len(extensions) != len(expected) or values.keys() != set(expected):
+        extensions = der.elements(value, Tag.SEQUENCE, at_most=_MAX_EXTENSIONS)
+    found: dict[Oid, bytes] = {}
+    with _denying(Reason.EXTENSION_NOT_ALLOWED, "non-critical extensions in DER"):
+        for extension in extensions:
+            kind, value = der.elements(extension, Tag.SEQUENCE, at_most=2)
+            found[der.oid(kind)] = der.octets(value, Tag.OCTET_STRING)
+    if expected[0] not in found and expected[0] != _SUBJECT_ALT_NAME:
+        raise _denied(Reason.PROVIDER_ID_INVALID, "the provider ID extension", "none")
+    if len(extensions) != len(expected) or found.keys() != set(expected):
         names = " and ".join(".".join(map(str, kind)) for kind in expected)
-        raise Denied(
-            Reason.EXTENSION_NOT_ALLOWED,
-            expected=f"exactly the extensions {names}",
-            got=f"{len(extensions)} extensions",
-            remedy=_REMEDY,
-        )
-    return tuple(values[kind] for kind in expected)
+        got = f"{len(extensions)} extensions"
+        raise _denied(Reason.EXTENSION_NOT_ALLOWED, f"exactly the extensions {names}", got)
+    return found
 
 
-def _provider_id(value: bytes) -> ProviderID:
-    with _denying(Reason.PROVIDER_ID_INVALID, "one DER UTF8String"):
-        text = der.octets(value, Tag.UTF8_STRING).decode()
-    return check_provider_id(text)
-
-
-def _subject_alt_name(value: bytes, *, any_case: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _subject_alt_name(value: bytes, any_case: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Read DNS names and addresses, each kind in the order of the request, and each once."""
     with _denying(Reason.EXTENSION_NOT_ALLOWED, "dNSName and iPAddress only"):
         names = der.elements(value, Tag.SEQUENCE, at_most=MAX_NAMES)
@@ -280,25 +226,11 @@ def _denying(reason: Reason, expected: str) -> Generator[None]:
     try:
         yield
     except ValueError as error:  # NotDer, UnicodeDecodeError, unpacking
-        got = str(error) if isinstance(error, NotDer) else "another structure"
-        raise Denied(reason, expected=expected, got=got, remedy=_REMEDY) from None
+        raise _denied(reason, expected, str(error) if isinstance(error, NotDer) else "another structure") from None
 
 
-def _malformed(expected: str, got: str) -> Denied:
-    return Denied(Reason.CSR_MALFORMED, expected=expected, got=got, remedy=_REMEDY)
-
-
-def _subject_denied(expected: str, got: str) -> Denied:
-    return Denied(Reason.SUBJECT_NOT_ALLOWED, expected=expected, got=got, remedy=_REMEDY)
-
-
-def _provider_id_denied(expected: str, got: str) -> Denied:
-    return Denied(Reason.PROVIDER_ID_INVALID, expected=expected, got=got, remedy=_REMEDY)
-
-
-_UTF8_STRING: Final = b"\x0c"
-_SHORT_FORM: Final = 0x80
-"""Lengths below it are one byte (X.690 §8.1.3.4)."""
+def _denied(reason: Reason, expected: str, got: str) -> Denied:
+    return Denied(reason, expected=expected, got=got, remedy=_REMEDY)
 
 
 def build_csr(
@@ -315,29 +247,16 @@ def build_csr(
     A client request with an empty provider ID asks the controller for it. ``Denied`` if node name or provider ID are
     not what the controller would accept; ``ValueError`` for an address that is none.
     """
-    subject = kubelet_subject(check_node_name(node_name))
-    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    from cryptography.hazmat import asn1
+
+    builder = x509.CertificateSigningRequestBuilder().subject_name(kubelet_subject(check_node_name(node_name)))
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     names += [x509.IPAddress(ip_address(address)) for address in ip_addresses]
     if names or provider_id:
-        payload = _utf8_string(check_provider_id(provider_id))
+        payload = asn1.encode_der(check_provider_id(provider_id))
         extension = x509.UnrecognizedExtension(ObjectIdentifier(provider_id_oid), payload)
         builder = builder.add_extension(extension, critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder.sign(private_key, _hash_for(private_key)).public_bytes(Encoding.DER)
-
-
-def _hash_for(private_key: PrivateKey) -> SHA256 | SHA384:
     is_p384 = isinstance(private_key, EllipticCurvePrivateKey) and isinstance(private_key.curve, SECP384R1)
-    return SHA384() if is_p384 else SHA256()
-
-
-def _utf8_string(text: str) -> bytes:
-    """Encode a DER UTF8String (X.690 §8.1.3, §8.23)."""
-    content = text.encode()
-    size = len(content)
-    if size < _SHORT_FORM:
-        return _UTF8_STRING + bytes([size]) + content
-    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
-    return _UTF8_STRING + bytes([_SHORT_FORM | len(length)]) + length + content
+    return builder.sign(private_key, SHA384() if is_p384 else SHA256()).public_bytes(Encoding.DER)
