@@ -31,7 +31,7 @@ help:
 	@echo "make bench        measurements"
 	@echo "make fuzz         each parser under a fuzzer for a minute (FUZZ_SECONDS)"
 	@echo "make wheels       build the wheels into dist/"
-	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources, checks"
+	@echo "make reference    renew the pages that are made of code: commands, metrics, configuration, custom resources"
 	@echo "make packages     .deb, .rpm and .tar.gz of the agent for nodes without Python, amd64 and arm64, into dist/"
 	@echo "make images       build the controller's OCI images and their SBOMs, amd64 and arm64, into dist/"
 	@echo "make lock-images  renew the locks of the images' Debian packages"
@@ -112,7 +112,6 @@ reference: venv
 	@$(BIN)/python -m tools.metrics_reference docs/metrics.md
 	@$(BIN)/python -m tools.crds_reference docs/crds.md
 	@$(BIN)/python -m tools.configuration_reference docs/configuration.md
-	@PYTHONPATH=.:tests:tests/providers:tests/controller $(BIN)/python tests/proof/checks_page.py
 	@$(BIN)/python tests/docs/test_trusted_core.py
 
 packages: venv

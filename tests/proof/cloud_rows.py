@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,6 @@ from azure_world import document_for, facts_for, request_of, with_document
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from gcp_world import NUMBER, PROJECT, answer_of, instance_of, node_facts, node_request, platform_of
-from removal import Row
 from tpm_world import SoftTpm
 from worlds import PIN
 
@@ -30,7 +29,7 @@ from clouds.gcp.cloud import GoogleCloud
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.azure.attested_document import nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
-from nodeattest_providers.errors import ChallengeRequired, Reason
+from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.gcp.verifier import GcpSigner
 from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
@@ -92,10 +91,6 @@ class AwsScene:
         )
 
 
-def aws(check: str, reason: Reason, attack: str, run: Callable[[AwsScene], Awaitable[object]]) -> Row[AwsScene]:
-    return Row(f"aws: {check}", attack, reason, run)
-
-
 def saying(**content: str) -> Callable[[AwsScene], Awaitable[object]]:
     """Show a document that AWS signed, with another content."""
 
@@ -118,24 +113,12 @@ def by_principal(**changes: str) -> Callable[[AwsScene], Awaitable[object]]:
 
 
 def under(**policy: JsonValue) -> Callable[[AwsScene], Awaitable[object]]:
-    return lambda scene: scene.verified(policy=policy)
+    return lambda s: s.verified(policy=policy)
 
 
 async def of_another_region(scene: AwsScene) -> AttestedNode:
     sent = scene.node.evidence().sts
     return await scene.verified(sts=replace(sent, authorization=sent.authorization.replace("us-east-1", "us-west-2")))
-
-
-async def spaced(scene: AwsScene) -> AttestedNode:
-    return await scene.verified(document=scene.node.document() + b"\n")
-
-
-async def by_another_regions_certificate(scene: AwsScene) -> AttestedNode:
-    return await scene.verified(pkcs7=scene.node.pkcs7(region="eu-west-1").der())
-
-
-async def for_another_request(scene: AwsScene) -> AttestedNode:
-    return await scene.verified(sts=replace(scene.node, zone="us-east-1b").evidence().sts)
 
 
 async def of_another_owner(scene: AwsScene) -> AttestedNode:
@@ -151,154 +134,32 @@ async def stopped(scene: AwsScene) -> AttestedNode:
     return await scene.verified(Node(instance_id=made))
 
 
-ROLE_REFUSED: Final = Reason.PLATFORM_ROLE_NOT_ALLOWED
-
-AWS_ROWS: Final[tuple[Row[AwsScene], ...]] = (
-    aws(
-        "region allowed",
-        Reason.PLATFORM_REGION_NOT_ALLOWED,
-        "an instance of a region that the policy does not list",
-        under(regions=["eu-west-1"]),
-    ),
-    aws(
-        "region of the evidence",
-        Reason.PLATFORM_DOCUMENT_MISMATCH,
-        "evidence that says to be of another region",
-        lambda scene: scene.verified(region="eu-west-1"),
-    ),
-    aws(
-        "region of the signature",
-        Reason.PLATFORM_PROOF_MALFORMED,
-        "a signature for STS in another region",
-        of_another_region,
-    ),
-    aws(
-        "signed in time",
-        Reason.PLATFORM_PROOF_EXPIRED,
-        "a signature that was made six minutes before the request",
-        lambda scene: scene.verified(replace(scene.node, signed_at=scene.cloud.now - timedelta(minutes=16))),
-    ),
-    aws(
-        "account allowed",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        "an instance of an account that the policy does not list",
-        under(accounts=[OTHERS_ACCOUNT]),
-    ),
-    aws(
-        "instance ID of the document",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "a copied document of another instance",
-        saying(instanceId=INSTANCE),
-    ),
-    aws(
-        "availability zone of the document",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "a document of another zone",
-        saying(availabilityZone="us-east-1b"),
-    ),
-    aws(
-        "region of the document",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "a document of another region",
-        saying(region="eu-west-1"),
-    ),
-    aws(
-        "pendingTime",
-        Reason.PLATFORM_DOCUMENT_MISMATCH,
-        "a document of an instance that is started later than the request",
-        saying(pendingTime="2026-03-01T12:05:01Z"),
-    ),
-    aws(
-        "region's certificates",
-        Reason.PLATFORM_REGION_NOT_ALLOWED,
-        "a region of which the operator has put no certificate into the bundle",
-        lambda scene: scene.verified(regions=("eu-west-1",)),
-    ),
-    aws(
-        "content of the PKCS#7",
-        Reason.PLATFORM_DOCUMENT_MISMATCH,
-        "a document beside a signature over another one",
-        spaced,
-    ),
-    aws(
-        "signature of the document",
-        Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
-        "a document that another region's certificate signed",
-        by_another_regions_certificate,
-    ),
-    aws(
-        "pinned instance",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "an instance in an account that the ledger does not know it by",
-        lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"instance": f"{OTHERS_ACCOUNT}/i-0"})),
-    ),
-    aws(
-        "signed over the binding",
-        Reason.PLATFORM_PROOF_NOT_BOUND,
-        "the instance's own signature for another request, as every token can read it",
-        for_another_request,
-    ),
-    aws(
-        "signed by a role",
-        ROLE_REFUSED,
-        "a signature by a user of the account",
-        by_principal(arn=f"arn:aws:iam::{ACCOUNT}:user/{{id}}"),
-    ),
-    aws(
-        "account of the role",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        "a role of the same name in the thief's own account",
-        by_principal(arn=f"arn:aws:sts::{OTHERS_ACCOUNT}:assumed-role/{ROLE}/{{id}}"),
-    ),
-    aws(
-        "role allowed",
-        ROLE_REFUSED,
-        "a role of the account that the policy does not list, and whose session name its holder chose",
-        by_principal(arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/admin/{{id}}"),
-    ),
-    aws(
-        "session of the instance",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "another instance's session of the same role",
-        by_principal(arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/{INSTANCE}"),
-    ),
-    aws(
-        "instance exists",
-        Reason.PLATFORM_INSTANCE_NOT_FOUND,
-        "an instance that EC2 does not know",
-        lambda scene: scene.verified(Node(instance_id=INSTANCE)),
-    ),
-    aws(
-        "owner of the instance",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "document and role of one listed account, for an instance of another",
-        of_another_owner,
-    ),
-    aws(
-        "zone of the instance",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "a provider ID of another zone than EC2 says",
-        lambda scene: scene.verified(replace(scene.node, zone="us-east-1b")),
-    ),
-    aws(
-        "state of the instance",
-        Reason.PLATFORM_INSTANCE_NOT_RUNNING,
-        "evidence of an instance that was stopped meanwhile",
-        stopped,
-    ),
-    aws(
-        "tags of the instance",
-        Reason.PLATFORM_TAGS_NOT_ALLOWED,
-        "an instance without the tags that the policy demands",
-        under(tags={"team": "others"}),
-    ),
-    aws(
-        "network of the instance",
-        Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
-        "an instance in another network than the policy demands",
-        under(vpcs=["vpc-0123456789abcdef0"]),
-    ),
-)
+AWS: Final[Mapping[str, Callable[[AwsScene], Awaitable[object]]]] = {
+    "region allowed": under(regions=["eu-west-1"]),
+    "region of the evidence": lambda s: s.verified(region="eu-west-1"),
+    "region of the signature": of_another_region,
+    "signed in time": lambda s: s.verified(replace(s.node, signed_at=s.cloud.now - timedelta(minutes=16))),
+    "account allowed": under(accounts=[OTHERS_ACCOUNT]),
+    "instance ID of the document": saying(instanceId=INSTANCE),
+    "availability zone of the document": saying(availabilityZone="us-east-1b"),
+    "region of the document": saying(region="eu-west-1"),
+    "pendingTime": saying(pendingTime="2026-03-01T12:05:01Z"),
+    "region's certificates": lambda s: s.verified(regions=("eu-west-1",)),
+    "content of the PKCS#7": lambda s: s.verified(document=s.node.document() + b"\n"),
+    "signature of the document": lambda s: s.verified(pkcs7=s.node.pkcs7(region="eu-west-1").der()),
+    "pinned instance": lambda s: s.verified(ledger=LedgerFacts(fingerprints={"instance": f"{OTHERS_ACCOUNT}/i-0"})),
+    "signed over the binding": lambda s: s.verified(sts=replace(s.node, zone="us-east-1b").evidence().sts),
+    "signed by a role": by_principal(arn=f"arn:aws:iam::{ACCOUNT}:user/{{id}}"),
+    "account of the role": by_principal(arn=f"arn:aws:sts::{OTHERS_ACCOUNT}:assumed-role/{ROLE}/{{id}}"),
+    "role allowed": by_principal(arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/admin/{{id}}"),
+    "session of the instance": by_principal(arn=f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/{INSTANCE}"),
+    "instance exists": lambda s: s.verified(Node(instance_id=INSTANCE)),
+    "owner of the instance": of_another_owner,
+    "zone of the instance": lambda s: s.verified(replace(s.node, zone="us-east-1b")),
+    "state of the instance": stopped,
+    "tags of the instance": under(tags={"team": "others"}),
+    "network of the instance": under(vpcs=["vpc-0123456789abcdef0"]),
+}
 
 
 # Azure
@@ -340,10 +201,6 @@ class AzureScene:
         return lambda request: document_for(request, self.machine, signing)
 
 
-def azure(check: str, reason: Reason, attack: str, run: Callable[[AzureScene], Awaitable[object]]) -> Row[AzureScene]:
-    return Row(f"azure: {check}", attack, reason, run)
-
-
 async def without_certificate(scene: AzureScene) -> AttestedNode:
     good = cms.azure_form(b"{}", scene.cloud.signing.key, scene.cloud.signing.certificate)
     return await scene.verified(lambda _: replace(good, certificates=()).der())
@@ -371,12 +228,6 @@ async def self_made(scene: AzureScene) -> AttestedNode:
     return await scene.verified(scene.by(Signing(*signer_of(issuer))))
 
 
-async def too_old(scene: AzureScene) -> AttestedNode:
-    return await scene.verified(
-        lambda request: document_for(request, scene.machine, scene.cloud.signing, created=timedelta(seconds=-301))
-    )
-
-
 async def another_machines(scene: AzureScene) -> AttestedNode:
     other = scene.cloud.launch(f"{scene.machine.name}-other")
     return await scene.verified(lambda request: document_for(request, other, scene.cloud.signing))
@@ -392,89 +243,26 @@ async def on_its_way_out(scene: AzureScene) -> AttestedNode:
     return await scene.verified()
 
 
-NOT_SIGNED: Final = Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
-
-AZURE_ROWS: Final[tuple[Row[AzureScene], ...]] = (
-    azure(
-        "signer's certificate",
-        NOT_SIGNED,
-        "a document without its signer's certificate",
-        without_certificate,
+AZURE: Final[Mapping[str, Callable[[AzureScene], Awaitable[object]]]] = {
+    "signer's certificate": without_certificate,
+    "signature": nonce_written_in,
+    "signer's names": of_other_names,
+    "certificate chain": self_made,
+    "nonce": lambda s: s.verified(s.signed(nonce="0" * 32)),
+    "time of the document": lambda s: s.verified(
+        lambda request: document_for(request, s.machine, s.cloud.signing, created=timedelta(seconds=-301))
     ),
-    azure(
-        "signature",
-        NOT_SIGNED,
-        "a document of another request, in which the nonce was written over",
-        nonce_written_in,
+    "subscription and resource group": lambda s: s.verified(resourceGroups=["other"]),
+    "subscription of the document": lambda s: s.verified(
+        s.signed(subscriptionId="8d10da13-8125-4ba9-a717-bf7490507b3d")
     ),
-    azure(
-        "signer's names",
-        NOT_SIGNED,
-        "a document signed by a certificate for the thief's own name, of an authority that Azure uses",
-        of_other_names,
-    ),
-    azure(
-        "certificate chain",
-        NOT_SIGNED,
-        "a document signed by an authority of the thief's own, with the right names",
-        self_made,
-    ),
-    azure(
-        "nonce",
-        Reason.PLATFORM_PROOF_NOT_BOUND,
-        "the machine's document for another request, as every token can read it",
-        lambda scene: scene.verified(scene.signed(nonce="0" * 32)),
-    ),
-    azure(
-        "time of the document",
-        Reason.PLATFORM_PROOF_EXPIRED,
-        "a document that is five minutes old",
-        too_old,
-    ),
-    azure(
-        "subscription and resource group",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        "a machine of a group that the policy does not list",
-        lambda scene: scene.verified(resourceGroups=["other"]),
-    ),
-    azure(
-        "subscription of the document",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "a document of another subscription",
-        lambda scene: scene.verified(scene.signed(subscriptionId="8d10da13-8125-4ba9-a717-bf7490507b3d")),
-    ),
-    azure("machine", Reason.PLATFORM_INSTANCE_NOT_FOUND, "a machine that Azure does not have any more", gone),
-    azure(
-        "vmId",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "a document of the thief's own machine, in the same subscription",
-        another_machines,
-    ),
-    azure(
-        "pinned vmId",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "a machine that was made again under the name of one that joined",
-        lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"vm": "0" * 36})),
-    ),
-    azure(
-        "provisioning state",
-        Reason.PLATFORM_INSTANCE_NOT_RUNNING,
-        "a machine that Azure is deleting",
-        on_its_way_out,
-    ),
-    azure(
-        "scale set",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        "a machine of no scale set, where the policy lists one",
-        lambda scene: scene.verified(scaleSets=["pool"]),
-    ),
-    azure(
-        "tags",
-        Reason.PLATFORM_TAGS_NOT_ALLOWED,
-        "a machine without the tags that the policy demands",
-        lambda scene: scene.verified(tags={"owner": "us"}),
-    ),
-)
+    "machine": gone,
+    "vmId": another_machines,
+    "pinned vmId": lambda s: s.verified(ledger=LedgerFacts(fingerprints={"vm": "0" * 36})),
+    "provisioning state": on_its_way_out,
+    "scale set": lambda s: s.verified(scaleSets=["pool"]),
+    "tags": lambda s: s.verified(tags={"owner": "us"}),
+}
 
 
 # Google
@@ -517,79 +305,19 @@ class GcpScene:
         self.cloud.instances = [instance_of(self.tpm, **changes)]
 
 
-def gcp(check: str, reason: Reason, attack: str, run: Callable[[GcpScene], Awaitable[object]]) -> Row[GcpScene]:
-    async def attacked(scene: GcpScene) -> object:
-        scene.put(secure_boot=False, integrity_monitoring=False)
-        return await run(scene)
-
-    return Row(f"gcp: {check}", attack, reason, attacked)
-
-
-NOT_CONFIGURED: Final = Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED
-
-GCP_ROWS: Final[tuple[Row[GcpScene], ...]] = (
-    gcp(
-        "project",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        "an instance of a project that the policy does not list",
-        lambda scene: scene.verified(projects=["other-project"]),
-    ),
-    gcp(
-        "zone",
-        Reason.PLATFORM_REGION_NOT_ALLOWED,
-        "an instance of a zone that the policy does not list",
-        lambda scene: scene.verified(zones=["europe-west4-b"]),
-    ),
-    gcp(
-        "instance",
-        Reason.PLATFORM_INSTANCE_NOT_FOUND,
-        "an instance that the platform does not know",
-        lambda scene: scene.of_instance(name="node-8"),
-    ),
-    gcp(
-        "pinned instance",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "an instance that was made again under the name of one that joined",
-        lambda scene: scene.verified(ledger=LedgerFacts(fingerprints={"instance": f"{NUMBER}0"})),
-    ),
-    gcp(
-        "instance runs",
-        Reason.PLATFORM_INSTANCE_NOT_RUNNING,
-        "an instance that was stopped meanwhile",
-        lambda scene: scene.of_instance(status="TERMINATED"),
-    ),
-    gcp(
-        "label",
-        Reason.PLATFORM_TAGS_NOT_ALLOWED,
-        "an instance without the labels that the policy demands",
-        lambda scene: scene.verified(labels={"role": "control-plane"}),
-    ),
-    gcp(
-        "service account",
-        Reason.PLATFORM_ROLE_NOT_ALLOWED,
-        "an instance of another service account than the policy lists",
-        lambda scene: scene.verified(serviceAccounts=["other@fleet-project.iam.gserviceaccount.com"]),
-    ),
-    gcp("vTPM", NOT_CONFIGURED, "an instance whose vTPM is off", lambda scene: scene.of_instance(vtpm=False)),
-    gcp(
-        "Secure Boot",
-        NOT_CONFIGURED,
-        "an instance without Secure Boot, where the policy demands it",
-        lambda scene: scene.verified(requireSecureBoot=True),
-    ),
-    gcp(
-        "integrity monitoring",
-        NOT_CONFIGURED,
-        "an instance without integrity monitoring, where the policy demands it",
-        lambda scene: scene.verified(requireIntegrityMonitoring=True),
-    ),
-    gcp(
-        "endorsement key: the instance's",
-        Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        "a vTPM of the thief's own instance",
-        lambda scene: scene.verified(SoftTpm()),
-    ),
-)
+GCP: Final[Mapping[str, Callable[[GcpScene], Awaitable[object]]]] = {
+    "project": lambda s: s.verified(projects=["other-project"]),
+    "zone": lambda s: s.verified(zones=["europe-west4-b"]),
+    "instance": lambda s: s.of_instance(name="node-8"),
+    "pinned instance": lambda s: s.verified(ledger=LedgerFacts(fingerprints={"instance": f"{NUMBER}0"})),
+    "instance runs": lambda s: s.of_instance(status="TERMINATED"),
+    "label": lambda s: s.verified(labels={"role": "control-plane"}),
+    "service account": lambda s: s.verified(serviceAccounts=["other@fleet-project.iam.gserviceaccount.com"]),
+    "vTPM": lambda s: s.of_instance(vtpm=False),
+    "Secure Boot": lambda s: s.verified(requireSecureBoot=True),
+    "integrity monitoring": lambda s: s.verified(requireIntegrityMonitoring=True),
+    "endorsement key: the instance's": lambda s: s.verified(SoftTpm()),
+}
 
 
 # Oracle
@@ -612,10 +340,6 @@ class OciScene:
         return await signer.verify_client_attestation_data(request, oci_world.facts_for(self.instance, **policy))
 
 
-def oci(check: str, reason: Reason, attack: str, run: Callable[[OciScene], Awaitable[object]]) -> Row[OciScene]:
-    return Row(f"oci: {check}", attack, reason, run)
-
-
 def oracles_server(scene: OciScene) -> Awaitable[AttestedNode]:
     usage = ExtendedKeyUsageOID.SERVER_AUTH
     return scene.verified(scene.cloud.launch("victim", usage=usage))
@@ -626,36 +350,11 @@ async def of_ones_own_root(scene: OciScene) -> AttestedNode:
         return await scene.verified(oci_world.OracleCloud(Path(folder)).launch("victim"))
 
 
-OCI_ROWS: Final[tuple[Row[OciScene], ...]] = (
-    oci("extended key usage", NOT_SIGNED, "a certificate for servers, by the same authority", oracles_server),
-    oci(
-        "certificate chain",
-        NOT_SIGNED,
-        "a certificate with the instance's names, by an authority of the thief's own",
-        of_ones_own_root,
-    ),
-    oci(
-        "signed by the instance",
-        Reason.PLATFORM_PROOF_NOT_BOUND,
-        "the instance's signature for another cluster",
-        lambda scene: scene.verified(pin=ClusterPin("sha256:" + "c3" * 32)),
-    ),
-    oci(
-        "instance",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "another instance of the same compartment",
-        lambda scene: scene.verified(scene.cloud.launch("thief")),
-    ),
-    oci(
-        "tenancy",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        "an instance of a tenancy that the policy does not list",
-        lambda scene: scene.verified(tenancies=["ocid1.tenancy.oc1..other"]),
-    ),
-    oci(
-        "compartment",
-        Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-        "an instance of a compartment that the policy does not list",
-        lambda scene: scene.verified(compartments=["ocid1.compartment.oc1..other"]),
-    ),
-)
+OCI: Final[Mapping[str, Callable[[OciScene], Awaitable[object]]]] = {
+    "extended key usage": oracles_server,
+    "certificate chain": of_ones_own_root,
+    "signed by the instance": lambda s: s.verified(pin=ClusterPin("sha256:" + "c3" * 32)),
+    "instance": lambda s: s.verified(s.cloud.launch("thief")),
+    "tenancy": lambda s: s.verified(tenancies=["ocid1.tenancy.oc1..other"]),
+    "compartment": lambda s: s.verified(compartments=["ocid1.compartment.oc1..other"]),
+}

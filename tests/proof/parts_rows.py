@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from composite_world import SECRET, Exchange, OneStep, facts_for, filed, parts_of, sound_exchange
-from removal import Row
 from tpm_world import SoftTpm
 from worlds import FACTS, answering
 from worlds import filed as filed_for
@@ -18,7 +17,7 @@ from nodeattest_providers.challenge.protocol import Challenge, proof
 from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.composite.protocol import CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
-from nodeattest_providers.errors import ChallengeRequired, Reason
+from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.identifiers import ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, JsonObject, SecretBytes
 from nodeattest_providers.platform import Platform
@@ -81,42 +80,13 @@ SECOND_PHASE: Final[JsonObject] = {
 }
 
 
-def challenge(check: str, reason: Reason, attack: str, made: Callable[[], Secret]) -> Row[None]:
-    return Row(f"challenge: {check}", attack, reason, lambda _: made().verified())
-
-
-CHALLENGE_ROWS: Final[tuple[Row[None], ...]] = (
-    challenge(
-        "the Machine's secret",
-        Reason.SECRET_MISSING,
-        "a Machine that was given no secret, and a MAC under an empty one",
-        lambda: Secret(known=b"", facts=of_machine(None)),
-    ),
-    challenge(
-        "pinned secret",
-        Reason.SECRET_MISSING,
-        "a secret that was put in the place of the one that the machine joined with",
-        lambda: Secret(facts=recorded(fingerprints={"secret": "sha256:another"})),
-    ),
-    challenge(
-        "secret used once",
-        Reason.SECRET_USED,
-        "a copy of the secret, from bootstrap data, after the machine joined",
-        lambda: Secret(facts=recorded(bound_spkis=frozenset({"sha256:of-the-machine"}))),
-    ),
-    challenge(
-        "first request's phase",
-        Reason.FIRST_REQUEST_MISMATCH,
-        "an answer to a request that is an answer itself",
-        lambda: Secret(first_data=SECOND_PHASE),
-    ),
-    challenge(
-        "challenge answered",
-        Reason.PROOF_INVALID,
-        "a thief who has a token and no secret",
-        lambda: Secret(mac=bytes(32)),
-    ),
-)
+CHALLENGES: Final[Mapping[str, Callable[[], Secret]]] = {
+    "the Machine's secret": lambda: Secret(known=b"", facts=of_machine(None)),
+    "pinned secret": lambda: Secret(facts=recorded(fingerprints={"secret": "sha256:another"})),
+    "secret used once": lambda: Secret(facts=recorded(bound_spkis=frozenset({"sha256:of-the-machine"}))),
+    "first request's phase": lambda: Secret(first_data=SECOND_PHASE),
+    "challenge answered": lambda: Secret(mac=bytes(32)),
+}
 
 
 # Several proofs
@@ -196,45 +166,11 @@ def of_another_machine() -> OneStep:
     return found
 
 
-def composite(check: str, reason: Reason, attack: str, run: Callable[[], Awaitable[object]]) -> Row[None]:
-    return Row(f"composite: {check}", attack, reason, lambda _: run())
-
-
-COMPOSITE_ROWS: Final[tuple[Row[None], ...]] = (
-    composite(
-        "all proofs that the policy demands, and no others",
-        Reason.PROOF_MISSING,
-        "a secret and a part of another provider, where the policy wants the TPM",
-        by_the_secret_alone,
-    ),
-    composite(
-        "first request's phase and parts",
-        Reason.FIRST_REQUEST_MISMATCH,
-        "an answer by a TPM to a first request that showed no TPM",
-        of_other_parts,
-    ),
-    composite(
-        "every part is proved",
-        Reason.PROOF_MISSING,
-        "the secret's answer, and the TPM's keys once more instead of a quote",
-        one_unproved,
-    ),
-    composite(
-        "of this machine",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "two proofs, one of them of another machine, by a provider that does not compare itself",
-        by_steps(OneStep("aws"), of_another_machine()),
-    ),
-    composite(
-        "one Machine",
-        Reason.EVIDENCE_FOR_OTHER_MACHINE,
-        "two proofs that prove two Machines",
-        by_steps(OneStep("aws", machine="m-1"), OneStep("azure", machine="m-2")),
-    ),
-    composite(
-        "one node name",
-        Reason.NODE_NAME_MISMATCH,
-        "two proofs that prove two node names",
-        by_steps(OneStep("aws", node_name="worker-1"), OneStep("azure", node_name="worker-2")),
-    ),
-)
+COMPOSITE: Final[Mapping[str, Callable[[], Awaitable[object]]]] = {
+    "all proofs that the policy demands, and no others": by_the_secret_alone,
+    "first request's phase and parts": of_other_parts,
+    "every part is proved": one_unproved,
+    "of this machine": by_steps(OneStep("aws"), of_another_machine()),
+    "one Machine": by_steps(OneStep("aws", machine="m-1"), OneStep("azure", machine="m-2")),
+    "one node name": by_steps(OneStep("aws", node_name="worker-1"), OneStep("azure", node_name="worker-2")),
+}

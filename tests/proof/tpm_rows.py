@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from ec2_world import FROM_EC2, INSTANCE, OTHERS, RUNNING, Amazon
 from firmware import crypto_agile_log
-from removal import Row
 from tpm_authority import Authority, key_usage, leaf_extensions
 from tpm_boots import BOOT, DIFFERENT, OPEN, SELECTION, registers
 from tpm_world import (
@@ -39,7 +38,7 @@ from tpm_world import (
 )
 
 from nodeattest_providers.challenge_response import CHALLENGE_TTL, LABEL_SECRET, challenge_context, derive
-from nodeattest_providers.errors import ChallengeRequired, Reason
+from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
@@ -229,353 +228,82 @@ def logged(log: bytes | None, held: Mapping[int, bytes] | None = None, *, asked:
     return Soft(tpm=tpm, settings=settings, values=tuple(found[pcr] for pcr in SELECTION), answer={"event_log": log})
 
 
-def row(check: str, reason: Reason, attack: str, made: Callable[[], Soft], mutants: tuple[str, ...] = ()) -> Row[None]:
-    return Row(f"tpm: {check}", attack, reason, lambda _: made().verified(), mutants)
-
-
-UNTRUSTED: Final = Reason.ENDORSEMENT_KEY_UNTRUSTED
-INVALID: Final = Reason.ENDORSEMENT_CERTIFICATE_INVALID
-NOT_ALLOWED: Final = Reason.ATTESTATION_KEY_NOT_ALLOWED
-MISMATCH: Final = Reason.FIRST_REQUEST_MISMATCH
-
-ROWS: Final[tuple[Row[None], ...]] = (
-    row(
-        "attestation key: attributes",
-        NOT_ALLOWED,
-        "a key in the machine's TPM that signs anything, such as a quote that the TPM never made",
-        lambda: Soft(tpm=with_ak(attributes=0x00040472)),
+ATTACKS: Final[Mapping[str, Callable[[], Soft]]] = {
+    "attestation key: attributes": lambda: Soft(tpm=with_ak(attributes=0x00040472)),
+    "pinned ek": lambda: Soft(facts={"ledger": ledger(fingerprints={"ek": "sha256:another"})}),
+    "pinned ak": lambda: Soft(facts={"ledger": ledger(fingerprints={"ak": "another"})}),
+    "attestation key: authPolicy": lambda: Soft(tpm=SoftTpm(ak_prefix=UNMARKED_PREFIX)),
+    "endorsement key: on the allow-list": lambda: Soft(settings=SoftTpm().settings),
+    "endorsement key: on no other machine's entry": listed_for_another,
+    "endorsement key: suffix on the allow-list": lambda: of_chosen_suffix("metal://rack-1/another"),
+    "endorsement key: named by the Machine's annotation": lambda: by_chain(
+        annotations={MACHINE_ANNOTATION: SoftTpm().fingerprint}
     ),
-    row(
-        "pinned ek",
-        Reason.ENDORSEMENT_KEY_CHANGED,
-        "another genuine TPM of the same maker, and a stolen token, after the first use",
-        lambda: Soft(facts={"ledger": ledger(fingerprints={"ek": "sha256:another"})}),
+    "endorsement key: bound to the Machine": by_chain,
+    "endorsement key: first use": lambda: replace(certified(), first=AS_NODE, second=AS_NODE),
+    "same PKCS#10 bytes": lambda: Soft(second={"csr": replace(CSR, der=b"of another key")}),
+    "challenge answered in time": lambda: Soft(second={"created": NOW + CHALLENGE_TTL + timedelta(seconds=1)}),
+    "known challenge": lambda: Soft(answer={"mac": bytes(32)}, quote={"extra": bytes(32)}),
+    "activated secret": lambda: Soft(answer={"mac": bytes(32)}),
+    "quote binding": lambda: Soft(quote={"extra": bytes(32)}),
+    "qualified signer": lambda: Soft(quote={"signer": bytes(34)}),
+    "quote signature": lambda: Soft(answer={"signature": SoftTpm().sign(b"a quote")}),
+    "PCR selection": lambda: Soft(quote={"selection": PcrSelection(Alg.SHA256, (0, 16)).marshal()}),
+    "PCR values": lambda: Soft(answer={"pcrs": (JOINED[:16], JOINED[16:])}),
+    "PCR digest": lambda: Soft(answer={"pcrs": (bytes(32), PCR_VALUES[1])}),
+    "PCR value": booted_otherwise,
+    "evidence provider": lambda: of_block("gcp", VERSION),
+    "evidence version": lambda: of_block("tpm", VERSION + 1),
+    "attestation key: nameAlg": lambda: Soft(tpm=with_ak(name_alg="000c")),
+    "attestation key: symmetric algorithm": lambda: Soft(tpm=with_ak(symmetric="000600800043")),
+    "attestation key: scheme": lambda: Soft(tpm=with_ak(scheme="0018000c")),
+    "attestation key: key size": lambda: Soft(tpm=rsa_3072()),
+    "attestation key: another key": lambda: Soft(tpm=one_for_both()),
+    "endorsement key: named by the platform": of_the_platform,
+    "endorsement key: named by EC2": lambda: of_ec2(key=SoftTpm().fingerprint),
+    "EC2: type of the key": lambda: of_ec2(SoftTpm()),
+    "EC2: instance exists": lambda: of_ec2(instance=replace(RUNNING, owner=OTHERS)),
+    "EC2: zone of the instance": lambda: of_ec2(instance=replace(RUNNING, zone="us-east-1b")),
+    "EC2: state of the instance": lambda: of_ec2(instance=replace(RUNNING, state="terminated")),
+    "EC2: NitroTPM of the instance": lambda: of_ec2(instance=replace(RUNNING, has_tpm=False), key=None),
+    "EC2: key of the instance": lambda: of_ec2(key=None),
+    "endorsement key: authorities configured": lambda: annotated({}),
+    "endorsement key: certificate sent": lambda: annotated(first_use()),
+    "endorsement certificate: certified key": lambda: certified_of(
+        SoftTpm(), authority().endorse(new_key("ecc-p256").public_key())
     ),
-    row(
-        "pinned ak",
-        Reason.ATTESTATION_KEY_CHANGED,
-        "the machine's own TPM, after the first use, with another key",
-        lambda: Soft(facts={"ledger": ledger(fingerprints={"ak": "another"})}),
+    "endorsement certificate: no CA": lambda: certified(bc=(x509.BasicConstraints(ca=True, path_length=None), True)),
+    "endorsement certificate: extended key usage": lambda: certified(
+        eku=(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     ),
-    row(
-        "attestation key: authPolicy",
-        NOT_ALLOWED,
-        "the key of another agent of the same host, which activates credentials and quotes for strangers",
-        lambda: Soft(tpm=SoftTpm(ak_prefix=UNMARKED_PREFIX)),
+    "endorsement certificate: key usage": lambda: certified(ku=(key_usage("digital_signature"), True)),
+    "endorsement certificate: critical extensions": lambda: certified(
+        odd=(x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00"), True)
     ),
-    row(
-        "endorsement key: on the allow-list",
-        UNTRUSTED,
-        "a genuine TPM of the thief's own, and a stolen token",
-        lambda: Soft(settings=SoftTpm().settings),
-    ),
-    row(
-        "endorsement key: on no other machine's entry",
-        UNTRUSTED,
-        "the registered TPM of another machine, where the first use is trusted besides",
-        listed_for_another,
-    ),
-    row(
-        "endorsement key: suffix on the allow-list",
-        UNTRUSTED,
-        "a genuine TPM of the thief's own and a registered machine's token, under another suffix of its provider ID",
-        lambda: of_chosen_suffix("metal://rack-1/another"),
-    ),
-    row(
-        "endorsement key: named by the Machine's annotation",
-        UNTRUSTED,
-        "a genuine TPM of the same maker, where the annotation names the machine's own",
-        lambda: by_chain(annotations={MACHINE_ANNOTATION: SoftTpm().fingerprint}),
-    ),
-    row(
-        "endorsement key: bound to the Machine",
-        UNTRUSTED,
-        "a genuine TPM that nothing but its maker's certificate speaks for",
-        by_chain,
-    ),
-    row(
-        "endorsement key: first use",
-        UNTRUSTED,
-        "a certificate of a node, signed in-tree and stolen, and a genuine TPM of the thief's own",
-        lambda: replace(certified(), first=AS_NODE, second=AS_NODE),
-    ),
-    row(
-        "same PKCS#10 bytes",
-        MISMATCH,
-        "one challenge, answered for another key than the first request's",
-        lambda: Soft(second={"csr": replace(CSR, der=b"of another key")}),
-    ),
-    row(
-        "challenge answered in time",
-        Reason.CHALLENGE_EXPIRED,
-        "an intruder prepares an answer, leaves the machine, and files it after the challenge's time",
-        lambda: Soft(second={"created": NOW + CHALLENGE_TTL + timedelta(seconds=1)}),
-    ),
-    row(
-        "known challenge",
-        Reason.CHALLENGE_UNKNOWN,
-        "an answer to no challenge at all",
-        lambda: Soft(answer={"mac": bytes(32)}, quote={"extra": bytes(32)}),
-    ),
-    row(
-        "activated secret",
-        Reason.PROOF_INVALID,
-        "a quote for the challenge, and no secret: an endorsement key of one TPM and an attestation key of another",
-        lambda: Soft(answer={"mac": bytes(32)}),
-    ),
-    row(
-        "quote binding",
-        Reason.QUOTE_NOT_BOUND,
-        "an opened challenge, and a quote that was kept from a good boot",
-        lambda: Soft(quote={"extra": bytes(32)}),
-    ),
-    row(
-        "qualified signer",
-        NOT_ALLOWED,
-        "a key of another hierarchy, of the same attributes",
-        lambda: Soft(quote={"signer": bytes(34)}),
-    ),
-    row(
-        "quote signature",
-        Reason.QUOTE_SIGNATURE_INVALID,
-        "an opened challenge, and a quote that the TPM did not sign",
-        lambda: Soft(answer={"signature": SoftTpm().sign(b"a quote")}),
-    ),
-    row(
-        "PCR selection",
-        Reason.PCR_SELECTION_MISMATCH,
-        "a quote of other registers than the challenge demands",
-        lambda: Soft(quote={"selection": PcrSelection(Alg.SHA256, (0, 16)).marshal()}),
-    ),
-    row(
-        "PCR values",
-        Reason.PCR_SELECTION_MISMATCH,
-        "the quoted values, cut so that another register's stands where the demanded one should",
-        lambda: Soft(answer={"pcrs": (JOINED[:16], JOINED[16:])}),
-    ),
-    row(
-        "PCR digest",
-        Reason.PCR_DIGEST_MISMATCH,
-        "the values of a good boot beside a genuine quote of another",
-        lambda: Soft(answer={"pcrs": (bytes(32), PCR_VALUES[1])}),
-    ),
-    row(
-        "PCR value", Reason.PCR_VALUE_NOT_ALLOWED, "a machine that booted something else, and says so", booted_otherwise
-    ),
-    row(
-        "evidence provider",
-        Reason.PROVIDER_MISMATCH,
-        "evidence that says to be another provider's, at the signer of this one",
-        lambda: of_block("gcp", VERSION),
-    ),
-    row(
-        "evidence version",
-        Reason.EVIDENCE_VERSION_UNSUPPORTED,
-        "evidence of a version that nobody has defined",
-        lambda: of_block("tpm", VERSION + 1),
-    ),
-    row(
-        "attestation key: nameAlg",
-        NOT_ALLOWED,
-        "an attestation key whose Name is by SHA-384",
-        lambda: Soft(tpm=with_ak(name_alg="000c")),
-    ),
-    row(
-        "attestation key: symmetric algorithm",
-        NOT_ALLOWED,
-        "an attestation key with a symmetric algorithm, as only storage keys have",
-        lambda: Soft(tpm=with_ak(symmetric="000600800043")),
-    ),
-    row(
-        "attestation key: scheme",
-        NOT_ALLOWED,
-        "an attestation key that signs with SHA-384",
-        lambda: Soft(tpm=with_ak(scheme="0018000c")),
-    ),
-    row(
-        "attestation key: key size",
-        NOT_ALLOWED,
-        "an attestation key of RSA 3072; shorter ones than 2048 bits are refused by the parser",
-        lambda: Soft(tpm=rsa_3072()),
-    ),
-    row(
-        "attestation key: another key",
-        NOT_ALLOWED,
-        "one key as endorsement key and attestation key",
-        lambda: Soft(tpm=one_for_both()),
-    ),
-    row(
-        "endorsement key: named by the platform",
-        UNTRUSTED,
-        "a registered TPM, where the platform says that this machine has another",
-        of_the_platform,
-    ),
-    row(
-        "endorsement key: named by EC2",
-        UNTRUSTED,
-        "the NitroTPM of another instance",
-        lambda: of_ec2(key=SoftTpm().fingerprint),
-    ),
-    row("EC2: type of the key", UNTRUSTED, "a key on P-256, of which EC2 tells nothing", lambda: of_ec2(SoftTpm())),
-    row(
-        "EC2: instance exists",
-        Reason.PLATFORM_INSTANCE_NOT_FOUND,
-        "an instance of an account that the policy does not list",
-        lambda: of_ec2(instance=replace(RUNNING, owner=OTHERS)),
-    ),
-    row(
-        "EC2: zone of the instance",
-        Reason.PLATFORM_INSTANCE_MISMATCH,
-        "a provider ID with another zone than the instance's",
-        lambda: of_ec2(instance=replace(RUNNING, zone="us-east-1b")),
-    ),
-    row(
-        "EC2: state of the instance",
-        Reason.PLATFORM_INSTANCE_NOT_RUNNING,
-        "an instance that is said to be terminated",
-        lambda: of_ec2(instance=replace(RUNNING, state="terminated")),
-    ),
-    row(
-        "EC2: NitroTPM of the instance",
-        Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
-        "an instance without NitroTPM",
-        lambda: of_ec2(instance=replace(RUNNING, has_tpm=False), key=None),
-    ),
-    row(
-        "EC2: key of the instance",
-        Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
-        "an instance for which EC2 tells no key",
-        lambda: of_ec2(key=None),
-    ),
-    row(
-        "endorsement key: authorities configured",
-        UNTRUSTED,
-        "a key that the Machine's annotation names, where the policy knows no maker",
-        lambda: annotated({}),
-    ),
-    row(
-        "endorsement key: certificate sent",
-        UNTRUSTED,
-        "a key that the Machine's annotation names, made in software",
-        lambda: annotated(first_use()),
-    ),
-    row(
-        "endorsement certificate: certified key",
-        INVALID,
-        "the certificate of a genuine TPM, shown with a key made in software, where the first use is trusted",
-        lambda: certified_of(SoftTpm(), authority().endorse(new_key("ecc-p256").public_key())),
-    ),
-    row(
-        "endorsement certificate: no CA",
-        INVALID,
-        "a certificate of the maker's that says to be a CA",
-        lambda: certified(bc=(x509.BasicConstraints(ca=True, path_length=None), True)),
-    ),
-    row(
-        "endorsement certificate: extended key usage",
-        INVALID,
-        "a certificate of the maker's for something else than a TPM, its TLS server's for instance",
-        lambda: certified(eku=(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)),
-    ),
-    row(
-        "endorsement certificate: key usage",
-        INVALID,
-        "a certificate of the maker's for a key that signs",
-        lambda: certified(ku=(key_usage("digital_signature"), True)),
-    ),
-    row(
-        "endorsement certificate: critical extensions",
-        INVALID,
-        "a certificate with a critical extension that restricts it in a way that is not understood here",
-        lambda: certified(odd=(x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00"), True)),
-    ),
-    row(
-        "endorsement certificate: certificate chain",
-        INVALID,
-        "a certificate that the thief's own authority signed",
-        by_another_authority,
-    ),
-    row(
-        "first request exists",
-        Reason.FIRST_REQUEST_MISSING,
-        "an answer to a first request that is not there",
-        lambda: Soft(later={"first_request": None}),
-    ),
-    row(
-        "first request name",
-        MISMATCH,
-        "an answer that names another first request than was read",
-        lambda: Soft(reread={"name": "another"}),
-    ),
-    row("first request uid", MISMATCH, "the first request was deleted, and made again under its name", created_again),
-    row("two requests", MISMATCH, "a request that answers itself", lambda: Soft(second={"uid": "uid-1"})),
-    row(
-        "same username",
-        MISMATCH,
-        "a copy of a node's answer, filed with another token",
-        lambda: Soft(second={"username": "system:bootstrap:thief0"}),
-    ),
-    row(
-        "same groups",
-        MISMATCH,
-        "a copy of a node's answer, filed by a requester of other groups",
-        lambda: Soft(second={"groups": frozenset({"system:bootstrappers", "others"})}),
-    ),
-    row(
-        "same signer",
-        MISMATCH,
-        "a challenge for a client certificate, answered for a serving certificate",
-        lambda: Soft(second={"signer_name": SERVING}),
-    ),
-    row(
-        "same provider",
-        MISMATCH,
-        "a first request of another version of the evidence than its answer",
-        lambda: Soft(reread={"evidence": Evidence(ProviderName("gcp"), VERSION, {})}),
-    ),
-    row(
-        "event log not asked for",
-        Reason.EVIDENCE_MALFORMED,
-        "a log that the policy does not ask for",
-        lambda: logged(crypto_agile_log(BOOT), asked=False),
-    ),
-    row("event log present", Reason.EVENT_LOG_MISSING, "no log, where the policy requires one", lambda: logged(None)),
-    row(
-        "event log bank",
-        Reason.EVENT_LOG_BANK_MISSING,
-        "a log of SHA-1 digests alone",
-        lambda: logged(crypto_agile_log(BOOT, ("sha1",))),
-    ),
-    row(
-        "event log replays PCR",
-        Reason.EVENT_LOG_MISMATCH,
-        "the log of a good boot beside the quote of another",
-        lambda: logged(crypto_agile_log(BOOT), registers(DIFFERENT)),
-    ),
-    row(
-        "event log closes PCR",
-        Reason.EVENT_LOG_MISMATCH,
-        "a boot whose firmware never closed a register, so that whatever runs later extends it, too",
-        lambda: logged(crypto_agile_log(OPEN), registers(OPEN)),
-    ),
-    row(
-        "TPM clock goes forward",
-        Reason.TPM_CLOCK_REVERSED,
-        "a copy of a virtual TPM's earlier state, run beside the machine that it was taken from",
-        lambda: Soft(later={"ledger": ledger(clock=10_000, reset_count=3)}),
-    ),
-)
-PARSERS: Final[Mapping[str, tuple[Reason, Callable[[], Soft]]]] = {
-    "evidence schema": (Reason.EVIDENCE_MALFORMED, lambda: of_block("tpm", VERSION, phase=3)),
-    "endorsement key template": (
-        Reason.ENDORSEMENT_KEY_MALFORMED,
-        lambda: Soft(shown={"ek_public": SoftTpm().ak_public}),
-    ),
-    "attestation key public area": (NOT_ALLOWED, lambda: Soft(shown={"ak_public": b"\0"})),
-    "quote structure": (Reason.QUOTE_MALFORMED, lambda: Soft(quote={"kind": 0x8017})),
-    "signature structure": (Reason.QUOTE_MALFORMED, lambda: Soft(answer={"signature": b"\0"})),
-    "event log structure": (Reason.EVENT_LOG_MALFORMED, lambda: logged(crypto_agile_log(BOOT)[:-1])),
-    "endorsement certificate: structure": (INVALID, lambda: certified_of(SoftTpm(), b"\x30\x00")),
+    "endorsement certificate: certificate chain": by_another_authority,
+    "first request exists": lambda: Soft(later={"first_request": None}),
+    "first request name": lambda: Soft(reread={"name": "another"}),
+    "first request uid": created_again,
+    "two requests": lambda: Soft(second={"uid": "uid-1"}),
+    "same username": lambda: Soft(second={"username": "system:bootstrap:thief0"}),
+    "same groups": lambda: Soft(second={"groups": frozenset({"system:bootstrappers", "others"})}),
+    "same signer": lambda: Soft(second={"signer_name": SERVING}),
+    "same provider": lambda: Soft(reread={"evidence": Evidence(ProviderName("gcp"), VERSION, {})}),
+    "event log not asked for": lambda: logged(crypto_agile_log(BOOT), asked=False),
+    "event log present": lambda: logged(None),
+    "event log bank": lambda: logged(crypto_agile_log(BOOT, ("sha1",))),
+    "event log replays PCR": lambda: logged(crypto_agile_log(BOOT), registers(DIFFERENT)),
+    "event log closes PCR": lambda: logged(crypto_agile_log(OPEN), registers(OPEN)),
+    "TPM clock goes forward": lambda: Soft(later={"ledger": ledger(clock=10_000, reset_count=3)}),
+}
+PARSERS: Final[Mapping[str, Callable[[], Soft]]] = {
+    "evidence schema": lambda: of_block("tpm", VERSION, phase=3),
+    "endorsement key template": lambda: Soft(shown={"ek_public": SoftTpm().ak_public}),
+    "attestation key public area": lambda: Soft(shown={"ak_public": b"\0"}),
+    "quote structure": lambda: Soft(quote={"kind": 0x8017}),
+    "signature structure": lambda: Soft(answer={"signature": b"\0"}),
+    "event log structure": lambda: logged(crypto_agile_log(BOOT)[:-1]),
+    "endorsement certificate: structure": lambda: certified_of(SoftTpm(), b"\x30\x00"),
 }
 """Checks whose success is a value that what follows needs: without it there is nothing to go on with."""
 RECORDS: Final = frozenset({"endorsement key: pinned by the ledger"})

@@ -1,4 +1,4 @@
-"""A row for each declared check: an attack that the check refuses, and how the attack ends without the check.
+"""The rows of docs/proof/checks.md: for each declared check an attack, and the reason of its refusal.
 
 The product has no switch for a check: its evaluators have their lists as class variables, and its verifiers make a
 ``Checks`` of their own. Here an evaluator of a test has the declared list without one member, and ``removed`` lets one
@@ -8,51 +8,52 @@ name pass in every ``Checks``.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
+from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 
-S = TypeVar("S")
 Outcome = tuple[str, str]
 """Name of the check that refused, and its reason."""
 GRANTED: Final = ("granted", "")
 CHALLENGED: Final = ("challenged", "")
+_PAGE: Final = Path(__file__).parents[2] / "docs" / "proof" / "checks.md"
+_TABLE: Final = re.compile(r"<!-- table: (\w+) -->\n\|.*\n\|.*\n((?:\|.*\n)+)")
 _ONE_OF_MANY: Final = re.compile(
     r"(PCR value|replays PCR|closes PCR|label)( [^ ]+)$|^[a-z]+: (of this machine)$|^(pinned ak)(V2)$"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row(Generic[S]):
-    """One check, and an attack about which everything else is right."""
+class Row(NamedTuple):
+    """One check."""
 
-    check: str
-    """``list: name``."""
-    attack: str
-    reason: Reason
-    """Of the refusal by this check."""
-    run: Callable[[S], Awaitable[object]]
-    """Carries out the attack: returns its ``Outcome``, or raises what the verifier raises."""
-    mutants: tuple[str, ...] = ()
-    """Runs of the ledger's models that lack the same check."""
-    stand_in: Callable[[], Any] | None = None
-    """Makes the provider of the attack, where the usual one would not do."""
+    part: str
+    """The list of the check."""
+    name: str
+    reason: str
+    models: str
+    """Links to the runs of models that lack the same check."""
 
     @property
-    def part(self) -> str:
-        """The list of the check."""
-        return self.check.partition(": ")[0]
+    def check(self) -> str:
+        """``list: name``."""
+        return f"{self.part}: {self.name}"
 
-    @property
-    def name(self) -> str:
-        """The check's name in its list."""
-        return self.check.partition(": ")[2]
+
+def _rows() -> list[Row]:
+    return [
+        Row(part, cells[0], cells[1 if part == "parsers" else 2].strip("`"), cells[-1])
+        for part, table in _TABLE.findall(_PAGE.read_text(encoding="utf-8"))
+        for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    ]
+
+
+ROWS: Final = _rows()
 
 
 def plain(name: str) -> str:
