@@ -40,10 +40,9 @@ from nodeattest_discovery.clusterinfo import (
     parse,
 )
 from nodeattest_discovery.controllers.bootstrap_signer import current_signatures, find_signing_tokens
-from nodeattest_discovery.node.address import parse_endpoint
 from nodeattest_discovery.node.by_token import by_token
+from nodeattest_discovery.node.client import Environment, parse_endpoint
 from nodeattest_discovery.node.clock import Clock
-from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube import paths

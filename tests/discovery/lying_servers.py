@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.node.client import Environment
 from nodeattest_discovery.node.clock import Clock
-from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken
 

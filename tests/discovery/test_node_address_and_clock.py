@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_discovery.node import configmap
-from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
+from nodeattest_discovery.node import client
+from nodeattest_discovery.node.client import cluster_info_path, parse_endpoint, parse_server
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason
 
@@ -87,4 +87,4 @@ def info(**changes: object) -> dict[str, Any]:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_configmap_or_denied(body: bytes) -> None:
     with pytest.raises(Denied):
-        configmap.parse(body)
+        client.parse_config_map(body)

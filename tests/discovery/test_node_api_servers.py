@@ -15,8 +15,8 @@ from token_world import TokenCluster
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node.by_token import by_token
+from nodeattest_discovery.node.client import Environment
 from nodeattest_discovery.node.clock import Clock
-from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.node.refresh import refresh
 from nodeattest_discovery.pins import pin_of
 from nodeattest_providers.errors import Denied, Reason

@@ -15,9 +15,7 @@ from cryptography import x509
 from lying_servers import QUIET, Ca, LyingServer, Reply, status
 
 from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node.address import parse_server
-from nodeattest_discovery.node.client import fetch_cluster_info
-from nodeattest_discovery.node.discovery_file import Environment
+from nodeattest_discovery.node.client import Environment, fetch_cluster_info, parse_server
 from nodeattest_discovery.tls import client_context, unverified_context
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Reason, Unavailable
@@ -158,7 +156,7 @@ def test_reading_ends_where_the_limit_is(case: str) -> None:
 def test_a_credential_is_never_shown_to_an_unverified_server() -> None:
     with LyingServer(CA.server(), status(403)) as server:
         with pytest.raises(Unavailable):
-            fetch_cluster_info(of(server), https.UNVERIFIED, Environment().deadline(), authorization="Bearer a")
+            fetch_cluster_info(of(server), https.UNVERIFIED, Environment().deadline(), token="a")
         assert server.headers == QUIET
 
 

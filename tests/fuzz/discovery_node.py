@@ -6,8 +6,8 @@ import json
 from typing import Final, cast
 
 from fuzz.target import Target, refused, require
-from nodeattest_discovery.node import configmap, credential, discovery_file
-from nodeattest_discovery.node.address import parse_endpoint, parse_server
+from nodeattest_discovery.node import client, discovery_file
+from nodeattest_discovery.node.client import parse_endpoint, parse_server
 from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReference
 from nodeattest_providers.errors import Denied, Reason
 
@@ -32,7 +32,7 @@ def _endpoint(data: bytes) -> bool:
 
 def _configmap(data: bytes) -> bool:
     try:
-        published = configmap.parse(data)
+        published = client.parse_config_map(data)
     except Denied as denied:
         return refused(denied, Reason.CLUSTER_INFO_MALFORMED)
     document = cast("dict[str, dict[str, str] | None]", json.loads(data))
@@ -49,18 +49,14 @@ def _file(data: bytes) -> bool:
     strict, loose = _filed(text, trusted=False), _filed(text, trusted=True)
     require(strict is None or strict == loose, "what is refused less is read alike")
     if strict is not None:
-        require(strict.user == discovery_file.User(), "no credential and no command from elsewhere")
+        require(strict.token is None and not strict.runs_authenticator, "no credential and no command from elsewhere")
         require(not isinstance(strict.ca, FileReference), "no file of this machine is read for a stranger")
     if loose is None:
         return False
     parse_server(loose.server)
-    try:
-        found = credential.of_user(loose.user, lambda _: b"token\n")
-    except Denied as denied:
-        return refused(denied, Reason.CLUSTER_INFO_MALFORMED)
-    header = credential.authorization(found) or ""
-    require(header.isascii() and header.isprintable(), "fit for a header")
-    require("hunter2" not in repr((loose, found)), "a credential does not show")
+    token = loose.token if isinstance(loose.token, str) else ""
+    require(token.isascii() and token.isprintable(), "fit for a header")
+    require("hunter2" not in repr(loose), "a credential does not show")
     return True
 
 

@@ -16,7 +16,7 @@ from polling import eventually
 
 from nodeattest_controller import manifests
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.node.discovery_file import Environment
+from nodeattest_discovery.node.client import Environment
 from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken, generate

@@ -22,8 +22,7 @@ from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
     from nodeattest_discovery.node.by_file import FileFound
-    from nodeattest_discovery.node.client import Found
-    from nodeattest_discovery.node.discovery_file import Environment
+    from nodeattest_discovery.node.client import Environment, Found
     from nodeattest_discovery.pins import CaPin
 
 
@@ -126,7 +125,7 @@ def configured_cluster(found: Found) -> Cluster:
 
 def environment_of(clock: Clock, log: Callable[[str], None], limit: float) -> Environment:
     """Give discovery our clock."""
-    from nodeattest_discovery.node.discovery_file import Environment
+    from nodeattest_discovery.node.client import Environment
 
     return Environment(clock=clock, log=log, limit=limit)
 
@@ -156,15 +155,10 @@ def _by_file(way: ByFile, environment: Environment) -> FileFound:
 
 def _token(found: FileFound) -> BootstrapToken | None:
     """Take the bootstrap token out of a discovery file; any other credential is of no use to a node that attests."""
-    if found.credential is None:
+    if found.token is None:
         return None
-    from nodeattest_discovery.node.credential import TokenCredential
-
-    try:
-        if isinstance(found.credential, TokenCredential):
-            return bootstrap.parse(found.credential.token)
-    except Denied:
-        pass
+    with suppress(Denied):
+        return bootstrap.parse(found.token)
     raise AgentError(
         AgentReason.CONFIGURATION_INVALID,
         "the credential in the discovery file is no bootstrap token, and by nothing else does a node ask to join",

@@ -191,7 +191,7 @@ def _server(word: str) -> str:
 
 def address(word: str, flag: str) -> str:
     """Return the one spelling of an URL; raises ``AgentError``."""
-    from nodeattest_discovery.node.address import parse_endpoint
+    from nodeattest_discovery.node.client import parse_endpoint
 
     try:
         return parse_endpoint(word).url

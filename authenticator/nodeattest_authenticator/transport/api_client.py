@@ -186,11 +186,11 @@ class ApiServerClient:
         except UntrustedServerError as error:
             raise AgentError(
                 AgentReason.SERVER_NOT_TRUSTED,
-                f"the certificate of the API server at {self._endpoint.url} does not pass: {error.detail}",
+                f"the certificate of the API server at {self._endpoint.url} does not pass: {error}",
                 remedy="check the CA (join --ca-file), the server's name (--tls-server-name) and this machine's clock",
             ) from None
         except HttpsError as error:
-            raise UnreachableError(f"{self._endpoint.url}: {error.detail}") from None
+            raise UnreachableError(f"{self._endpoint.url}: {error}") from None
 
 
 def _event(line: bytes) -> tuple[str, JsonObject]:

@@ -2,7 +2,7 @@
 
 Promises: the file is bounded in size and time and comes over https or from this machine; what it may not hold is
 refused before anything is asked; the server that it names proves itself by the file's own CA before it is believed,
-and only then may see a credential of the file, if the caller allows one at all. Commands in it are never run.
+and only then may see a token of the file, if the caller allows one at all. Commands in it are never run.
 Source: kubeadm discovery/file/file.go and discovery/https.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import http
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,27 +18,14 @@ from urllib.parse import urlsplit
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node import client, discovery_file, https
-from nodeattest_discovery.node.address import parse_server
-from nodeattest_discovery.node.client import Found, first_valid
+from nodeattest_discovery.node.client import Environment, Found, first_valid, parse_server
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.configmap import PublishedClusterInfo
-from nodeattest_discovery.node.credential import (
-    BasicCredential,
-    FileCredential,
-    TokenCredential,
-    authorization,
-    of_user,
-)
-from nodeattest_discovery.node.discovery_file import DiscoveryFile, Environment, FileReference, malformed, not_allowed
-from nodeattest_discovery.tls import ClientCertificate
+from nodeattest_discovery.node.discovery_file import FileReference, checked_token, malformed, not_allowed
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 
-__all__ = ["BasicCredential", "ClientCertificate", "FileCredential", "FileFound", "TokenCredential", "by_file"]
-
 _STDIN: Final = "-"
-_LIMIT: Final = https.LIMIT
 _FILE_WITHOUT_CA: Final = (
     "the discovery file has no CA, so this machine's own root certificates were used: put the cluster's CA into the "
     "file, as certificate-authority-data"
@@ -53,7 +40,7 @@ _FILE_BY_URL: Final = (
 class FileFound(Found):
     """What a file says: the cluster, and perhaps who the node shall be."""
 
-    credential: FileCredential | None = None
+    token: str | None = field(default=None, repr=False)
     runs_authenticator: bool = False
     """The file's user runs ``kubelet-authenticator``: a node that attests needs no other credential."""
 
@@ -79,86 +66,59 @@ def by_file(
     parsed = discovery_file.parse(text, local=folder is not None, allow_credentials=allow_credentials)
     # 3
     base = folder or Path()
-    info = _cluster(parsed, base)
-    credential = of_user(parsed.user, lambda stored: _local(base / stored.path))
-    # 4
-    wanted = _Wanted(text, info, credential, parsed.user.runs_authenticator, deadline, environment.public_roots)
-    return first_valid([parse_server(info.server)], wanted.confirmed, deadline, environment.log)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    text: str
-    info: ClusterInfo
-    credential: FileCredential | None
-    runs_authenticator: bool
-    deadline: Deadline
-    public_roots: bytes | None
-
-    def confirmed(self, server: Endpoint) -> FileFound:
-        """Ask the server over a verified connection; raises ``Unavailable`` or ``Denied``.
-
-        1. Its certificate passes under the file's CAs; without any, under those of this machine.
-        2. It serves cluster-info, or says that it may not.
-        3. The file's CAs stay; if there are none, those of cluster-info are taken.
-        """
-        # 1
-        held = self.info.ca_certificates
-        roots = client.anchors(held, self.deadline.clock) if held else self.public_roots
-        shown_as = self.credential if isinstance(self.credential, ClientCertificate) else None
-        trust = https.Verified(ca_pem=roots, server_name=self.info.tls_server_name, client=shown_as)
-        # 2
-        published, notes = self._published(server, trust)
-        found, more = _from_cluster(published)
-        notes += more
-        if found is not None and parse_server(found.server) != server:
-            notes += (f"the cluster names {found.server} as its server, not {server.url}, which the file names",)
-        # 3
-        certificates = held or (found.ca_certificates if found is not None else ())
-        if not certificates:
-            raise malformed("certificate-authority-data in the file or in cluster-info", "none")
-        info = ClusterInfo(
-            server=self.info.server, ca_certificates=certificates, tls_server_name=self.info.tls_server_name
-        )
-        return FileFound(
-            kubeconfig=self.text,
-            info=info,
-            ca_pem=info.ca_pem,
-            asked=server.url,
-            notes=notes,
-            credential=self.credential,
-            runs_authenticator=self.runs_authenticator,
-        )
-
-    def _published(
-        self, server: Endpoint, trust: https.Verified
-    ) -> tuple[PublishedClusterInfo | None, tuple[str, ...]]:
-        remedy = None if self.info.ca_certificates else _FILE_WITHOUT_CA
-        try:
-            shown_as = authorization(self.credential)
-            return client.fetch_cluster_info(server, trust, self.deadline, authorization=shown_as, untrusted=remedy), ()
-        except client.RefusedError as refused:
-            if refused.status != http.HTTPStatus.FORBIDDEN:
-                raise
-            return None, (
-                f"{server.url} does not let us read cluster-info; its certificate passed, so the file counts",
-            )
-
-
-def _from_cluster(published: PublishedClusterInfo | None) -> tuple[ClusterInfo | None, tuple[str, ...]]:
-    """Read cluster-info; one that is unsound changes nothing, since the file is what is trusted."""
-    if published is None:
-        return None, ()
-    try:
-        return clusterinfo.parse(published.kubeconfig or ""), ()
-    except Denied as denied:
-        return None, (f"cluster-info is not used: expected {denied.expected}, got {denied.got}",)
-
-
-def _cluster(parsed: DiscoveryFile, base: Path) -> ClusterInfo:
     pem = _local(base / parsed.ca.path) if isinstance(parsed.ca, FileReference) else parsed.ca
     certificates = clusterinfo.parse_ca_bundle(pem) if pem is not None else ()
-    return ClusterInfo(server=parsed.server, ca_certificates=certificates, tls_server_name=parsed.tls_server_name)
+    token = parsed.token
+    if isinstance(token, FileReference):
+        token = checked_token(_local(base / token.path).decode("ascii", "replace").strip())
+    # 4
+    info = ClusterInfo(server=parsed.server, ca_certificates=certificates, tls_server_name=parsed.tls_server_name)
+    found = FileFound(
+        kubeconfig=text,
+        info=info,
+        ca_pem=b"",
+        asked="",
+        token=token,
+        runs_authenticator=parsed.runs_authenticator,
+    )
+    return first_valid(
+        [parse_server(info.server)],
+        lambda server: _confirmed(server, found, deadline, environment.public_roots),
+        deadline,
+        environment.log,
+    )
+
+
+def _confirmed(server: Endpoint, found: FileFound, deadline: Deadline, public_roots: bytes | None) -> FileFound:
+    """Ask the server over a verified connection; raises ``Unavailable`` or ``Denied``.
+
+    1. Its certificate passes under the file's CAs; without any, under those of this machine.
+    2. It serves cluster-info, or says that it may not. One that is unsound changes nothing.
+    3. The file's CAs stay; if there are none, those of cluster-info are taken.
+    """
+    # 1
+    certificates, notes = found.info.ca_certificates, found.notes
+    roots = client.anchors(certificates, deadline.clock) if certificates else public_roots
+    trust = https.Verified(ca_pem=roots, server_name=found.info.tls_server_name)
+    # 2
+    untrusted = client.UNTRUSTED if certificates else _FILE_WITHOUT_CA
+    try:
+        published = client.fetch_cluster_info(server, trust, deadline, token=found.token, untrusted=untrusted)
+        told = clusterinfo.parse(published.kubeconfig or "")
+        if parse_server(told.server) != server:
+            notes += (f"the cluster names {told.server} as its server, not {server.url}, which the file names",)
+        certificates = certificates or told.ca_certificates
+    except client.RefusedError as refused:
+        if refused.status != http.HTTPStatus.FORBIDDEN:
+            raise
+        notes += (f"{server.url} does not let us read cluster-info; its certificate passed, so the file counts",)
+    except Denied as denied:
+        notes += (f"cluster-info is not used: expected {denied.expected}, got {denied.got}",)
+    # 3
+    if not certificates:
+        raise malformed("certificate-authority-data in the file or in cluster-info", "none")
+    info = replace(found.info, ca_certificates=certificates)
+    return replace(found, info=info, ca_pem=info.ca_pem, asked=server.url, notes=notes)
 
 
 def _read(
@@ -167,10 +127,12 @@ def _read(
     """Return a file's bytes, and for a local file the folder to which its paths are relative."""
     if source == _STDIN:
         return _bounded(stdin()), None
-    if "://" in source:
-        address, path = _url(source)
-        return _downloaded(address, path, environment, deadline), None
-    return _local(Path(source)), Path(source).parent
+    if "://" not in source:
+        return _local(Path(source)), Path(source).parent
+    address, path = _url(source)
+    trust = https.Verified(ca_pem=environment.public_roots)
+    data = first_valid([address], lambda server: _download(server, path, trust, deadline), deadline, environment.log)
+    return data, None
 
 
 def _url(source: str) -> tuple[Endpoint, str]:
@@ -183,11 +145,6 @@ def _url(source: str) -> tuple[Endpoint, str]:
     if parts.fragment or not path.isascii() or not path.isprintable() or " " in path:
         raise not_allowed("an https URL", printable(source.partition("?")[0]), "write it as a browser would send it")
     return address, path
-
-
-def _downloaded(address: Endpoint, path: str, environment: Environment, deadline: Deadline) -> bytes:
-    trust = https.Verified(ca_pem=environment.public_roots)
-    return first_valid([address], lambda server: _download(server, path, trust, deadline), deadline, environment.log)
 
 
 def _download(server: Endpoint, path: str, trust: https.Verified, deadline: Deadline) -> bytes:
@@ -204,15 +161,14 @@ def _download(server: Endpoint, path: str, trust: https.Verified, deadline: Dead
 def _local(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return _bounded(file.read(_LIMIT + 1))
+            return _bounded(file.read(https.LIMIT + 1))
     except (OSError, ValueError) as error:
         got = error.strerror if isinstance(error, OSError) else None
-        raise not_allowed(
-            f"a file to read at {printable(str(path))}", got or "no such name", "name a file that is there"
-        ) from None
+        remedy = "name a file that is there"
+        raise not_allowed(f"a file to read at {printable(str(path))}", got or "no such name", remedy) from None
 
 
 def _bounded(data: bytes) -> bytes:
-    if len(data) > _LIMIT:
-        raise malformed(f"at most {_LIMIT} bytes", "more")
+    if len(data) > https.LIMIT:
+        raise malformed(f"at most {https.LIMIT} bytes", "more")
     return data

@@ -21,12 +21,9 @@ from typing import Final
 
 from nodeattest_discovery import clusterinfo, jws, jwt
 from nodeattest_discovery.clusterinfo import ClusterInfo
-from nodeattest_discovery.node import client, configmap, https
-from nodeattest_discovery.node.address import cluster_info_path, parse_endpoint, parse_server
-from nodeattest_discovery.node.client import Found, first_valid
+from nodeattest_discovery.node import client, https
+from nodeattest_discovery.node.client import Environment, Found, first_valid, parse_endpoint, parse_server
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.discovery_file import Environment
-from nodeattest_discovery.node.https import Response
 from nodeattest_discovery.pins import CaPin, require_pins, select_pinned
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.endpoint import Endpoint
@@ -106,27 +103,18 @@ class _Asker:
         text = published.text()
         # 2
         if not jws.is_valid(signature, text.encode(), self.token):
-            raise Denied(
-                Reason.CLUSTER_INFO_SIGNATURE_INVALID,
-                expected=f"a signature of the token {self.token.id} over cluster-info",
-                got="another signature",
-                remedy="compare the token's secret; if it is right, this is not the cluster, or the text was changed",
-            )
+            raise _not_signed(f"a signature of the token {self.token.id} over cluster-info", "another signature")
         info = clusterinfo.parse(text)
-        notes = _elsewhere(info, server)
         if self.pins is None:
-            client.anchors(info.ca_certificates, self.deadline.clock)
-            note = f"no CA was pinned: anyone who knows the token could have answered in the place of {server.url}"
-            return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url, notes=(note, *notes))
+            return self._unpinned(text, info, server)
         # 3
         pinned = select_pinned(info.ca_certificates, self.pins)
         trust = https.Verified(ca_pem=client.anchors(pinned, self.deadline.clock))
         # 4
-        _require_same(
-            text,
-            client.fetch_cluster_info(server, trust, self.deadline).kubeconfig,
-            "try again if the cluster was being changed; else somebody answered in the cluster's place at first",
-        )
+        _, refused = self._confirm((server,), trust, text)
+        if refused is not None:
+            raise refused
+        notes = _elsewhere(info, server)
         if beside := len(info.ca_certificates) - len(pinned):
             note = f"{beside} of the cluster's CAs not pinned: trusted, since a server under a pinned CA says so"
             notes = (note, *notes)
@@ -143,26 +131,21 @@ class _Asker:
            the one that the kubeconfig names. Where it refuses to say, only these CAs and the server that was asked are
            found: what a token signed, and no server of the cluster, may contain untrusted CAs.
         """
-        # 1
-        answer = self._question(front)
-        # 2
-        self._check_signature(front, answer)
+        # 1, 2
+        text = client.parse_config_map(self._ask_signed(front)).text()
         # 3
-        text = configmap.parse(answer.body).text()
         info = clusterinfo.parse(text)
         cluster = parse_server(info.server)
         if self.pins is None:
-            client.anchors(info.ca_certificates, self.deadline.clock)
-            unpinned = "no CA was pinned: anyone who knows the token could have answered in the front's place"
-            return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=cluster.url, notes=(unpinned,))
+            return self._unpinned(text, info, cluster)
         # 4
         pinned = select_pinned(info.ca_certificates, self.pins)
         anchors = client.anchors(pinned, self.deadline.clock)
         # 5
         trust = https.Verified(ca_pem=anchors, server_name=None if known else info.tls_server_name)
-        asked, shown = self._confirm(known or (cluster,), trust, text)
+        asked, refused = self._confirm(known or (cluster,), trust, text)
         notes = _elsewhere(info, asked)
-        if shown:
+        if refused is None:
             return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=asked.url, notes=notes)
         note = f"{asked.url} does not show cluster-info: only the pinned CAs of the front's answer are trusted"
         believed = replace(info, ca_certificates=pinned)
@@ -170,10 +153,14 @@ class _Asker:
             believed = replace(believed, server=asked.url, tls_server_name=None)
         return Found(kubeconfig=text, info=believed, ca_pem=anchors, asked=asked.url, notes=(note, *notes))
 
-    def _question(self, front: Endpoint) -> Response:
-        question = jwt.mint(self.token, self.deadline.clock.now())
-        headers = {"Authorization": f"Bearer {question}"}
-        answer = client.get(front, cluster_info_path(front), https.UNVERIFIED, self.deadline, headers=headers)
+    def _ask_signed(self, front: Endpoint) -> bytes:
+        """Return a front's answer, which this token signed.
+
+        The header is compared whole: a JWT has another header (``typ``), and a signature of cluster-info's text is
+        one over other bytes, so neither passes here.
+        """
+        headers = {"Authorization": f"Bearer {jwt.mint(self.token, self.deadline.clock.now())}"}
+        answer = client.get(front, client.cluster_info_path(front), https.UNVERIFIED, self.deadline, headers=headers)
         if answer.status != http.HTTPStatus.OK:
             hint = " (it does not know the token, or this machine's clock is wrong)"
             raise Unavailable(
@@ -182,14 +169,6 @@ class _Asker:
                 + (hint if answer.status == http.HTTPStatus.UNAUTHORIZED else ""),
                 remedy="see that the token exists and may sign and authenticate: nodeattest token list",
             )
-        return answer
-
-    def _check_signature(self, front: Endpoint, answer: Response) -> None:
-        """Refuse an answer that this token did not sign.
-
-        The header is compared whole: a JWT has another header (``typ``), and a signature of cluster-info's text is
-        one over other bytes, so neither passes here.
-        """
         signatures = [value for name, value in answer.headers if name == _SIGNATURE]
         if not signatures:
             raise Unavailable(
@@ -198,47 +177,47 @@ class _Asker:
                 remedy="name a discovery front, not an API server, as the front",
             )
         if len(signatures) != 1 or not jws.is_valid(signatures[0], answer.body, self.token):
-            raise Denied(
-                Reason.CLUSTER_INFO_SIGNATURE_INVALID,
-                expected=f"one signature of the token {self.token.id} over the answer",
-                got="another signature" if len(signatures) == 1 else f"{len(signatures)} signatures",
-                remedy="compare the token's secret; if it is right, this is not the cluster's front",
-            )
+            got = "another signature" if len(signatures) == 1 else f"{len(signatures)} signatures"
+            raise _not_signed(f"one signature of the token {self.token.id} over the answer", got)
+        return answer.body
 
-    def _confirm(self, servers: Sequence[Endpoint], trust: https.Verified, text: str) -> tuple[Endpoint, bool]:
-        """Ask servers in turn; return the one that answered, and whether it showed cluster-info.
+    def _unpinned(self, text: str, info: ClusterInfo, asked: Endpoint) -> Found:
+        client.anchors(info.ca_certificates, self.deadline.clock)
+        note = f"no CA was pinned: anyone who knows the token could have answered in the place of {asked.url}"
+        notes = (note, *_elsewhere(info, asked))
+        return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=asked.url, notes=notes)
 
-        Raises ``Denied``, ``Unavailable``.
+    def _confirm(
+        self, servers: Sequence[Endpoint], trust: https.Verified, text: str
+    ) -> tuple[Endpoint, client.RefusedError | None]:
+        """Ask servers in turn; return the one that says the same, or the first that does not show cluster-info.
+
+        Raises ``Denied`` for another text, ``Unavailable`` if none answers.
         """
         away = Unavailable(Reason.API_UNAVAILABLE, "no server to ask", remedy="name one")
         for server in servers:
             try:
                 confirmed = client.fetch_cluster_info(server, trust, self.deadline).kubeconfig
-            except client.RefusedError as refused:
-                if refused.status in _NOT_FOR_ALL:
-                    return server, False
-                away = refused
             except Unavailable as unavailable:
+                if isinstance(unavailable, client.RefusedError) and unavailable.status in _NOT_FOR_ALL:
+                    return server, unavailable
                 away = unavailable
-            else:
-                _require_same(
-                    text,
-                    confirmed,
-                    "try again if the cluster was being changed; else the front's answer was old, or another cluster's",
-                )
-                return server, True
+                continue
+            if confirmed == text:
+                return server, None
+            raise Denied(
+                Reason.CLUSTER_INFO_CHANGED,
+                expected="the same cluster-info, byte for byte, from the cluster's own server over the verified "
+                "connection",
+                got="another text" if confirmed else "none",
+                remedy="try again if the cluster was being changed; else the first answer was old or not the cluster's",
+            )
         raise away
 
 
-def _require_same(text: str, confirmed: str | None, remedy: str) -> None:
-    """Raise ``Denied`` unless the verified server says the same."""
-    if confirmed != text:
-        raise Denied(
-            Reason.CLUSTER_INFO_CHANGED,
-            expected="the same cluster-info, byte for byte, from the cluster's own server over the verified connection",
-            got="another text" if confirmed else "none",
-            remedy=remedy,
-        )
+def _not_signed(expected: str, got: str) -> Denied:
+    remedy = "compare the token's secret; if it is right, this is not the cluster, or the text was changed"
+    return Denied(Reason.CLUSTER_INFO_SIGNATURE_INVALID, expected=expected, got=got, remedy=remedy)
 
 
 def _elsewhere(info: ClusterInfo, asked: Endpoint) -> tuple[str, ...]:

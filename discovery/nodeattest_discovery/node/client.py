@@ -1,32 +1,89 @@
-"""Asks several servers in turn, again and again, until one gives a valid answer or the time is over.
+"""Requests for cluster-info, sent to several servers in turn until one gives a valid answer or the time is over.
 
 Promises: a server that was refused is not asked again, and does not keep the others from being asked; a server that is
-away or not ready is asked again every five seconds, as kubeadm asks its only one. A request is for one file or object;
-whatever another attempt may mend is ``Unavailable``: no connection, no permission yet, an answer that is no
-cluster-info.
-Source: kubeadm discovery/token (PollUntilContextTimeout: at once, then every five seconds, at most five minutes).
+away or not ready is asked again every five seconds, as kubeadm asks its only one. Whatever another attempt may mend is
+``Unavailable``: no connection, no permission yet, an answer that is no cluster-info. JSON with repeated members is
+refused, since two readers would read it differently.
+Source: kubeadm discovery/token (PollUntilContextTimeout: at once, then every five seconds, at most five minutes) and
+app/util/endpoint.go (ParseHostPort); Kubernetes API, core/v1 ConfigMap; RFC 3986 §3.2.2 (brackets around IPv6).
 """
 
 from __future__ import annotations
 
 import http
+import ipaddress
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from nodeattest_discovery.clusterinfo import ClusterInfo
-from nodeattest_discovery.node import configmap, https
-from nodeattest_discovery.node.address import cluster_info_path
+from nodeattest_discovery.clusterinfo import (
+    KUBECONFIG_KEY,
+    NAME,
+    NAMESPACE,
+    PATH,
+    SIGNATURE_PREFIX,
+    ClusterInfo,
+    check_server,
+)
+from nodeattest_discovery.node import https
 from nodeattest_discovery.node.clock import Clock, Deadline
-from nodeattest_discovery.node.configmap import PublishedClusterInfo
-from nodeattest_discovery.node.discovery_file import RETRY
-from nodeattest_discovery.node.https import HttpsClient, HttpsError, KubeletServerError, Response, UntrustedServerError
+from nodeattest_discovery.node.https import HttpsClient, HttpsError, Response, UntrustedServerError
+from nodeattest_parsing import strict_json
 from nodeattest_parsing.endpoint import Endpoint
+from nodeattest_parsing.objects import mapping
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import printable
+
+T = TypeVar("T")
+
+_LIMIT: Final = 300.0
+"""Seconds for a whole discovery (kubeadm constants.DiscoveryTimeout, its timeouts.discovery)."""
+_RETRY: Final = 5.0
+"""Seconds between two attempts (kubeadm constants.DiscoveryRetryInterval)."""
+_HTTPS: Final = "https://"
+_HTTPS_PORT: Final = 443
+_PORT: Final = re.compile(r":[0-9]+\Z", re.ASCII)
+_MAX_SIZE: Final = 1 << 20
+"""Bytes; etcd's limit of an object."""
+_MAX_VALUES: Final = 50_000
+"""A signature for each token that signs is one of them."""
+UNTRUSTED: Final = (
+    "if this machine's clock is right, this is not the cluster's server, or its certificate names it otherwise"
+)
+_EXPLANATIONS: Final[Mapping[int, str]] = {
+    http.HTTPStatus.UNAUTHORIZED: ", anonymous requests are refused (--anonymous-auth=false)",
+    http.HTTPStatus.FORBIDDEN: ", anonymous requests may not read it (kube-public has no role binding for them)",
+    http.HTTPStatus.NOT_FOUND: ", there is none",
+}
+
+
+def _ignore_line(line: str) -> None:
+    del line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Arguments of every way of discovery."""
+
+    clock: Clock = field(default_factory=Clock)
+    log: Callable[[str], None] = _ignore_line
+    """Takes one line for the person who waits; never a secret."""
+    limit: float = _LIMIT
+    """Seconds for the whole of one discovery."""
+    public_roots: bytes | None = None
+    """CAs in PEM for servers of public names (a discovery file by URL); None: those of this machine."""
+
+    def deadline(self) -> Deadline:
+        """Start the clock of one discovery."""
+        return Deadline.after(self.clock, self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +102,77 @@ class Found:
     """What a person must read: what was not checked, what is not as asked."""
 
 
-T = TypeVar("T")
+def parse_endpoint(text: str) -> Endpoint:
+    """Read a server that a person named, ``host:port`` or ``https://host[:port]``; raises ``Denied``.
+
+    A path is refused: cluster-info is asked for at the root, and another path means something else.
+    """
+    is_url = text.startswith(_HTTPS)
+    named = text.removeprefix(_HTTPS).removesuffix("/") if is_url else text
+    if "/" not in named and (is_url or _PORT.search(named)):
+        with suppress(Denied):
+            return parse_server(_HTTPS + named)
+    raise Denied(
+        Reason.DISCOVERY_ENDPOINT_MALFORMED,
+        expected="host:port, [IPv6]:port or https://host:port, without a path",
+        got=printable(text),
+        remedy="say host and port, such as 10.0.0.1:6443, as nodeattest token create --print-join-command does",
+    )
+
+
+def parse_server(url: str) -> Endpoint:
+    """Read a server's URL as it is in a kubeconfig, path and all; raises ``Denied``. Equal addresses are equal."""
+    parts = urlsplit(check_server(url))
+    host = (parts.hostname or "").lower()
+    with suppress(ValueError):
+        host = str(ipaddress.ip_address(host))
+    return Endpoint(host, parts.port or _HTTPS_PORT, parts.path.rstrip("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedClusterInfo:
+    """The ConfigMap ``kube-public/cluster-info``; nothing of it is proved yet."""
+
+    kubeconfig: str | None = field(repr=False)
+    signatures: dict[str, str] = field(repr=False)
+    """Detached signatures by the id of the token that made them."""
+
+    def text(self) -> str:
+        """Return the kubeconfig, which must be there; raises ``Denied``."""
+        if self.kubeconfig:
+            return self.kubeconfig
+        raise Denied(
+            Reason.CLUSTER_INFO_MALFORMED,
+            expected=f"the key {KUBECONFIG_KEY} in cluster-info",
+            got="none",
+            remedy="publish it: nodeattest cluster-info publish",
+        )
+
+
+def parse_config_map(body: bytes) -> PublishedClusterInfo:
+    """Read the ConfigMap; raises ``Denied``.
+
+    1. JSON of a bounded size, one object, no member twice. 2. It says that it is this ConfigMap. 3. Its data is text.
+    """
+    # 1
+    try:
+        document = strict_json.parse_object(body, max_size=_MAX_SIZE, max_values=_MAX_VALUES, floats=True)
+    except ParseError as error:
+        raise _malformed("a JSON object of UTF-8", error.found) from None
+    # 2
+    metadata, data = mapping(document, "metadata"), document.get("data")
+    identity = (document.get("apiVersion"), document.get("kind"), metadata.get("namespace"), metadata.get("name"))
+    if identity != ("v1", "ConfigMap", NAMESPACE, NAME):
+        raise _malformed(f"the ConfigMap {NAMESPACE}/{NAME}", "another object, or none")
+    # 3
+    entries = data if isinstance(data, dict) else {}
+    texts = {key: value for key, value in entries.items() if isinstance(value, str)}
+    if len(texts) != len(entries) or not isinstance(data, dict | None):
+        raise _malformed("data to be text", "something else")
+    signatures = {
+        key.removeprefix(SIGNATURE_PREFIX): value for key, value in texts.items() if key.startswith(SIGNATURE_PREFIX)
+    }
+    return PublishedClusterInfo(texts.get(KUBECONFIG_KEY), signatures)
 
 
 def first_valid(
@@ -57,7 +184,7 @@ def first_valid(
     refusal when every server was refused, else the last ``Unavailable`` when the time is over.
     """
     left = list(dict.fromkeys(servers))
-    refused: list[Denied] = []
+    refused: Denied | None = None
     deadline.waits_for("answer", f"an answer of {', '.join(server.url for server in left)}")
     while True:
         waiting: Unavailable | None = None
@@ -65,39 +192,33 @@ def first_valid(
             try:
                 return ask(server)
             except Denied as denied:
-                refused.append(denied)
+                refused = refused or denied
                 left.remove(server)
                 log(f"{server.url} is refused: {denied}")
             except Unavailable as unavailable:
                 waiting = unavailable
         if waiting is None:
-            raise refused[0] if refused else Unavailable(Reason.API_UNAVAILABLE, "no server", remedy="name one")
+            raise refused or Unavailable(Reason.API_UNAVAILABLE, "no server", remedy="name one")
         deadline.waits_for("another answer", f"another answer: {waiting.detail}")
-        if not deadline.pause(RETRY):
+        if not deadline.pause(_RETRY):
             raise waiting
-
-
-_UNTRUSTED: Final = (
-    "if this machine's clock is right, this is not the cluster's server, or its certificate names it otherwise"
-)
-_SAID: Final[Mapping[int, str]] = {
-    http.HTTPStatus.UNAUTHORIZED: "anonymous requests are refused (--anonymous-auth=false)",
-    http.HTTPStatus.FORBIDDEN: "anonymous requests may not read it (kube-public has no role binding for them)",
-    http.HTTPStatus.NOT_FOUND: "there is none",
-}
 
 
 class RefusedError(Unavailable):
     """A server that answered, and not with cluster-info."""
 
     def __init__(self, server: Endpoint, status: int) -> None:
-        said = _SAID.get(status)
         super().__init__(
             Reason.API_UNAVAILABLE,
-            f"{server.url} gave no cluster-info: HTTP status {status}" + (f", {said}" if said else ""),
+            f"{server.url} gave no cluster-info: HTTP status {status}{_EXPLANATIONS.get(status, '')}",
             remedy="publish it where anonymous requests may read it: nodeattest cluster-info publish",
         )
         self.status = status
+
+
+def cluster_info_path(server: Endpoint) -> str:
+    """Return the path of cluster-info on a server, with the seconds that the server may take."""
+    return f"{server.prefix}{PATH}?timeout=10s"
 
 
 def fetch_cluster_info(
@@ -105,16 +226,16 @@ def fetch_cluster_info(
     trust: https.Verified | None,
     deadline: Deadline,
     *,
-    authorization: str | None = None,
-    untrusted: str | None = None,
+    token: str | None = None,
+    untrusted: str = UNTRUSTED,
 ) -> PublishedClusterInfo:
-    """Ask for cluster-info, anonymously by default; raises ``Unavailable``, as ``get`` does."""
-    headers = {"Authorization": authorization} if authorization and trust else {}
+    """Ask for cluster-info, anonymously without a token; raises ``Unavailable``, as ``get`` does."""
+    headers = {"Authorization": f"Bearer {token}"} if token and trust else {}
     answer = get(server, cluster_info_path(server), trust, deadline, headers=headers, untrusted=untrusted)
     if answer.status != http.HTTPStatus.OK:
         raise RefusedError(server, answer.status)
     try:
-        return configmap.parse(answer.body)
+        return parse_config_map(answer.body)
     except Denied as denied:
         detail = f"{server.url} gave no cluster-info: expected {denied.expected}, got {denied.got}"
         raise Unavailable(Reason.API_UNAVAILABLE, detail, remedy=denied.remedy) from None
@@ -142,7 +263,7 @@ def get(
     deadline: Deadline,
     *,
     headers: Mapping[str, str],
-    untrusted: str | None = None,
+    untrusted: str = UNTRUSTED,
 ) -> Response:
     """Ask once; raises ``Unavailable``.
 
@@ -151,20 +272,20 @@ def get(
     client = HttpsClient(server, trust, deadline, headers=headers)
     try:
         return client.request("GET", path)
-    except KubeletServerError:
-        raise Unavailable(
-            Reason.SERVER_NOT_TRUSTED,
-            f"the certificate of {server.url} is a kubelet's, not an API server's",
-            remedy="name an API server; if nobody named this one, a node poses as the cluster: check its machine",
-        ) from None
     except UntrustedServerError as error:
-        raise Unavailable(
-            Reason.SERVER_NOT_TRUSTED,
-            f"the certificate of {server.url} does not pass: {error.detail}",
-            remedy=untrusted or _UNTRUSTED,
-        ) from None
+        detail = f"the certificate of {server.url} does not pass: {error}"
+        raise Unavailable(Reason.SERVER_NOT_TRUSTED, detail, remedy=untrusted) from None
     except HttpsError as error:
         remedy = "see that the address is right and that this machine can reach it"
-        raise Unavailable(Reason.API_UNAVAILABLE, f"{server.url}: {error.detail}", remedy=remedy) from None
+        raise Unavailable(Reason.API_UNAVAILABLE, f"{server.url}: {error}", remedy=remedy) from None
     finally:
         client.close()
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    return Denied(
+        Reason.CLUSTER_INFO_MALFORMED,
+        expected=expected,
+        got=got,
+        remedy="see that the address is an API server's, and what it serves: nodeattest cluster-info show",
+    )

@@ -1,68 +1,29 @@
-"""What discovery takes from its caller: a clock, somebody to report to, and how long it may take.
-
-A discovery file taken apart: a kubeconfig of which one cluster, and perhaps one user, is meant.
+"""A discovery file taken apart: a kubeconfig of which one cluster, and perhaps one user, is meant.
 
 Promises: text gives one cluster or ``Denied``; nothing in it skips verification, goes through a proxy, speaks plain
-http or runs a command; credentials only if the caller allows them; other files are named only by a local file. Two
-readers cannot choose different clusters: where kubeadm and client-go would, the file is refused.
+http or runs a command; no credential but a token, and that only if the caller allows it; other files are named only by
+a local file. Two readers cannot choose different clusters: where kubeadm and client-go would, the file is refused.
 Source: client-go tools/clientcmd/api/v1 and validation.go; kubeadm app/util/kubeconfig.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.clusterinfo import check_server
-from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-LIMIT: Final = 300.0
-"""Seconds for a whole discovery (kubeadm constants.DiscoveryTimeout, its timeouts.discovery)."""
-RETRY: Final = 5.0
-"""Seconds between two attempts (kubeadm constants.DiscoveryRetryInterval)."""
-
-
-def _tell_nobody(line: str) -> None:
-    del line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """Arguments of every way of discovery."""
-
-    clock: Clock = field(default_factory=Clock)
-    log: Callable[[str], None] = _tell_nobody
-    """Takes one line for the person who waits; never a secret."""
-    limit: float = LIMIT
-    """Seconds for the whole of one discovery."""
-    public_roots: bytes | None = None
-    """CAs in PEM for servers of public names (a discovery file by URL); None: those of this machine."""
-
-    def deadline(self) -> Deadline:
-        """Start the clock of one discovery."""
-        return Deadline.after(self.clock, self.limit)
-
-
 AUTHENTICATOR: Final = "kubelet-authenticator"
 """The one command that a discovery file may name; nobody runs it because of that."""
-_STATIC: Final = frozenset(
-    {
-        "token",
-        "tokenFile",
-        "username",
-        "password",
-        "client-certificate",
-        "client-certificate-data",
-        "client-key",
-        "client-key-data",
-    }
-)
+_TOKENS: Final = frozenset({"token", "tokenFile"})
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,65536}", re.ASCII)
+"""What may be in a header."""
 _CLUSTER_FIELDS: Final = frozenset(
     {
         "server",
@@ -86,26 +47,16 @@ Stored = bytes | FileReference | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class User:
-    """Who the file says that the node shall be; nothing of it shows in a repr."""
-
-    token: str | None = field(default=None, repr=False)
-    token_file: FileReference | None = None
-    username: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-    certificate: Stored = field(default=None, repr=False)
-    key: Stored = field(default=None, repr=False)
-    runs_authenticator: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryFile:
     """The cluster that the file means."""
 
     server: str
     tls_server_name: str | None = None
     ca: Stored = field(default=None, repr=False)
-    user: User = field(default_factory=User)
+    token: str | FileReference | None = field(default=None, repr=False)
+    """A bearer token, where credentials are allowed."""
+    runs_authenticator: bool = False
+    """The file's user runs ``kubelet-authenticator``: a node that attests needs no other credential."""
 
 
 def parse(text: str, *, local: bool, allow_credentials: bool) -> DiscoveryFile:
@@ -115,7 +66,7 @@ def parse(text: str, *, local: bool, allow_credentials: bool) -> DiscoveryFile:
     2. No user in it, whether meant or not, holds what is not allowed.
     3. The current context's cluster is meant; without one the unnamed, or the only one.
     4. That cluster is spoken to over https, verified, and directly.
-    5. The current context's user is meant, and shows itself in one way.
+    5. The current context's user is meant, and has a token or runs the agent, not both.
     """
     # 1
     document = clusterinfo.parse_kubeconfig_document(text, malformed)
@@ -134,12 +85,23 @@ def parse(text: str, *, local: bool, allow_credentials: bool) -> DiscoveryFile:
     name = _text(context, "user")
     if name is not None and name not in users:
         raise malformed("the current context's user", "none of that name")
+    user = users[name] if name is not None else {}
+    if "exec" in user and user.keys() & _TOKENS:
+        raise malformed("one kind of credential", "several")
     return DiscoveryFile(
         server=check_server(_text(cluster, "server") or ""),
         tls_server_name=_server_name(cluster),
-        ca=_stored(cluster, "certificate-authority", local=local),
-        user=_user(users[name], local=local) if name is not None else User(),
+        ca=_ca(cluster, local=local),
+        token=_token(user, local=local),
+        runs_authenticator="exec" in user,
     )
+
+
+def checked_token(text: str) -> str:
+    """Return a bearer token that a header can hold; raises ``Denied``."""
+    if _TOKEN.fullmatch(text) is None:
+        raise malformed("a token of visible ASCII characters", f"{len(text)} characters")
+    return text
 
 
 def malformed(expected: str, got: str) -> Denied:
@@ -203,18 +165,15 @@ def _server_name(cluster: JsonObject) -> str | None:
 
 def _check_user(user: JsonObject, *, local: bool, allow_credentials: bool) -> None:
     """Refuse power that a discovery file must not carry; fields are named, values never."""
-    unknown = sorted(user.keys() - _STATIC - {"exec", "extensions"})
-    if unknown:
-        raise not_allowed(
-            "users with a token, a password, a client certificate, or none of these",
-            ascii(unknown[0][:40])[1:-1],
-            "remove the user: a node attests instead",
-        )
-    static = sorted(user.keys() & _STATIC)
-    if static and not allow_credentials:
+    others = sorted(user.keys() - _TOKENS - {"exec", "extensions"})
+    if others:
+        remedy = "remove the user: a node attests instead"
+        raise not_allowed("users with a token or none", ascii(others[0][:40])[1:-1], remedy)
+    tokens = sorted(user.keys() & _TOKENS)
+    if tokens and not allow_credentials:
         raise not_allowed(
             "a cluster and no credentials",
-            ", ".join(static),
+            ", ".join(tokens),
             "remove the user; if the node must ask with these, allow them: --discovery-file-allow-credentials",
         )
     if "exec" in user:
@@ -230,38 +189,22 @@ def _check_command(plugin: JsonValue, *, local: bool) -> None:
         raise not_allowed(f"no other command than {AUTHENTICATOR}", "another command", remedy)
 
 
-def _user(user: JsonObject, *, local: bool) -> User:
-    token_file = _text(user, "tokenFile")
-    found = User(
-        token=_text(user, "token") if token_file is None else None,  # client-go prefers the file
-        token_file=_in_file(token_file, local=local) if token_file is not None else None,
-        username=_text(user, "username"),
-        password=_text(user, "password"),
-        certificate=_stored(user, "client-certificate", local=local),
-        key=_stored(user, "client-key", local=local),
-        runs_authenticator="exec" in user,
-    )
-    token = found.token is not None or found.token_file is not None
-    basic = found.username is not None or found.password is not None
-    certificate = found.certificate is not None or found.key is not None
-    if token + basic + certificate + found.runs_authenticator > 1:
-        raise malformed("one kind of credential", "several")
-    if basic and (found.username is None or found.password is None):
-        raise malformed("username and password", "one of them")
-    if certificate and (found.certificate is None or found.key is None):
-        raise malformed("a client certificate and its key", "one of them")
-    return found
+def _token(user: JsonObject, *, local: bool) -> str | FileReference | None:
+    path, token = _text(user, "tokenFile"), _text(user, "token")
+    if path is not None:  # client-go prefers the file
+        return _in_file(path, local=local)
+    return None if token is None else checked_token(token)
 
 
-def _stored(holder: JsonObject, name: str, *, local: bool) -> Stored:
-    """Read ``<name>-data``, which prevails, or else the file that ``<name>`` names."""
-    data, path = _text(holder, name + "-data"), _text(holder, name)
-    if data is not None:
-        try:
-            return clusterinfo.decode_data(data)
-        except ValueError:
-            raise malformed(f"{name}-data in base64", "something else") from None
-    return _in_file(path, local=local) if path is not None else None
+def _ca(cluster: JsonObject, *, local: bool) -> Stored:
+    """Read ``certificate-authority-data``, which prevails, or else the file that ``certificate-authority`` names."""
+    data, path = _text(cluster, "certificate-authority-data"), _text(cluster, "certificate-authority")
+    if data is None:
+        return _in_file(path, local=local) if path is not None else None
+    try:
+        return clusterinfo.decode_data(data)
+    except ValueError:
+        raise malformed("certificate-authority-data in base64", "something else") from None
 
 
 def _in_file(path: str, *, local: bool) -> FileReference:

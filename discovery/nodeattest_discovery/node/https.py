@@ -20,11 +20,12 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_discovery import tls
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.tls import ClientCertificate
+from nodeattest_parsing.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -43,20 +44,6 @@ _MAX_LABEL: Final = 63
 """Characters between two dots of a name (RFC 1035 §2.3.4)."""
 _LENGTH: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-class Server(Protocol):
-    """Where a server listens."""
-
-    @property
-    def host(self) -> str:
-        """Host name or address, IPv6 without brackets."""
-        ...
-
-    @property
-    def port(self) -> int:
-        """TCP port."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,49 +89,33 @@ class Stream:
 class HttpsError(Exception):
     """No whole response came, for a reason that may pass."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-
 
 class UntrustedServerError(HttpsError):
     """The server's certificate does not pass; nothing was asked."""
-
-
-class KubeletServerError(UntrustedServerError):
-    """The server's certificate is a kubelet's; nothing was asked."""
 
 
 class HttpsClient:
     """Exchanges with one server, over one connection where the server keeps it open."""
 
     def __init__(
-        self, server: Server, trust: Verified | None, deadline: Deadline, *, headers: Mapping[str, str] = _NO_HEADERS
+        self, server: Endpoint, trust: Verified | None, deadline: Deadline, *, headers: Mapping[str, str] = _NO_HEADERS
     ) -> None:
-        self._server = server
-        self._trust = trust
-        self._deadline = deadline
-        """No exchange lasts longer."""
-        self._headers = {"Accept": "application/json", "User-Agent": "nodeattest", **headers}
-        self._connection = _Connection(server, trust)
+        """``deadline``: no exchange lasts longer."""
+        self._server, self._trust, self._deadline = server, trust, deadline
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        authority = host if server.port == _HTTPS_PORT else f"{host}:{server.port}"
+        self._headers = {"Host": authority, "Accept": "application/json", "User-Agent": "nodeattest", **headers}
+        self._connection = http.client.HTTPConnection(server.host, server.port)
+        self._connection.auto_open = 0  # it would connect without TLS
         self._response: http.client.HTTPResponse | None = None
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
-        limit: int = LIMIT,
-    ) -> Response:
+    def request(self, method: str, path: str, *, body: bytes | None = None, limit: int = LIMIT) -> Response:
         """Make one exchange; raises ``HttpsError``.
 
         1. Connect, and verify the server. 2. Send the request. 3. Read the whole response, in plain encoding.
         """
         with self._errors():
-            response = self._send(_Exchange(self._deadline.within(SECONDS), limit), method, path, body, headers)
-            return self._whole(response, limit)
+            return self._whole(self._send(_Exchange(self._deadline.within(SECONDS), limit), method, path, body), limit)
 
     @contextmanager
     def stream(self, path: str, *, seconds: float, line_limit: int = LIMIT) -> Generator[Stream]:
@@ -153,8 +124,7 @@ class HttpsClient:
         Raises ``HttpsError``, also where a line is read. A response that is not read to its end costs the connection.
         """
         with self._errors():
-            exchange = _Exchange(self._deadline.within(seconds), _STREAM_LIMIT)
-            response = self._send(exchange, "GET", path, None, _NO_HEADERS)
+            response = self._send(_Exchange(self._deadline.within(seconds), _STREAM_LIMIT), "GET", path, None)
         try:
             yield Stream(response.status, self._lines(response, line_limit), lambda: self._rest(response, line_limit))
         finally:
@@ -163,8 +133,7 @@ class HttpsClient:
     def server_certificate(self) -> bytes | None:
         """Return the server's certificate in DER; connects and verifies it if need be. Raises ``HttpsError``."""
         with self._errors():
-            peer = self._connection.begin(_Exchange(self._deadline.within(SECONDS), LIMIT))
-            return peer.getpeercert(binary_form=True)
+            return self._begin(_Exchange(self._deadline.within(SECONDS), LIMIT)).getpeercert(binary_form=True)
 
     def close(self) -> None:
         """Close the connection."""
@@ -172,13 +141,35 @@ class HttpsClient:
             self._response.close()
         self._connection.close()
 
-    def _send(
-        self, exchange: _Exchange, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> http.client.HTTPResponse:
+    def _begin(self, exchange: _Exchange) -> _Socket:
+        """Return the socket for an exchange, connected to a server that was verified."""
+        if self._connection.sock is None:
+            self._connection.sock = self._connect(exchange)
+        peer = cast("_Socket", self._connection.sock)
+        peer.exchange = exchange
+        return peer
+
+    def _connect(self, exchange: _Exchange) -> ssl.SSLSocket:
+        name, trust = _server_name(self._server, self._trust), self._trust
+        context = tls.unverified_context() if trust is None else tls.client_context(trust.ca_pem, trust.client)
+        context.sslsocket_class = _Socket
+        plain = _dial(self._server, exchange)
+        try:
+            plain.settimeout(exchange.left())
+            # A response that ends with the connection is whole only if TLS says so.
+            peer = context.wrap_socket(plain, server_hostname=name.encode(), suppress_ragged_eofs=False)
+        except BaseException:  # the watchdog may end it here, too
+            plain.close()
+            raise
+        if trust is not None and tls.is_kubelet_certificate(peer):
+            peer.close()
+            raise UntrustedServerError("it is a kubelet's, not an API server's: a node may pose as the cluster")
+        return peer
+
+    def _send(self, exchange: _Exchange, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
         content = {} if body is None else {"Content-Type": "application/json"}
-        fields = {"Host": _authority(self._server), **self._headers, **content, **headers}
-        self._connection.begin(exchange)
-        self._connection.request(method, path, body, fields)
+        self._begin(exchange)
+        self._connection.request(method, path, body, self._headers | content)
         self._response = response = self._connection.getresponse()
         _check_head(response)
         return response
@@ -188,7 +179,7 @@ class HttpsClient:
             with self._errors():
                 line = response.readline(limit)
                 if line and not line.endswith(b"\n"):
-                    raise _RefusedError("a line of its answer was cut off")
+                    raise HttpsError("a line of its answer was cut off")
             if not line:
                 return
             yield line
@@ -200,9 +191,9 @@ class HttpsClient:
     def _whole(self, response: http.client.HTTPResponse, limit: int) -> Response:
         body = response.read(limit + 1)
         if len(body) > limit:
-            raise _TooLargeError(limit)
+            raise _too_large(limit)
         if response.read(1) or response.length:
-            raise _RefusedError("its answer was cut off")
+            raise HttpsError("its answer was cut off")
         self._keep_after(response)
         headers = tuple((name.lower(), value.strip(" \t")) for name, value in response.headers.items())
         return Response(response.status, headers, body)
@@ -214,13 +205,13 @@ class HttpsClient:
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translate foreign exceptions, and close the connection: the one place where those of the network end."""
+        """Translate foreign exceptions, and close the connection: it is not used again, whatever ended the exchange."""
         try:
             yield
-        except BaseException as error:  # whatever ended the exchange, its connection is not used again
+        except BaseException as error:
             self.close()
             found = _translated(error)
-            if found is None:
+            if found is error:
                 raise
             raise found from None
 
@@ -240,10 +231,10 @@ class _Exchange:
         return self._deadline.left
 
     def take(self, count: int) -> None:
-        """Count bytes that came; raises ``_TooLargeError``."""
+        """Count bytes that came; raises ``HttpsError``."""
         self._room -= count
         if self._room < 0:
-            raise _TooLargeError(self._limit)
+            raise _too_large(self._limit)
 
 
 class _Socket(ssl.SSLSocket):
@@ -264,54 +255,8 @@ class _Socket(ssl.SSLSocket):
         return super().send(data, flags)
 
 
-class _Connection(http.client.HTTPConnection):
-    """A connection to a server that is verified before anything is sent."""
-
-    def __init__(self, server: Server, trust: Verified | None) -> None:
-        super().__init__(server.host, server.port)
-        self._server, self._trust = server, trust
-        self._peer: _Socket | None = None
-
-    def begin(self, exchange: _Exchange) -> _Socket:
-        """Return the socket, for this exchange."""
-        if self.sock is None or self._peer is None:
-            self._peer = self._dial(exchange)
-            self.sock = self._peer
-        self._peer.exchange = exchange
-        return self._peer
-
-    def _dial(self, exchange: _Exchange) -> _Socket:
-        """Connect, and verify the server."""
-        name, trust = _server_name(self._server, self._trust), self._trust
-        context = tls.unverified_context() if trust is None else tls.client_context(trust.ca_pem, trust.client)
-        context.sslsocket_class = _Socket
-        plain = _dial(self._server, exchange)
-        try:
-            plain.settimeout(exchange.left())
-            # A response that ends with the connection is whole only if TLS says so.
-            peer = context.wrap_socket(plain, server_hostname=name.encode(), suppress_ragged_eofs=False)
-        except BaseException:  # the watchdog may end it here, too
-            plain.close()
-            raise
-        if trust is not None and tls.is_kubelet_certificate(peer):
-            peer.close()
-            raise KubeletServerError("it is a kubelet's, not an API server's")
-        return cast("_Socket", peer)
-
-    def connect(self) -> None:
-        """Connect nowhere: only ``begin`` does, and it verifies."""
-        raise http.client.NotConnected
-
-
-class _RefusedError(Exception):
-    """The response is not what may come."""
-
-
-class _TooLargeError(_RefusedError):
-    """More came than may."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"its answer has more than {limit} bytes")
+def _too_large(limit: int) -> HttpsError:
+    return HttpsError(f"its answer has more than {limit} bytes")
 
 
 def _check_head(response: http.client.HTTPResponse) -> None:
@@ -319,27 +264,22 @@ def _check_head(response: http.client.HTTPResponse) -> None:
     lengths = response.headers.get_all("Content-Length", [])
     codings = [value.lower() for value in response.headers.get_all("Transfer-Encoding", [])]
     if response.status < http.HTTPStatus.OK:
-        raise _RefusedError("it spoke of another protocol, which nobody asked for")
+        raise HttpsError("it spoke of another protocol, which nobody asked for")
     if len(lengths + codings) > 1 or not {*codings} <= {"chunked"} or not all(map(_LENGTH.fullmatch, lengths)):
-        raise _RefusedError("its answer does not say where it ends")
+        raise HttpsError("its answer does not say where it ends")
     if any(value.lower() != "identity" for value in response.headers.get_all("Content-Encoding", [])):
-        raise _RefusedError("its answer is compressed, which nobody asked for")
+        raise HttpsError("its answer is compressed, which nobody asked for")
 
 
-def _authority(server: Server) -> str:
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    return host if server.port == _HTTPS_PORT else f"{host}:{server.port}"
-
-
-def _server_name(server: Server, trust: Verified | None) -> str:
+def _server_name(server: Endpoint, trust: Verified | None) -> str:
     name = (trust.server_name if trust else None) or server.host
     labels = name.split(".")
     if not name.isascii() or not name.isprintable() or not all(0 < len(label) <= _MAX_LABEL for label in labels):
-        raise _RefusedError("no server has such a name")
+        raise HttpsError("no server has such a name")
     return name
 
 
-def _dial(server: Server, exchange: _Exchange) -> socket.socket:
+def _dial(server: Endpoint, exchange: _Exchange) -> socket.socket:
     """Connect to the first of the host's addresses that listens; each gets its share of the time."""
     failed: OSError = OSError("the name has no address")
     found = socket.getaddrinfo(server.host.encode("ascii"), server.port, type=socket.SOCK_STREAM)
@@ -357,22 +297,18 @@ def _dial(server: Server, exchange: _Exchange) -> socket.socket:
     raise failed
 
 
-def _translated(error: BaseException) -> HttpsError | None:
-    """Return the error to be raised instead of a foreign one; None for what passes as it is."""
-    detail: str | None = None
+def _translated(error: BaseException) -> BaseException:
+    """Return the error to be raised: an ``HttpsError``, or the same where it passes as it is."""
     match error:
         case ssl.SSLCertVerificationError():
             return UntrustedServerError(error.verify_message)
         case TimeoutError():
-            detail = "gave no whole answer in time"
-        case _RefusedError():
-            detail = str(error)
+            return HttpsError("gave no whole answer in time")
         case ssl.SSLError():
-            detail = f"TLS failed: {error.reason or 'no reason given'}"
+            return HttpsError(f"TLS failed: {error.reason or 'no reason given'}")
         case OSError():
-            detail = error.strerror or type(error).__name__
+            return HttpsError(error.strerror or type(error).__name__)
         case http.client.HTTPException() | ValueError():
-            detail = f"it cannot be asked, or its answer is no HTTP ({type(error).__name__})"
+            return HttpsError(f"it cannot be asked, or its answer is no HTTP ({type(error).__name__})")
         case _:
-            pass
-    return None if detail is None else HttpsError(detail)
+            return error

@@ -19,10 +19,8 @@ from cryptography import x509
 
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node.address import parse_server
-from nodeattest_discovery.node.client import Found
+from nodeattest_discovery.node.client import Environment, Found, parse_server
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_discovery.node.discovery_file import Environment
 from nodeattest_discovery.pins import pin_of
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Reason, Unavailable
