@@ -67,8 +67,6 @@ class NodeRequest:
 class ClusterFacts:
     """The workload cluster: who it is and which CAs it has now."""
 
-    name: str
-    namespace: str
     uid: str
     pins: frozenset[ClusterPin]
     """Every CA of the cluster's current bundle; proofs bound to any of them count."""
@@ -88,23 +86,14 @@ class UnusableSecret:
 class MachineFacts:
     """The one Machine that the request's provider ID names, as the management cluster knows it."""
 
-    name: str
-    namespace: str
     uid: str
     provider_id: ProviderID
     provider_id_prefix: str = ""
     """What the infrastructure gives of it, where the request chose the rest; empty: all of it."""
-    node_ref_name: NodeName | None = None
-    node_ref_uid: str | None = None
-    addresses: tuple[tuple[str, str], ...] = ()
-    """(type, address) pairs of ``status.addresses``."""
-    bootstrap_ready: bool = False
-    deleting: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Annotations of the Machine: written in the management cluster, hence trusted."""
     endorsement_keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fingerprints of the machine's endorsement key by their source: infrastructure machine, host object or record."""
-    infra_name: str | None = None
     attestation_secret: SecretBytes | UnusableSecret | None = None
     """The per-Machine secret of the ``challenge`` provider, from the bootstrap data."""
 
@@ -174,7 +163,8 @@ class AttestedNode:
     proven_node_name: NodeName | None = None
     """A node name that the provider itself proves (EC2 private DNS name); most prove none."""
     proven_machine_name: MachineName | None = None
-    """``metadata.name`` of the Machine, if the evidence proves it; most evidence proves a provider ID only."""
+    """``metadata.name`` of the Machine, if the evidence proves it. It never chooses a Machine: if the provider ID names
+    another one, the request is denied."""
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
     """To be pinned in the ledger, by kind; in ``composite`` by ``<part>.<kind>``. A kind means one thing to all
     providers: pins are compared by it."""
@@ -237,15 +227,6 @@ class ClusterAPISigner(ABC):
         """Return the first request that this one answers, None for a first one; raises Denied on malformed evidence."""
         del request
         return None
-
-    def machine_name(self, request: NodeRequest, attested: AttestedNode) -> MachineName | None:
-        """Return the Machine that the evidence of a verified request proves; None if it proves no Machine.
-
-        The controller denies the request if it found another Machine by the provider ID: the name may contradict, it
-        never chooses. A requested name proves nothing.
-        """
-        del request
-        return attested.proven_machine_name
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be verified with; offline. Raises Denied."""

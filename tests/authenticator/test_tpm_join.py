@@ -40,8 +40,8 @@ class Controller:
         reference = cast("dict[str, str]", request.evidence.data.get("first", {}))
         first = self.parse(reference["name"]) if reference else None
         facts = Facts(
-            cluster=ClusterFacts(name="c", namespace="n", uid="u", pins=frozenset({select_ca_pin(api.authority.pem)})),
-            machine=MachineFacts(name="m", namespace="n", uid="mu", provider_id=ProviderID(PROVIDER_ID)),
+            cluster=ClusterFacts(uid="u", pins=frozenset({select_ca_pin(api.authority.pem)})),
+            machine=MachineFacts(uid="mu", provider_id=ProviderID(PROVIDER_ID)),
             settings={"endorsementKeys": [{"providerID": PROVIDER_ID, "sha256": self.fingerprint}]},
             first_request=first,
             challenge_keys=(SecretBytes(b"k" * 32),),

@@ -85,10 +85,8 @@ class Join:
         stored = self.first
         first = parse_request(stored)
         facts = Facts(
-            cluster=ClusterFacts(name="blue", namespace="fleet", uid="uid-of-blue", pins=frozenset({pin})),
-            machine=MachineFacts(
-                name=MACHINE, namespace="fleet", uid="uid-of-machine", provider_id=ProviderID(PROVIDER_ID)
-            ),
+            cluster=ClusterFacts(uid="uid-of-blue", pins=frozenset({pin})),
+            machine=MachineFacts(uid="uid-of-machine", provider_id=ProviderID(PROVIDER_ID)),
             verified_at=first.created,
         )
         evidence = self.tpm.first()

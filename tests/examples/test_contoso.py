@@ -54,8 +54,8 @@ RACKS: dict[str, JsonValue] = {"rack-1": RACK.public_key().public_bytes_raw().he
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DER, OTHER_DER = (build_csr(ec.generate_private_key(ec.SECP256R1()), "n-7", SLOT) for _ in range(2))
 FACTS = Facts(
-    cluster=ClusterFacts(name="c", namespace="ns", uid="u", pins=frozenset({PIN})),
-    machine=MachineFacts(name="m", namespace="ns", uid="u", provider_id=SLOT),
+    cluster=ClusterFacts(uid="u", pins=frozenset({PIN})),
+    machine=MachineFacts(uid="u", provider_id=SLOT),
     settings={"racks": RACKS},
     ledger=LedgerFacts(),
     verified_at=NOW,

@@ -63,7 +63,7 @@ def instance_of(tpm: SoftTpm, **changes: object) -> CloudInstance:
 
 
 def node_facts(settings: Mapping[str, JsonValue] | None = None, **changes: object) -> Facts:
-    machine = MachineFacts(name="blue-7", namespace="fleet", uid="machine-uid", provider_id=MACHINE_ID)
+    machine = MachineFacts(uid="machine-uid", provider_id=MACHINE_ID)
     return facts_of({"projects": [PROJECT]} if settings is None else settings, **{"machine": machine, **changes})
 
 

@@ -153,7 +153,7 @@ def _modules_after(code: str) -> set[str]:
 def test_a_built_in_attestor_loads_no_verifier_and_no_package_metadata_and_the_reverse() -> None:
     loaded = _modules_after("from nodeattest_providers.registry import make_attestor; make_attestor('insecure', {})")
     assert not {name for name in loaded if name.endswith(".verifier")}
-    assert not loaded & {"importlib.metadata", "nodeattest_providers.challenge", "nodeattest_providers.tpm", "pyasn1"}
+    assert not loaded & {"importlib.metadata", "nodeattest_providers.challenge", "nodeattest_providers.tpm"}
     loaded = _modules_after("from nodeattest_providers.platform import make_signer; make_signer('challenge')")
     assert not {name for name in loaded if name.endswith(".attestor")}
 
@@ -251,7 +251,6 @@ async def test_a_first_join_is_attested_without_proof() -> None:
     assert not attested.fingerprints
     assert attested.checks
     assert not SIGNER.secure
-    assert SIGNER.machine_name(REQUEST, attested) is None
 
 
 @pytest.mark.parametrize(

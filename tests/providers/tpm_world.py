@@ -189,15 +189,13 @@ def parsed(public: bytes) -> PublicArea:
 
 
 def cluster(*pins: ClusterPin) -> ClusterFacts:
-    return ClusterFacts(name="blue", namespace="fleet", uid="cluster-uid", pins=frozenset(pins or (PIN,)))
+    return ClusterFacts(uid="cluster-uid", pins=frozenset(pins or (PIN,)))
 
 
 def machine(
     *, annotations: Mapping[str, str] | None = None, endorsement_keys: Mapping[str, str] | None = None
 ) -> MachineFacts:
     return MachineFacts(
-        name="blue-7",
-        namespace="fleet",
         uid="machine-uid",
         provider_id=MACHINE,
         annotations=annotations or {},

@@ -67,13 +67,10 @@ def binding_of(request: NodeRequest, pin: ClusterPin = PIN) -> Binding:
 
 
 FACTS = Facts(
-    cluster=ClusterFacts(name="c", namespace="ns", uid="cluster-uid", pins=frozenset({PIN, OLD_PIN})),
+    cluster=ClusterFacts(uid="cluster-uid", pins=frozenset({PIN, OLD_PIN})),
     machine=MachineFacts(
-        name="m-0",
-        namespace="ns",
         uid="machine-uid",
         provider_id=ProviderID(PROVIDER_ID),
-        bootstrap_ready=True,
         attestation_secret=SecretBytes(SECRET),
     ),
     challenge_keys=(SecretBytes(b"k" * 32), SecretBytes(b"p" * 32)),

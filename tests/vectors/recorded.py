@@ -53,18 +53,13 @@ class Recorded:
         cluster, machine = facts["cluster"], facts["machine"]
         return Facts(
             cluster=ClusterFacts(
-                name=cluster["name"],
-                namespace=cluster["namespace"],
                 uid=cluster["uid"],
                 pins=frozenset(ClusterPin(pin) for pin in cluster["pins"]),
             ),
             machine=MachineFacts(
-                name=machine["name"],
-                namespace=machine["namespace"],
                 uid=machine["uid"],
                 provider_id=ProviderID(machine["providerID"]),
                 annotations=machine["annotations"],
-                bootstrap_ready=True,
                 attestation_secret=SecretBytes(self.secret) if self.secret else None,
             ),
             settings=facts["settings"],

@@ -51,8 +51,8 @@ def context_of(vector: dict[str, Any]) -> bytes:
         csr=csr,
         evidence=Evidence(PROVIDER, VERSION, {}),
     )
-    cluster = ClusterFacts(name="c", namespace="n", uid=VECTORS["clusterUID"], pins=frozenset())
-    machine = MachineFacts(name="m", namespace="n", uid=VECTORS["machineUID"], provider_id=ProviderID("p"))
+    cluster = ClusterFacts(uid=VECTORS["clusterUID"], pins=frozenset())
+    machine = MachineFacts(uid=VECTORS["machineUID"], provider_id=ProviderID("p"))
     facts = Facts(cluster=cluster, machine=machine, verified_at=first.created)
     ek, ak = keys_of(vector)
     return challenge_context(facts, first, ak.name, ek.spki_sha256)

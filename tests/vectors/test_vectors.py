@@ -97,10 +97,8 @@ PIN = ClusterPin(EXCHANGE["clusterPin"])
 MASTER_KEY = SecretBytes(bytes.fromhex(EXCHANGE["masterKey"]))
 SECRET = SecretBytes(bytes.fromhex(EXCHANGE["machineSecret"]))
 FACTS = Facts(
-    cluster=ClusterFacts(name="c", namespace="n", uid=EXCHANGE["clusterUID"], pins=frozenset({PIN})),
+    cluster=ClusterFacts(uid=EXCHANGE["clusterUID"], pins=frozenset({PIN})),
     machine=MachineFacts(
-        name="m",
-        namespace="n",
         uid=EXCHANGE["machineUID"],
         provider_id=ProviderID("metal:///rack-1/7"),
         attestation_secret=SECRET,

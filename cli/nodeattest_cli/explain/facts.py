@@ -272,8 +272,6 @@ class DocumentFacts(FactSource):
         cluster = self.inputs.cluster or JsonObject()
         return Facts(
             cluster=ClusterFacts(
-                name=text(cluster, "metadata", "name"),
-                namespace=text(cluster, "metadata", "namespace"),
                 uid=text(cluster, "metadata", "uid"),
                 pins=self.inputs.pins,
             ),
@@ -291,7 +289,7 @@ class DocumentFacts(FactSource):
         try:
             machine = await facts.machine()
         except (NotChecked, Denied, Unavailable):
-            return MachineFacts(name="", namespace="", uid="", provider_id=request.csr.provider_id)
+            return MachineFacts(uid="", provider_id=request.csr.provider_id)
         try:
             infrastructure = await self.infrastructure(machine)
         except (NotChecked, Denied, Unavailable):

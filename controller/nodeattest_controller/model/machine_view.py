@@ -118,19 +118,11 @@ class MachineView:
     ) -> MachineFacts:
         """Make the value that providers see; ``endorsement_keys`` are fingerprints by their source."""
         return MachineFacts(
-            name=self.name,
-            namespace=self.namespace,
             uid=self.uid,
             provider_id=self.provider_id,
             provider_id_prefix=self.provider_id_prefix,
-            node_ref_name=self.node_ref_name,
-            node_ref_uid=self.node_ref_uid,
-            addresses=self.addresses,
-            bootstrap_ready=self.bootstrap_ready,
-            deleting=self.deleting,
             annotations=self.annotations,
             endorsement_keys=endorsement_keys or self.endorsement_keys,
-            infra_name=self.infra.name if self.infra else None,
             attestation_secret=secret,
         )
 

@@ -251,11 +251,7 @@ class ManagementCache:
 
     def facts_of(self, cluster: JsonObject) -> ClusterFacts:
         """Make the value that providers see."""
-        key = ClusterKey(key_of(cluster))
-        namespace, _, name = key.partition("/")
-        return ClusterFacts(
-            name=name, namespace=namespace, uid=text(cluster, "metadata", "uid"), pins=self.authority(key).pins
-        )
+        return ClusterFacts(uid=text(cluster, "metadata", "uid"), pins=self.authority(ClusterKey(key_of(cluster))).pins)
 
     # Members
 

@@ -26,7 +26,6 @@ from nodeattest_providers.config_fields import invalid, pins_for, split_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import (
     ANNOTATION_SUPPORTED_VERSIONS,
-    MachineName,
     NodeName,
     ProviderID,
     ProviderName,
@@ -55,12 +54,11 @@ def merge_results(
     request: NodeRequest,
     attested: Mapping[ProviderName, AttestedNode],
     first: FirstRequestRef,
-    machines: Mapping[ProviderName, MachineName],
 ) -> AttestedNode:
     """Make one of the parts' results.
 
     1. Each is of its own provider, and of the machine that the request names. 2. Those that prove a node name prove the
-    same. 3. So do those that prove a Machine, which ``machines`` names by part.
+    same. 3. So do those that prove a Machine.
     """
     for name, node in attested.items():  # 1
         checks.require(
@@ -82,7 +80,7 @@ def merge_results(
         got=" and ".join(names) or "none",
         remedy="attest the same machine by every part",
     )
-    machine_names = sorted(set(machines.values()))
+    machine_names = sorted({node.proven_machine_name for node in attested.values() if node.proven_machine_name})
     checks.require(  # 3
         len(machine_names) <= 1,
         "one Machine",
@@ -261,7 +259,7 @@ class CompositeSigner(CheckedSigner):
         if evidence.first is None:  # 5
             raise _challenge(challenges, checks)
         _check_proved(checks, evidence, attested)
-        return merge_results(checks, request, attested, evidence.first, self._machines(round_, attested))  # 6
+        return merge_results(checks, request, attested, evidence.first)  # 6
 
     async def _verify_parts(
         self, checks: Checks, round_: _Round
@@ -287,17 +285,6 @@ class CompositeSigner(CheckedSigner):
         if waiting is not None:
             raise waiting
         return attested, challenges
-
-    def _machines(
-        self, round_: _Round, attested: Mapping[ProviderName, AttestedNode]
-    ) -> Mapping[ProviderName, MachineName]:
-        """Ask each part which Machine its evidence proves."""
-        machines: dict[ProviderName, MachineName] = {}
-        for name, node in attested.items():
-            machine = self._signer(name).machine_name(_carrying(round_.request, name, round_.evidence), node)
-            if machine is not None:
-                machines[name] = machine
-        return machines
 
     def _signer(self, name: ProviderName) -> ClusterAPISigner:
         """Return a part's signer, with its own platform; raises Denied for one that is not installed."""
