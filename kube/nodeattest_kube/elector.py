@@ -17,17 +17,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.paths import collection_path, object_path
-from nodeattest_parsing.objects import dig, text
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.objects import dig, mapping, text
+from nodeattest_parsing.values import JsonObject
 
 _JITTER: Final = 1.2
 """client-go's JitterFactor: candidates ask after one to 2.2 retry periods."""
-T = TypeVar("T")
 _GROUP: Final = ("coordination.k8s.io", "v1", "leases")
 
 
@@ -37,45 +36,6 @@ LeaseTerm = tuple[str, str, int]
 
 class LostLease(Exception):
     """We led, and may no longer: the lease was not renewed in time, or somebody else holds it."""
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-class NextRead(Generic[T]):
-    """One read for everybody who needs to know how something is after now.
-
-    An answer is of a read that began after it was asked for. At most one read is under way, and all who ask meanwhile
-    share the next. A caller that is cancelled takes nothing from the others.
-    """
-
-    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
-        self._read = read
-        self._begun: asyncio.Task[T] | None = None
-        """The read under way; it began too early for whoever asks now."""
-        self._next: asyncio.Task[T] | None = None
-
-    async def read(self) -> T:
-        """Return what the next read gives, or raise what it raises."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._after(self._begun))
-            self._next.add_done_callback(self._ended)
-        return await asyncio.shield(self._next)
-
-    async def _after(self, begun: asyncio.Task[T] | None) -> T:
-        if begun is not None:
-            await asyncio.wait({begun})
-        self._begun, self._next = self._next, None
-        return await self._read()
-
-    def _ended(self, task: asyncio.Task[T]) -> None:
-        if self._begun is task:
-            self._begun = None
-        if self._next is task:  # cancelled before it began
-            self._next = None
-        if not task.cancelled():
-            task.exception()  # retrieved: who waits has it
 
 
 class LeaseElector:
@@ -92,7 +52,7 @@ class LeaseElector:
         renew_deadline: float = 10.0,
         retry_period: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         random: Callable[[], float] = random_module.random,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
@@ -120,7 +80,11 @@ class LeaseElector:
         self._leading = False
         self._term: LeaseTerm = ("", "", 0)
         """That of the lease when we began to lead."""
-        self._next_read = NextRead(lambda: read_lease(client, self._path, renew_deadline / 2))
+        self._reading = asyncio.Lock()
+        self._reads = 0
+        """How many reads of ``still_leads`` have begun."""
+        self._last_read: tuple[int, LeaseTerm | ApiError] = (0, self._term)
+        """The number of the last read that ended, and its result."""
 
     @property
     def is_leader(self) -> bool:
@@ -138,7 +102,15 @@ class LeaseElector:
         What was written before this call is then found by whoever leads next and lists after taking the lease: even
         where our own clock stood still. One read serves all who wait for one to begin.
         """
-        return term_of(await self._next_read.read()) == self._term and self.is_leader
+        begun_before = self._reads
+        async with self._reading:
+            if self._last_read[0] <= begun_before:
+                self._reads += 1
+                self._last_read = self._reads, await self._read_term()
+        term = self._last_read[1]
+        if isinstance(term, ApiError):
+            raise term
+        return term == self._term and self.is_leader
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait until we lead, then run ``lead``; return when it returns, raise ``LostLease`` when we may not lead on.
@@ -148,7 +120,7 @@ class LeaseElector:
         """
         while not await self._attempt():  # noqa: ASYNC110 - what is awaited lies on a server
             await asyncio.sleep(self._period * (1.0 + _JITTER * self._random()))
-        self._term, self._leading = term_of(self._lease), True
+        self._term, self._leading = _term_of(self._lease), True
         work = asyncio.ensure_future(lead())
         renewals = asyncio.create_task(self._renew_until_lost())
         try:
@@ -164,40 +136,44 @@ class LeaseElector:
             raise lost from work.exception()
 
     async def _end(self, work: asyncio.Future[None], renewals: asyncio.Task[None]) -> None:
-        """End both tasks, then give the lease back if it is still ours; never while ``lead`` is at work."""
+        """End both tasks, then release the lease if it is still ours; never while ``lead`` is at work."""
         work.cancel()
         renewals.cancel()
         await asyncio.gather(work, renewals, return_exceptions=True)
-        held = self.is_leader
-        self._leading = False
-        if held and self.leader == self._identity:
-            await self._release()
+        held, self._leading = self.is_leader, False
+        if not held:
+            return
+        with suppress(ApiError, TimeoutError):  # the lease expires in any case
+            async with asyncio.timeout(self._period):
+                lease = await self._client.get(self._path)  # a renewal whose answer we never read may have changed it
+                if _term_of(lease) == self._term:
+                    await self._client.replace(self._path, self._held_by("", lease))
 
     async def _renew_until_lost(self) -> NoReturn:
         """Renew each period; raise ``LostLease`` at the deadline, or as soon as the lease is seen to be another's."""
         while True:
-            await asyncio.sleep(min(self._period, max(self._left(), 0.0)))
+            await asyncio.sleep(min(self._period, self._left()))
             await self._attempt()
             if not self.is_leader:
                 raise LostLease(f"{self._path} was not renewed within {self._deadline:g} s") from self.last_error
             if self.leader != self._identity:
                 raise LostLease(f"{self._path} is held by {self.leader or 'nobody'}")
-            if term_of(self._lease) != self._term:
+            if _term_of(self._lease) != self._term:
                 raise LostLease(f"{self._path} was another's meanwhile")
 
     def _left(self) -> float:
         """Seconds until the deadline."""
-        return self._renewed + self._deadline - self._clock()
+        return max(self._renewed + self._deadline - self._clock(), 0.0)
 
     async def _attempt(self) -> bool:
         """Try to take or renew the lease once; trouble with the server, or half a deadline without answer, is no."""
         begun = self._clock()
         limit = self._deadline / 2
         try:
-            async with asyncio.timeout(min(limit, max(self._left(), 0.0)) if self._leading else limit):
+            async with asyncio.timeout(min(limit, self._left()) if self._leading else limit):
                 held = await self._take(begun)
         except TimeoutError:
-            self.last_error = Unreachable(f"{self._path}: no answer within half the renew deadline")
+            self.last_error = self._no_answer()
             return False
         except ApiError as error:
             self.last_error = error
@@ -211,22 +187,30 @@ class LeaseElector:
         """Write the lease if it is ours, free or expired (client-go tryAcquireOrRenew)."""
         if self._leading and self._lease is not None:
             with suppress(Conflict, NotFound):  # The fast path: one request while nobody interferes.
-                self._observe(await self._client.replace(self._path, self._ours(self._lease)), begun)
-                return True
+                return await self._write(self._lease, begun)
         try:
             lease = await self._client.get(self._path)
         except NotFound:
             if self._leading:
                 self._lease = None
                 return False
-            self._observe(await self._client.create(self._collection, self._ours(None)), begun)
-            return True
+            return await self._write(None, begun)
         self._observe(lease, self._clock())
-        if self._leading and term_of(lease) != self._term:
+        if self._leading and _term_of(lease) != self._term:
             return False
-        if self.leader not in {"", self._identity} and self._clock() < self._seen_at + self._duration_of(lease):
+        seconds = dig(lease, "spec", "leaseDurationSeconds")  # as its holder wrote it
+        duration = float(seconds) if type(seconds) is int else self._duration
+        if self.leader not in {"", self._identity} and self._clock() < self._seen_at + duration:
             return False
-        self._observe(await self._client.replace(self._path, self._ours(lease)), begun)
+        return await self._write(lease, begun)
+
+    async def _write(self, lease: JsonObject | None, begun: float) -> bool:
+        """Make the lease ours, by compare-and-swap with the state that was read; None: there is none."""
+        ours = self._held_by(self._identity, lease)
+        if lease is None:
+            self._observe(await self._client.create(self._collection, ours), begun)
+        else:
+            self._observe(await self._client.replace(self._path, ours), begun)
         return True
 
     def _observe(self, lease: JsonObject, at: float) -> None:
@@ -235,73 +219,41 @@ class LeaseElector:
             self._seen_at = at
         self._lease = lease
 
-    def _duration_of(self, lease: JsonObject) -> float:
-        """How long its holder may stay silent: as it wrote itself, else as long as we do."""
-        seconds = dig(lease, "spec", "leaseDurationSeconds")
-        return float(seconds) if isinstance(seconds, int) and not isinstance(seconds, bool) else self._duration
-
-    def _ours(self, lease: JsonObject | None) -> JsonObject:
-        """Build the lease with us as its holder; acquireTime and leaderTransitions change with the holder only."""
-        now = _micro_time(self._now())
-        held = text(lease, "spec", "holderIdentity") == self._identity
-        transitions = dig(lease, "spec", "leaseTransitions")
-        count = transitions if isinstance(transitions, int) else 0
+    def _held_by(self, holder: str, lease: JsonObject | None) -> JsonObject:
+        """Build the lease with a holder, empty for none; acquireTime and leaseTransitions change with it only."""
+        now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # metav1.MicroTime
+        before, _, transitions = _term_of(lease)
+        stays = holder == before
         spec: JsonObject = {
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": max(round(self._duration), 1),
-            "acquireTime": (text(lease, "spec", "acquireTime") or now) if held else now,
+            "holderIdentity": holder,
+            "leaseDurationSeconds": max(round(self._duration), 1) if holder else 1,
+            "acquireTime": (text(lease, "spec", "acquireTime") or now) if stays else now,
             "renewTime": now,
-            "leaseTransitions": count if held or lease is None else count + 1,
+            "leaseTransitions": transitions if stays or lease is None or not holder else transitions + 1,
         }
-        return self._with_spec(lease, spec)
-
-    def _with_spec(self, lease: JsonObject | None, spec: JsonObject) -> JsonObject:
-        """Keep a lease's metadata, and with it the resourceVersion that makes the write a compare-and-swap."""
-        metadata: JsonValue = self._metadata if lease is None else lease.get("metadata")
-        if self._annotations and isinstance(metadata, dict):
-            known = metadata.get("annotations")
-            metadata = {**metadata, "annotations": {**(known if isinstance(known, dict) else {}), **self._annotations}}
+        metadata = self._metadata if lease is None else mapping(lease, "metadata")
+        if self._annotations:
+            metadata = {**metadata, "annotations": {**mapping(metadata, "annotations"), **self._annotations}}
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
-    async def _release(self) -> None:
-        """Give the lease back, so that the next leader need not wait for it to expire; it does so all the same."""
-        with suppress(ApiError, TimeoutError):
-            async with asyncio.timeout(self._period):
-                if self._lease is not None:
-                    with suppress(Conflict):
-                        await self._client.replace(self._path, self._free(self._lease))
-                        return
-                # We were stopped amid a renewal whose answer we never read: its version is news to us.
-                lease = await self._client.get(self._path)
-                if text(lease, "spec", "holderIdentity") == self._identity:
-                    await self._client.replace(self._path, self._free(lease))
+    async def _read_term(self) -> LeaseTerm | ApiError:
+        """Read the lease as it is now; nobody's, where there is none."""
+        try:
+            async with asyncio.timeout(self._deadline / 2):
+                return _term_of(await self._client.get(self._path))
+        except NotFound:
+            return _term_of(None)
+        except TimeoutError:
+            return self._no_answer()
+        except ApiError as error:
+            return error
 
-    def _free(self, lease: JsonObject) -> JsonObject:
-        """Build the lease with no holder (client-go release)."""
-        now = _micro_time(self._now())
-        transitions = dig(lease, "spec", "leaseTransitions")
-        spec: JsonObject = {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": now, "renewTime": now}
-        return self._with_spec(lease, {**spec, "leaseTransitions": transitions})
+    def _no_answer(self) -> Unreachable:
+        return Unreachable(f"{self._path}: no answer within half the renew deadline")
 
 
-def term_of(lease: JsonObject | None) -> LeaseTerm:
+def _term_of(lease: JsonObject | None) -> LeaseTerm:
     """Read the term of a lease; nobody's, where there is none."""
     transitions = dig(lease, "spec", "leaseTransitions")
-    count = transitions if isinstance(transitions, int) and not isinstance(transitions, bool) else 0
+    count = transitions if type(transitions) is int else 0
     return text(lease, "spec", "holderIdentity"), text(lease, "metadata", "uid"), count
-
-
-async def read_lease(client: ApiClient, path: str, limit: float) -> JsonObject | None:
-    """Read a lease as it is now, not as a cache of the server has it; None where there is none."""
-    try:
-        async with asyncio.timeout(limit):
-            return await client.get(path)
-    except NotFound:
-        return None
-    except TimeoutError:
-        raise Unreachable(f"{path}: no answer within half the renew deadline") from None
-
-
-def _micro_time(moment: datetime) -> str:
-    """metav1.MicroTime: RFC 3339 in UTC with six digits."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
