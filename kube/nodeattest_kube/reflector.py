@@ -19,6 +19,7 @@ import asyncio
 import logging
 import random as random_module
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
@@ -56,10 +57,11 @@ _LOG_PERIOD: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
-_MOST_LEFT_OUT: Final = 10_000
-"""Objects that are not in the cache and are counted."""
+_MOST_NAMESPACES: Final = 10_000
+"""Namespaces of objects that are left out: beyond, each may lack some."""
 
-_Listed = dict[str, tuple[Version, JsonObject]]
+_Listed = dict[str, tuple[Version, JsonObject, int]]
+"""Versions, objects and their bytes by key."""
 
 
 class Reflector(Store):
@@ -119,21 +121,19 @@ class Reflector(Store):
         self._silent = False
         """Whether the last watch brought no event."""
         self._failures, self._log_lines = 0, EventLimiter(clock)
-        self._left_out: dict[int, str] = {}
-        """Namespaces of objects that are not in the cache, by hashes of their keys, which may be long."""
-        self._left_out_more: set[str] = set()
-        """Namespaces of those beyond, until the next list."""
+        self._left_out: Counter[str] = Counter()
+        """How many objects of a namespace were left out since the last list began."""
         self._relist_at = float("-inf")
         """When it may be listed again for what was left out, on ``clock``."""
 
     @property
     def left_out(self) -> int:
-        """How many objects of the server are not in the cache for their size or their name, some thousands at most."""
-        return len(self._left_out)
+        """How often an object was left out for its size or its name since the last list began."""
+        return self._left_out.total()
 
     def lacks_any_of(self, namespace: str) -> bool:
         """Whether an object of a namespace is left out for its size or name, or may be where very many are."""
-        return namespace in self._left_out_more or namespace in self._left_out.values()
+        return namespace in self._left_out or len(self._left_out) >= _MOST_NAMESPACES
 
     @property
     def synced(self) -> bool:
@@ -228,11 +228,15 @@ class Reflector(Store):
         """Read the whole collection and take it over."""
         listed: _Listed = {}
         self._left_out.clear()
-        self._left_out_more.clear()
-        with self._budget.listing():
+        try:
             version = await self._read_pages(listed)
-            self._page_limit = TRUSTED.objects
-            self._budget.keep_listed()
+        except BaseException:
+            for key in listed:
+                if self.get(key) is None:
+                    self._budget.release(key)
+            raise
+        self._page_limit = TRUSTED.objects
+        self._budget.keep({key: size for key, (_version, _item, size) in listed.items()})
         await self._take_over(listed)
         self._version, self._relist_at = version, self._clock() + _ROOM_PERIOD
         self._outdated = self._interrupted = self._set_back = False
@@ -276,20 +280,18 @@ class Reflector(Store):
                 found.setdefault("kind", kind)
                 found.setdefault("apiVersion", page.get("apiVersion"))
             known = self.get(key) if self._knows(key, version) else None
-            if known is None:
-                kept = self._kept(found)
-                size = object_size(key, version, kept)
-            else:
-                kept, size = known, self._budget.of(key)
-            if self._is_usable(key, found) and self._has_room(key, size):
-                listed[key] = version, kept
+            kept = self._kept(found) if known is None else known
+            size = object_size(key, version, kept) if known is None else self._budget.of(key)
+            # Until the list is taken over, the cache holds the former version, too.
+            if self._is_usable(key, found) and self._has_room(key, max(size, self._budget.of(key))):
+                listed[key] = version, kept, size
             if not self._shares:
                 self._bound(len(listed))
 
     async def _take_over(self, listed: _Listed) -> None:
         """Make the cache equal to a list, then tell what changed, in slices."""
         gone = [key for key in self.keys() if key not in listed]
-        changed = [(key, *entry) for key, entry in listed.items() if not self._knows(key, entry[0])]
+        changed = [(key, *entry[:2]) for key, entry in listed.items() if not self._knows(key, entry[0])]
         for key in gone:
             self.remove(key)
         for key, version, item in changed:
@@ -317,7 +319,6 @@ class Reflector(Store):
         if event.type is not WatchType.BOOKMARK:
             key, version, item = self._identify(event.object)
             if event.type is WatchType.DELETED:
-                self._left_out.pop(hash(key), None)
                 self._drop(key)
             elif self._is_usable(key, item) and not self.has(key, version):
                 if not self._shares:
@@ -331,7 +332,6 @@ class Reflector(Store):
     def _put(self, key: str, version: Version, item: JsonObject) -> None:
         """Keep an object if there is room; an older version of it is not kept in its place."""
         if self._has_room(key, object_size(key, version, item)):
-            self._left_out.pop(hash(key), None)
             self.put(key, version, item)
             self._on_change(key, item)
         else:
@@ -387,10 +387,8 @@ class Reflector(Store):
         """Count an object that is not taken; None: nobody knows which it is."""
         self.passed_over += 1
         namespace = "" if key is None else key.partition("/")[0]
-        if len(self._left_out) < _MOST_LEFT_OUT:
-            self._left_out[hash(key or self.passed_over)] = namespace
-        else:
-            self._left_out_more.add(namespace)
+        if namespace in self._left_out or len(self._left_out) < _MOST_NAMESPACES:
+            self._left_out[namespace] += 1
         if self._log_lines.allow("passed over", _LOG_PERIOD):
             where = f"{self._client.log_name}{self._path}"
             _log.warning("passed over an object of %s: %s (%d in all)", where, why, self.passed_over)
