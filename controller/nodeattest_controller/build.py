@@ -35,7 +35,6 @@ from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
-from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
 from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.runtime.supervisor import ChangeBus
@@ -118,36 +117,24 @@ def build_manager(
     )
     verifiers = VerifierRegistry(settings.platforms, metrics, signers)
     in_clusters, global_ones = _controllers(shared, verifiers)
-    queue_metrics = metrics.queues.named("kubeconfig-status")
-    kubeconfigs = KubeconfigStatus(management, guard=guard, events=events, now=_now, queue_metrics=queue_metrics)
-    clusters = _cluster_manager(shared, in_clusters, marks=marks, connect=connect, observer=kubeconfigs)
+    clusters = ClusterManager(
+        management,
+        in_clusters,
+        guard=guard,
+        marks=marks,
+        metrics=metrics,
+        events=events,
+        connect=connect,
+        now=_now,
+        log=log,
+        clusters_per_namespace=settings.clusters_per_namespace,
+    )
     changes.subscribe_clusters(clusters.changed)
     return Manager(
         management=management,
         clusters=clusters,
-        controllers={**global_ones, "kubeconfig-status": kubeconfigs.run},
+        controllers=global_ones,
         closers=(verifiers.aclose, events.drain),
-    )
-
-
-def _cluster_manager(
-    shared: _Shared,
-    controllers: Sequence[ClusterController],
-    *,
-    marks: ClusterMarks,
-    connect: Connect,
-    observer: KubeconfigStatus,
-) -> ClusterManager:
-    return ClusterManager(
-        shared.management,
-        controllers,
-        guard=shared.guard,
-        marks=marks,
-        metrics=shared.metrics,
-        connect=connect,
-        observer=observer,
-        log=shared.log,
-        clusters_per_namespace=shared.settings.clusters_per_namespace,
     )
 
 

@@ -19,7 +19,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
@@ -29,11 +28,9 @@ from nodeattest_kube.addresses import AddressRules, environment_proxy
 from nodeattest_kube.errors import (
     ApiError,
     Malformed,
-    TimedOut,
     TooLarge,
     Unauthorized,
     Unreachable,
-    WatchHung,
     error_from_status,
 )
 from nodeattest_kube.input_scheduler import ClusterInput
@@ -55,7 +52,6 @@ from nodeattest_kube.list_watch import (
     PageLimits,
     WatchEvent,
     parse_event,
-    split_events,
 )
 from nodeattest_kube.sockets import Resolver
 from nodeattest_kube.transport import ApiResponse, Limits, Transport
@@ -69,34 +65,25 @@ _REREAD: Final = 60.0
 class TokenSource:
     """Gives the current token; ``clock`` is monotonic seconds."""
 
-    def __init__(self, token: str | None, file: Path | None, *, clock: Callable[[], float]) -> None:
-        self._token = token
-        self._file = file
-        self._clock = clock
+    def __init__(self, token: str | None, file: Path | None, clock: Callable[[], float]) -> None:
+        self._token, self._file, self._clock = token, file, clock
         self._read_again = float("-inf")
 
     def current(self) -> str | None:
         """Return the token, None when the endpoint has none; ``Unauthorized`` when its file never gave one."""
         if self._file is not None and self._clock() >= self._read_again:
-            self._token = _read(self._file) or self._token
-            self._read_again = self._clock() + _REREAD
+            with suppress(OSError, ValueError):
+                content = self._file.read_text("ascii").strip()
+                if content and content.isprintable() and " " not in content:  # RFC 6750 §2.1: visible ASCII
+                    self._token = content
             if self._token is None:
-                self.refused()
                 raise Unauthorized(401, "Unauthorized", f"no token in {self._file}; check the mounted service account")
+            self._read_again = self._clock() + _REREAD
         return self._token
 
     def refused(self) -> None:
         """Note that the server refused the token: the file is read again before the next request."""
         self._read_again = float("-inf")
-
-
-def _read(file: Path) -> str | None:
-    """Read a token file; None when it is absent or holds no token (RFC 6750 §2.1: visible ASCII)."""
-    try:
-        text = file.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return text if text and text.isprintable() and " " not in text else None
 
 
 WATCH_SECONDS: Final = (60, 90)
@@ -127,7 +114,7 @@ class ApiClient:
         """
         self.server = endpoint.server
         self.requests = 0
-        self.on_request: Callable[[str, int | None], None] = _ignore
+        self.on_request: Callable[[str, int | None], None] = lambda _method, _status: None
         """Told the method and the status of each answer; None where none came. For metrics."""
         self.on_contact: Callable[[ApiError | None], None] = lambda _error: None
         """Told None of each request that the server granted, and the error of each that it refused or did not answer.
@@ -136,13 +123,13 @@ class ApiClient:
         """Whether ``on_contact`` has reported already what an error says; loops then log it as debug only."""
         self.log_name = endpoint.server
         """How log lines name the server."""
-        self.may_send: Callable[[], bool] = _always
+        self.may_send: Callable[[], bool] = lambda: True
         """Asked before each request; where it says no, the request is ``Unreachable`` and nobody sees it. For those who
         may act for a while only: a process that was stopped and woke late, a command that ends in time."""
         self._turns: ClusterInput | None = None
         self._bounds = TRUSTED
         self._transport = Transport(endpoint)
-        self._token = TokenSource(endpoint.token, endpoint.token_file, clock=clock)
+        self._token = TokenSource(endpoint.token, endpoint.token_file, clock)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "nodeattest"}
         self._timeouts = Limits(total=request_timeout)
         self._list_timeouts = Limits(
@@ -173,7 +160,11 @@ class ApiClient:
     @classmethod
     def from_endpoint(cls, endpoint: ApiEndpoint) -> Self:
         """Make a client of an operator's own kubeconfig; HTTPS_PROXY counts where that names no proxy."""
-        return cls(_with_proxy(endpoint))
+        proxy = endpoint.proxy_url
+        if proxy is None:
+            # The one read of the environment below main; the kubeconfig's own proxy wins (client-go).
+            proxy = check_proxy_url(environment_proxy(endpoint.server, os.environ))
+        return cls(replace(endpoint, proxy_url=proxy))
 
     @classmethod
     def in_cluster(cls, environment: Mapping[str, str], *, request_timeout: float = 10.0) -> Self:
@@ -213,7 +204,7 @@ class ApiClient:
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
         """Read one object, or a small collection."""
-        return await self._exchange("GET", _target(path, query))
+        return await self._read("GET", _target(path, query))
 
     async def document(self, path: str, *, accept: str, limit: int) -> bytes:
         """Read what a server has besides objects, such as its tokens' public keys, as it is; ``limit`` in bytes."""
@@ -222,19 +213,19 @@ class ApiClient:
 
     async def create(self, path: str, body: JsonObject) -> JsonObject:
         """Create an object in the collection, or use a virtual resource such as a SubjectAccessReview."""
-        return await self._exchange("POST", path, body=body)
+        return await self._exchange("POST", path, body)
 
     async def replace(self, path: str, body: JsonObject) -> JsonObject:
         """Write the whole object (PUT); its ``metadata.resourceVersion`` makes it a compare-and-swap."""
-        return await self._exchange("PUT", path, body=body)
+        return await self._exchange("PUT", path, body)
 
     async def merge_patch(self, path: str, body: JsonObject) -> JsonObject:
         """Apply an RFC 7386 merge patch."""
-        return await self._exchange("PATCH", path, body=body, content_type="application/merge-patch+json")
+        return await self._exchange("PATCH", path, body, "application/merge-patch+json")
 
     async def json_patch(self, path: str, operations: list[JsonObject]) -> JsonObject:
         """Apply an RFC 6902 patch; ``test`` operations that fail are ``Invalid``."""
-        return await self._exchange("PATCH", path, body=operations, content_type="application/json-patch+json")
+        return await self._exchange("PATCH", path, operations, "application/json-patch+json")
 
     async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
         """Delete one object, only if it still is that one; a failed precondition is ``Conflict``."""
@@ -243,7 +234,7 @@ class ApiClient:
         body: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if preconditions:
             body["preconditions"] = preconditions
-        await self._exchange("DELETE", path, body=body)
+        await self._exchange("DELETE", path, body)
 
     async def pages(
         self,
@@ -258,9 +249,8 @@ class ApiClient:
         ``limit`` is how many objects to ask for at most in a page, 0 for all at once, for as long as that fits.
         ``skipped`` is called for each object that is too large alone, and is left out; without it that is ``TooLarge``.
         """
-        bounds, skip = self._bounds, skipped or partial(_refuse_large, path)
         asked = dict(query or {})
-        count = most = min(limit, bounds.objects)
+        count = most = min(limit, self._bounds.objects)
         following = ""
         while True:
             if following:
@@ -269,12 +259,14 @@ class ApiClient:
                 page = await self._page(path, asked, count)
             except TooLarge:
                 if count != 1:
-                    count = max((count or bounds.objects) // 2, 1)
+                    count = max((count or self._bounds.objects) // 2, 1)
                     continue
-                skip()
+                if skipped is None:
+                    raise
+                skipped()
                 page = await self._row(path, asked)
             yield page
-            count = min(2 * count, most or bounds.objects)
+            count = min(2 * count, most or self._bounds.objects)
             following, previous = text(page, "metadata", "continue"), following
             if not following:
                 return
@@ -283,8 +275,10 @@ class ApiClient:
 
     async def _page(self, path: str, asked: Mapping[str, str], count: int) -> JsonObject:
         """Read one page of ``count`` objects at most, 0 for all."""
-        target = _target(path, {**asked, "limit": str(count)} if count else asked)
-        page = await self._read("GET", target, timeouts=self._list_timeouts, limits=self._bounds.page_of(count))
+        query = {**asked, "limit": str(count)} if count else asked
+        page = await self._read(
+            "GET", _target(path, query), timeouts=self._list_timeouts, limits=self._bounds.page_of(count)
+        )
         items = page.get("items")
         if self._turns is not None and isinstance(items, list) and len(items) > count > 0:
             raise Malformed(200, "MalformedAnswer", f"GET {path}: more objects in a page than were asked for")
@@ -320,18 +314,18 @@ class ApiClient:
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(lasts), **(query or {}), "watch": "1"}
         limit = lasts + self._watch_margin
         timeouts = Limits(connect=self._request_timeout, silence=limit)
-        assembler = LineBuffer(self._bounds.object.bytes, skipped)
+        lines = LineBuffer(self._bounds.object.bytes, skipped, f"GET {path}")
         async with self._answer("GET", _target(path, asked), timeouts=timeouts) as answer:
             if opened is not None:
                 opened()
             deadline = asyncio.get_running_loop().time() + limit
-            while chunk := await _next_chunk(answer, path, deadline):
+            while chunk := await answer.watch_chunk(deadline):
                 await self._turn()
-                for line in split_events(assembler, chunk, path):
+                for line in lines.feed(chunk):
                     event = parse_event(line, path, self._bounds.object.values, skipped)
                     if event is not None:
                         yield event
-        if assembler.incomplete:
+        if lines.incomplete:
             raise Unreachable(f"GET {path}: the watch ended within an event")
 
     async def close(self) -> None:
@@ -345,17 +339,14 @@ class ApiClient:
         await self.close()
 
     async def _exchange(
-        self,
-        method: str,
-        target: str,
-        *,
-        body: JsonObject | list[JsonObject] | None = None,
-        content_type: str = "application/json",
+        self, method: str, target: str, body: JsonObject | list[JsonObject], content_type: str = "application/json"
     ) -> JsonObject:
-        """Send one request about one object and parse its answer."""
-        if body is None:
-            return await self._read(method, target)
-        data = _encoded(body, f"{method} {target}")
+        """Send one object and parse its answer."""
+        try:
+            data = _ENCODER.encode(body).encode()
+        except (ValueError, RecursionError) as error:  # an object that was read may be nested too deep to be written
+            why = f"{method} {target}: cannot be written ({type(error).__name__})"
+            raise Malformed(0, "MalformedObject", why) from None
         return await self._read(method, target, data=data, headers={"Content-Type": content_type})
 
     async def _read(
@@ -373,7 +364,15 @@ class ApiClient:
         async with self._answer(method, target, data=data, headers=headers, timeouts=timeouts) as answer:
             body = await answer.body(limits.bytes)
             await self._turn()
-            return _parsed(body, f"{method} {target.partition('?')[0]}", answer, limits)
+            where = f"{method} {target.partition('?')[0]}"
+            try:
+                return parse_json(body, limits.values, duplicates=True)
+            except TooManyValues as error:
+                raise TooLarge(answer.status, f"{where}: {error}") from None
+            except ValueError as error:
+                got = answer.content_type or "no content type"
+                detail = f"{where}: expected a JSON object, got {got}: {error}"
+                raise Malformed(answer.status, "MalformedAnswer", detail) from None
 
     async def _turn(self) -> None:
         """Wait until what was received may be parsed."""
@@ -450,56 +449,6 @@ class ApiClient:
         return error_from_status(answer.status, status, fallback=fallback, retry_after=answer.retry_after)
 
 
-async def _next_chunk(answer: ApiResponse, path: str, deadline: float) -> bytes:
-    """Wait for a watch's next bytes until ``deadline`` on the loop's clock; empty at its end."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await answer.chunk()
-    except (TimedOut, TimeoutError):
-        raise WatchHung(f"GET {path}: the server did not end the watch in its time") from None
-
-
-def _ignore(_method: str, _status: int | None) -> None:
-    """Nobody counts."""
-
-
-def _always() -> bool:
-    """Send it."""
-    return True
-
-
-def _refuse_large(path: str) -> None:
-    """Refuse a list that cannot be whole."""
-    raise TooLarge(200, f"GET {path}: an object in the list is too large")
-
-
-def _with_proxy(endpoint: ApiEndpoint) -> ApiEndpoint:
-    """Add the environment's proxy; the kubeconfig's own wins (client-go)."""
-    if endpoint.proxy_url is not None:
-        return endpoint
-    # The one read of the environment below main.
-    return replace(endpoint, proxy_url=check_proxy_url(environment_proxy(endpoint.server, os.environ)))
-
-
 def _target(path: str, query: Mapping[str, str] | None) -> str:
     """Join path and query."""
     return f"{path}?{urlencode(query)}" if query else path
-
-
-def _encoded(body: JsonObject | list[JsonObject], where: str) -> bytes:
-    """Write JSON; an object read from a server may be nested as deep as could just be read."""
-    try:
-        return _ENCODER.encode(body).encode()
-    except (ValueError, RecursionError) as error:
-        raise Malformed(0, "MalformedObject", f"{where}: cannot be written ({type(error).__name__})") from None
-
-
-def _parsed(body: bytes, where: str, answer: ApiResponse, limits: PageLimits) -> JsonObject:
-    """Parse a granted request's answer."""
-    try:
-        return parse_json(body, limits.values, duplicates=True)
-    except TooManyValues as error:
-        raise TooLarge(answer.status, f"{where}: {error}") from None
-    except ValueError as error:
-        detail = f"{where}: expected a JSON object, got {answer.content_type or 'no content type'}: {error}"
-        raise Malformed(answer.status, "MalformedAnswer", detail) from None

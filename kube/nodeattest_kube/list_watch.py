@@ -43,14 +43,6 @@ class WatchEvent:
     object: JsonObject = field(repr=False)
 
 
-def split_events(assembler: LineBuffer, chunk: bytes, path: str) -> list[bytes]:
-    """Cut a chunk into lines."""
-    try:
-        return assembler.feed(chunk)
-    except ValueError as error:
-        raise TooLarge(200, f"GET {path}: {error} in a watch") from None
-
-
 def parse_event(line: bytes, path: str, max_values: int, skipped: Callable[[], None] | None) -> WatchEvent | None:
     """Parse one watch event (metav1.WatchEvent), None if it is skipped; raise what an ERROR event says."""
     try:
@@ -121,9 +113,9 @@ _ENDLESS: Final = 8
 class LineBuffer:
     """Collects chunks until a newline comes; joins each line once."""
 
-    def __init__(self, limit: int, skipped: Callable[[], None] | None = None) -> None:
-        """``skipped`` is called for a line that is too long, instead of raising an error."""
-        self._limit = limit
+    def __init__(self, limit: int, skipped: Callable[[], None] | None = None, where: str = "") -> None:
+        """``skipped`` is called for a line that is too long, instead of raising ``TooLarge``."""
+        self._limit, self._where = limit, where
         self._skipped = skipped
         self._pending: list[bytes] = []
         self._size = 0
@@ -152,6 +144,6 @@ class LineBuffer:
         if self._size > self._limit:
             self._pending = []
             if self._skipped is None or self._size > self._limit * _ENDLESS:
-                raise ValueError(f"a line of more than {self._limit} bytes")
+                raise TooLarge(200, f"{self._where}: a line of more than {self._limit} bytes in a watch")
         elif piece:
             self._pending.append(piece)

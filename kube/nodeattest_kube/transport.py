@@ -24,7 +24,7 @@ import aiohttp
 from aiohttp.connector import Connection
 from yarl import URL
 
-from nodeattest_kube.errors import TimedOut, TooLarge, Unreachable
+from nodeattest_kube.errors import TimedOut, TooLarge, Unreachable, WatchHung
 from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.kubeconfig import ApiEndpoint, tls_context
 from nodeattest_kube.sockets import PacedInput, Resolver, SocketFactory, TenantResolver
@@ -110,6 +110,14 @@ class ApiResponse:
         finally:
             if self._paced is not None:
                 self._paced.got()
+
+    async def watch_chunk(self, deadline: float) -> bytes:
+        """Wait for a watch's next bytes, until ``deadline`` on the loop's clock; raises ``WatchHung``."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.chunk()
+        except (TimedOut, TimeoutError):
+            raise WatchHung(f"{self._where}: the server did not end the watch in its time") from None
 
     async def _next(self) -> bytes:
         loop = asyncio.get_running_loop()

@@ -84,7 +84,7 @@ class WorkQueue(Generic[K]):
         """
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
         self._metrics = metrics or QueueMetrics()
-        self._ready: FairQueue[K] = FairQueue(groups or _one_line, limits)
+        self._ready: FairQueue[K] = FairQueue(groups or (lambda _key: ()), limits)
         """Keys nobody works on, and since when they wait."""
         self._working: set[K] = set()
         self._again: set[K] = set()
@@ -147,13 +147,18 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def run(self, worker: Callable[[K], Awaitable[None]], workers: int) -> None:
-        """Work with so many workers until ``shut_down``; then finish what is being worked on, and return."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(workers):
-                group.create_task(self._work(worker))
+        """Work with so many workers until ``shut_down``, then finish what is being worked on; or until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(self._work(worker))
+        finally:
+            self.shut_down()
 
     def shut_down(self) -> None:
         """Hand out no more keys; those that wait are dropped, since the next start lists everything again."""
+        if self._stopped:
+            return
         self._stopped = True
         for _due, handle in self._later.values():
             handle.cancel()
@@ -221,8 +226,3 @@ class WorkQueue(Generic[K]):
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
-
-
-def _one_line(_key: Hashable) -> GroupPath:
-    """Put all keys into one line."""
-    return ()

@@ -15,10 +15,9 @@ from polling import others_run, until
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
-from nodeattest_controller.runtime.cluster_manager import ClusterManager
+from nodeattest_controller.runtime.cluster_manager import ACCEPTED, REFUSED, ClusterManager
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeconfig_status import ACCEPTED, REFUSED, KubeconfigStatus
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, KubeconfigError
@@ -31,14 +30,8 @@ KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
 
 
-class Owner(ClusterGuard):
-    """What this replica owns."""
-
-    def __init__(self) -> None:
-        self.everything = True
-
-    def owns(self, key: ClusterKey) -> bool:
-        return bool(key) and self.everything
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Runner:
@@ -83,21 +76,6 @@ class Controller:
         return Runner(self)
 
 
-class Observer(KubeconfigStatus):
-    """Notes what it is told of kubeconfigs."""
-
-    def __init__(self) -> None:
-        self.of_refusals: list[tuple[ClusterKey, str, str]] = []
-        self.last: dict[ClusterKey, str] = {}
-
-    def refused(self, key: ClusterKey, expected: str, why: str) -> None:
-        self.of_refusals.append((key, expected, why))
-        self.last[key] = expected
-
-    def not_refused(self, key: ClusterKey) -> None:
-        self.last[key] = ""
-
-
 class Marks(ClusterMarks):
     """Leaves every Cluster to this controller."""
 
@@ -127,7 +105,7 @@ class World:
         self.api = management_api()
         add_cluster(self.api)
         add_policy(self.api)
-        self.owner = Owner()
+        self.leads = True
         self.metrics = Metrics()
         self.first, self.second = Controller("first"), Controller("second")
         self.made: list[FakeApi] = []
@@ -135,7 +113,6 @@ class World:
         self.slow = threading.Event()
         """Ends the parsing of kubeconfigs that say so."""
         self.threads: set[int] = set()
-        self.told = Observer()
         self.changes = ChangeBus()
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
@@ -159,12 +136,13 @@ class World:
             manager = ClusterManager(
                 management,
                 controllers,
-                guard=self.owner,
+                guard=ClusterGuard(management, lambda: self.leads),
                 marks=Marks(),
                 metrics=self.metrics,
+                events=EventRecorder(self.api, component="c", instance="i", now=_now),
+                now=_now,
                 connect=self.connect,
                 restart=AT_ONCE,
-                observer=self.told,
                 log=ClusterLog(),
                 metrics_period=0.01,
                 clusters_per_namespace=10,
@@ -214,69 +192,34 @@ async def test_a_cluster_that_is_no_longer_this_replicas_is_disconnected_until_i
     world = World()
     async with world.running():
         await until(lambda: world.first.running == 1)
-        world.owner.everything = False
+        world.leads = False
         world.changes.cluster_changed(KEY, None)
         await until(lambda: world.made[0].closed)
         assert world.first.running == world.second.running == 0
         world.changes.cluster_changed(KEY, None)
         await others_run()
         assert len(world.made) == 1
-        world.owner.everything = True
+        world.leads = True
         world.changes.cluster_changed(KEY, None)
         await until(lambda: world.first.running == 1)
         assert len(world.made) == 2
 
 
-# A Cluster whose kubeconfig is refused says so by a condition, which goes when it is not refused any more
-
-
-EXPECTED = "an address of a cluster"
-
-
-class StatusWorld:
-    """A status over a management cluster with one Cluster, at a time that the test moves."""
-
-    def __init__(self) -> None:
-        self.api = management_api()
-        self.now = 1000.0
-        self.leads = True
-        add_cluster(self.api)
-        add_policy(self.api)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[KubeconfigStatus]:
-        async with cached(self.api, ChangeBus()) as management:
-            recorder = EventRecorder(self.api, component="c", instance="i", now=lambda: datetime.now(UTC))
-            status = KubeconfigStatus(
-                management,
-                guard=ClusterGuard(management, lambda: self.leads),
-                events=recorder,
-                now=lambda: datetime.now(UTC),
-                clock=lambda: self.now,
-            )
-            async with tasks(status.run()):
-                yield status
-            await recorder.drain()
-
-    @property
-    def said(self) -> JsonObject | None:
-        found = condition(items(self.api.objects[cluster_path()], "status", "conditions"), ACCEPTED)
-        return None if found is None else dict(found)
-
-    @property
-    def writes(self) -> int:
-        return self.api.count("PATCH", cluster_path())
-
-
 async def test_a_refused_kubeconfig_is_a_condition_of_its_cluster_until_it_is_not_refused() -> None:
-    world = StatusWorld()
-    async with world.running() as status:
-        status.refused(KEY, EXPECTED, "got 127.0.0.1: correct it")
-        await until(lambda: world.said is not None)
-        assert world.said is not None
-        assert (world.said["status"], world.said["reason"]) == ("False", REFUSED)
-        assert text(world.said, "message") == "got 127.0.0.1: correct it"
-        status.not_refused(KEY)  # at once: the cache may be behind
-        await until(lambda: world.said is None)
+    world = World()
+
+    def said() -> tuple[str, str]:
+        found = condition(items(world.api.objects[cluster_path()], "status", "conditions"), ACCEPTED) or {}
+        return text(dict(found), "reason"), text(dict(found), "message")
+
+    add_cluster(world.api, kubeconfig=b"bad")
+    async with world.running():
+        await until(lambda: said() == (REFUSED, "kubeconfig: expected a kubeconfig, got none; write one"))
+        add_cluster(world.api)
+        await until(lambda: said() == ("", "") and len(world.made) == 1)
+        world.made[0].refuses = "got 127.0.0.1: correct it"
+        await until(lambda: said() == (REFUSED, "got 127.0.0.1: correct it"))
+        world.made[0].refuses = ""
+        await until(lambda: said() == ("", ""))
     events = [each for path, each in world.api.objects.items() if "/events/" in path]
-    assert [text(each, "reason") for each in events] == [REFUSED]
+    assert [text(each, "reason") for each in events] == [REFUSED] * 2

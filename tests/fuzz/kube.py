@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from fuzz.target import Target, require
-from nodeattest_kube.errors import KubeconfigError, error_from_status
+from nodeattest_kube.errors import KubeconfigError, TooLarge, error_from_status
 from nodeattest_kube.jsontypes import parse_json, version_of
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, parse_kubeconfig
 from nodeattest_kube.list_watch import LineBuffer
@@ -57,7 +57,7 @@ def _assembled(chunks: list[bytes]) -> list[bytes] | None:
     lines = LineBuffer(_LINE, lambda: skipped.append(None))
     try:
         return [line for chunk in chunks for line in lines.feed(chunk)] + [b""] * len(skipped)
-    except ValueError:
+    except TooLarge:
         return None
 
 

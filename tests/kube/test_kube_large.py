@@ -127,7 +127,7 @@ def test_a_line_that_never_ends_is_not_waited_for() -> None:
     assembler = LineBuffer(10, lambda: told.append(1))
     assert assembler.feed(b"x" * 70 + b"\nok\n") == [b"ok"]
     assert told == [1]
-    with pytest.raises(ValueError, match="10 bytes"):
+    with pytest.raises(TooLarge, match="10 bytes"):
         assembler.feed(b"x" * 90)
 
 

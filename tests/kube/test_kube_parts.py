@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nodeattest_kube import paths
 from nodeattest_kube.addresses import environment_proxy
+from nodeattest_kube.errors import TooLarge
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.list_watch import OBJECT, LineBuffer, parse_event
 
@@ -70,7 +71,7 @@ def test_a_line_over_the_limit_is_refused_before_it_ends() -> None:
     assembler = LineBuffer(10)
     assembler.feed(b"12345\n123456")
     assert assembler.incomplete
-    with pytest.raises(ValueError, match="10"):
+    with pytest.raises(TooLarge, match="10"):
         assembler.feed(b"78901")
 
 

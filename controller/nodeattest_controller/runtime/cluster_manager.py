@@ -1,7 +1,9 @@
 """Connects workload clusters, and runs every controller in each of them.
 
 A cluster is connected when a policy (or ``Cluster.spec.security``) opts it in, its kubeconfig is there and this replica
-owns it. Each connection has a client and controllers of its own, so a broken cluster delays no other.
+owns it. Each connection has a client and controllers of its own, so a broken cluster delays no other. A kubeconfig that
+is refused is reported on its Cluster: a condition, and an Event every ten minutes. A name that resolves to other
+addresses all the time leads to two writes a minute at most.
 """
 
 from __future__ import annotations
@@ -9,39 +11,53 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Final
-from weakref import WeakValueDictionary
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ClusterController
-from nodeattest_controller.runtime.cluster_log import ClusterLog
+from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterLog
+from nodeattest_controller.runtime.conditions import (
+    Condition,
+    ConditionStatus,
+    Severity,
+    remove_condition,
+    set_condition,
+)
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeconfig_status import KubeconfigStatus
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.objectref import cluster_path, cluster_ref
 from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, Conflict, KubeconfigError
+from nodeattest_kube.errors import ApiError, Conflict, KubeconfigError, NotFound
+from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.periodic import BackoffPolicy, call_every
 from nodeattest_kube.workqueue import WorkQueue
-from nodeattest_parsing.objects import mapping
+from nodeattest_parsing.objects import condition, items, mapping
 from nodeattest_parsing.values import JsonObject
 
 _LOG: Final = logging.getLogger(__name__)
 LOG_PERIOD: Final = 60.0
 """Seconds between two lines that say how many lines about a cluster were left out."""
 METRICS_PERIOD: Final = 5.0
-"""Seconds between two updates of the connections' metrics."""
-_REFUSED: Final = "cannot use the cluster's kubeconfig"
-_EXPECTED_ADDRESS: Final = "an address of a cluster"
+"""Seconds between two looks at the connections, for metrics and refused addresses."""
+ACCEPTED: Final = "KubeconfigAccepted"
+"""The type of a Cluster's condition."""
+REFUSED: Final = "KubeconfigRefused"
+"""Its reason, and the Event's."""
+_GAP: Final = 60.0
+"""Seconds between two times that the same condition is written."""
+_REFUSED_LINE: Final = "cannot use the cluster's kubeconfig"
 WORKERS: Final = 4
 """Clusters that are connected or disconnected at the same time; half as many of one namespace of several."""
 
@@ -73,26 +89,22 @@ class ClusterManager:
         guard: ClusterGuard,
         marks: ClusterMarks,
         metrics: Metrics,
+        events: EventRecorder,
         connect: Callable[[bytes], ApiClient],
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
         restart: BackoffPolicy = RESTART,
-        observer: KubeconfigStatus,
         log: ClusterLog,
         metrics_period: float = METRICS_PERIOD,
         clusters_per_namespace: int,
     ) -> None:
         """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError."""
-        self._management = management
-        self._controllers = controllers
-        self._guard = guard
-        self._marks = marks
-        self._metrics = metrics
-        self._connect = connect
-        self._restart = restart
-        self._observer = observer
-        self._metrics_period = metrics_period
+        self._management, self._controllers = management, controllers
+        self._guard, self._marks = guard, marks
+        self._metrics, self._events, self._log = metrics, events, log
+        self._connect, self._restart = connect, restart
+        self._now, self._metrics_period = now, metrics_period
         self._connections: dict[ClusterKey, _Connection] = {}
-        self._locks: WeakValueDictionary[ClusterKey, asyncio.Lock] = WeakValueDictionary()
-        """Held while a cluster is connected or disconnected."""
         self._threads = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="kubeconfig")
         """Apart from the loop's own threads."""
         self._lookups = Lookups()
@@ -104,10 +116,12 @@ class ClusterManager:
         """Those beyond the limit."""
         self._refused: dict[ClusterKey, _Refusal] = {}
         """Kubeconfigs that cannot be used: none is parsed twice."""
+        self._reported: set[ClusterKey] = set()
+        """Clusters with our condition of a refused kubeconfig."""
+        self._limiter = EventLimiter(clock)
         most = WORKERS if management.watches_one_namespace else WORKERS // 2
-        self._log = log
         self._queue: WorkQueue[ClusterKey] = WorkQueue(
-            groups=_namespace_of, limits=(most,), metrics=metrics.queues.named("clusters")
+            groups=lambda key: (_namespace_of(key),), limits=(most,), metrics=metrics.queues.named("clusters")
         )
 
     def changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
@@ -121,84 +135,60 @@ class ClusterManager:
     async def run(self) -> None:
         """Run until cancelled; closes every connection."""
         try:
-            await self._run()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._queue.run(self._reconcile, WORKERS))
+                tasks.create_task(call_every(LOG_PERIOD, self._log.report))
+                tasks.create_task(call_every(self._metrics_period, self._look))
         finally:
-            self._queue.shut_down()
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._lookups.close()
             for key in list(self._connections):
                 await self._disconnect(key)
             self._log.report()
 
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._queue.run(self._reconcile, WORKERS))
-            tasks.create_task(call_every(LOG_PERIOD, self._log.report))
-            tasks.create_task(call_every(self._metrics_period, self._update_metrics))
-
-    def _lock(self, key: ClusterKey) -> asyncio.Lock:
-        return self._locks.setdefault(key, asyncio.Lock())
-
     async def _reconcile(self, key: ClusterKey) -> None:
-        """Connect, reconnect or disconnect one cluster."""
+        """Connect, reconnect or disconnect one cluster, and report a refused kubeconfig."""
         cluster = self._management.cluster(key)
         if cluster is not None:
             self._marks.report_conflict(cluster)
         else:
-            self._waiting.get(_namespace_of(key)[0], set()).discard(key)
-        known = key in self._connections or key in self._refused
-        marked = cluster is not None and self._marks.is_ours(cluster)
-        # Else a Secret's name alone would be remembered forever.
-        if not known and not marked and self._wanted_kubeconfig(key) is None:
-            self._leave(key)  # its mark may have been refused until now
-            self._observer.not_refused(key)
-            self._queue.forget(key)
-            return
+            self._waiting.get(_namespace_of(key), set()).discard(key)
         try:
-            async with self._lock(key):
-                await self._reconcile_connection(key)
+            await self._reconcile_connection(key, cluster)
+            await self._report_refusal(key)
         except Conflict as error:  # Cluster API writes a Cluster all the time
             self._queue.retry(key, error)
         except ApiError as error:
-            _LOG.warning(
-                "cannot change the mark of a cluster",
-                extra=fields(cluster=key, error=str(error)),
-            )
+            if self._limiter.allow((key, ApiError), _GAP):
+                _LOG.warning("cannot change the conditions of a cluster", extra=fields(cluster=key, error=str(error)))
             self._queue.retry(key, error)
         else:
             self._queue.forget(key)
 
-    async def _reconcile_connection(self, key: ClusterKey) -> None:
-        cluster, kubeconfig = self._management.cluster(key), self._wanted_kubeconfig(key)
+    async def _reconcile_connection(self, key: ClusterKey, cluster: JsonObject | None) -> None:
+        kubeconfig = self._wanted_kubeconfig(key, cluster)
         if cluster is not None and kubeconfig is not None:
             await self._claim(key, cluster)
         fingerprint = hashlib.sha256(kubeconfig).hexdigest() if kubeconfig else ""
-        connection = self._connections.get(key)
-        if connection is not None and connection.fingerprint == fingerprint:
-            return
-        refusal = self._refused.get(key)
-        if kubeconfig and refusal is not None and refusal.fingerprint == fingerprint:
+        known = self._connections.get(key) or self._refused.get(key)
+        if kubeconfig and known is not None and known.fingerprint == fingerprint:
             return
         await self._disconnect(key)
         if cluster is not None and kubeconfig is None:
             await self._marks.release(cluster)
         if kubeconfig is None or not self._guard.owns(key):
             self._leave(key)
-            self._observer.not_refused(key)
             return
         try:
             # A tenant's document: its bytes and values are bounded, and the worst takes more than a turn of the loop.
             client = await asyncio.get_running_loop().run_in_executor(self._threads, self._connect, kubeconfig)
         except KubeconfigError as error:
             self._refused[key] = _Refusal(fingerprint, error.expected, str(error))
-            if self._log.allows(_REFUSED, key, ""):  # a tenant writes it
-                _LOG.error(_REFUSED, extra=fields(cluster=key, error=str(error)))
-            self._observer.refused(key, error.expected, str(error))
+            if self._log.allows(_REFUSED_LINE, key, ""):  # a tenant writes it
+                _LOG.error(_REFUSED_LINE, extra=fields(cluster=key, error=str(error)))
             self._metrics.cluster(key, connected=False)
             return
-        if connection is not None or refusal is not None:  # another one than was judged; its own addresses follow
-            self._observer.not_refused(key)
-        [namespace] = _namespace_of(key)
+        namespace = _namespace_of(key)
         client.use_resolver(self._lookups.of(namespace))
         client.schedule_input(self._input.cluster(namespace, key))
         client.may_send = partial(self._guard.owns, key)
@@ -221,9 +211,8 @@ class ClusterManager:
             await self._disconnect(key)
             raise
 
-    def _wanted_kubeconfig(self, key: ClusterKey) -> bytes | None:
-        cluster = self._management.cluster(key) if self._guard.owns(key) else None
-        if cluster is None or "deletionTimestamp" in mapping(cluster, "metadata"):
+    def _wanted_kubeconfig(self, key: ClusterKey, cluster: JsonObject | None) -> bytes | None:
+        if cluster is None or not self._guard.owns(key) or "deletionTimestamp" in mapping(cluster, "metadata"):
             return None
         if not self._management.opts_in(cluster):
             return None
@@ -232,7 +221,7 @@ class ClusterManager:
 
     def _has_room(self, key: ClusterKey, cluster: JsonObject) -> bool:
         """Return whether a cluster is one of the first of its namespace; a later one waits for the end of another."""
-        [namespace] = _namespace_of(key)
+        namespace = _namespace_of(key)
         members = self._members[namespace]
         if key not in members and len(members) >= self._limit:
             self._waiting[namespace].add(key)
@@ -243,7 +232,7 @@ class ClusterManager:
 
     def _leave(self, key: ClusterKey) -> None:
         """Give a cluster's room to those that wait for it; one that had none wakes nobody."""
-        [namespace] = _namespace_of(key)
+        namespace = _namespace_of(key)
         members = self._members[namespace]
         if key in members:
             members.remove(key)
@@ -264,20 +253,43 @@ class ClusterManager:
         self._refused.pop(key, None)
         self._metrics.forget_cluster(key)
 
-    def _update_metrics(self) -> None:
+    async def _report_refusal(self, key: ClusterKey) -> None:
+        """Write on a Cluster that its kubeconfig is refused, or take it back; raises ApiError."""
+        cluster, expected, why = self._guard.active_cluster(key), "", ""
+        if cluster is None:
+            self._reported.discard(key)
+            return
+        refusal, connection = self._refused.get(key), self._connections.get(key)
+        if refusal is not None:
+            expected, why = refusal.expected, refusal.why
+        elif connection is not None:
+            expected, why = "an address of a cluster", connection.client.refused_address
+        client, path = self._management.client, cluster_path(cluster)
+        try:
+            if why and self._limiter.allow((key, expected), _GAP):
+                refused = Condition(ACCEPTED, ConditionStatus.FALSE, REFUSED, why, Severity.ERROR)
+                await set_condition(client, path, cluster, refused, self._now)
+                self._reported.add(key)
+            elif not why and (key in self._reported or condition(items(cluster, "status", "conditions"), ACCEPTED)):
+                # Read now: the cache may lack what was written a moment ago.
+                await remove_condition(client, path, await client.get(path), ACCEPTED)
+                self._reported.discard(key)
+        except NotFound:
+            self._reported.discard(key)
+        if why and self._limiter.allow((key, expected, REFUSED), PERIOD):
+            self._events.record(cluster_ref(cluster), "Warning", REFUSED, why)
+
+    def _look(self) -> None:
+        """Update the metrics, and have refused kubeconfigs reported."""
         memory = self._management.memory
         self._metrics.cache(memory.used, memory.total, self._management.left_out)
         for key, connection in self._connections.items():
-            connected = all(runner.is_healthy for runner in connection.runners)
-            self._metrics.cluster(key, connected=connected)
-            if connection.client.refused_address:
-                self._observer.refused(key, _EXPECTED_ADDRESS, connection.client.refused_address)
-            elif connected:
-                self._observer.not_refused(key)
-        for key, refusal in self._refused.items():
-            self._observer.refused(key, refusal.expected, refusal.why)
+            self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))
+            if connection.client.refused_address or key in self._reported:
+                self._queue.add(key)
+        for key in self._refused:
+            self._queue.add(key)
 
 
-def _namespace_of(key: ClusterKey) -> tuple[str]:
-    """Return the group of a key: a namespace whose clusters take long leaves workers to the others."""
-    return (key.partition("/")[0],)
+def _namespace_of(key: ClusterKey) -> str:
+    return key.partition("/")[0]
