@@ -1,21 +1,20 @@
 """Whether API servers call the webhook for a namespace's bootstrap configuration: by label and configuration. Pure.
 
-The matchConditions of this release leave out only updates that the webhook would allow unchanged. With an
-objectSelector or any other condition, it is not known whether the webhook is called. Source: kubernetes apiserver
-pkg/admission/plugin/webhook (generic/webhook.go shouldCallHook, predicates).
+A configuration with other rules, selectors or conditions than this release's is not evaluated: whether the webhook is
+called is unknown then. The matchConditions of this release leave out only updates that the webhook would allow
+unchanged. Source: kubernetes apiserver pkg/admission/plugin/webhook (generic/webhook.go shouldCallHook, predicates).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from typing import Final
 
 from nodeattest_controller import manifests
 from nodeattest_controller.model.policy import selector_holds
-from nodeattest_parsing.objects import items, mapping, strings, text
+from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
 
 LABEL: Final = "attestation.cluster.x-k8s.io/bootstrap-config"
@@ -48,15 +47,6 @@ def needs_webhook(policy: JsonObject | None) -> bool:
 
 MUTATING: Final = "MutatingWebhookConfiguration"
 WEBHOOK_NAME: Final = "bootstrap-config.attestation.cluster.x-k8s.io"
-_RENDERED: Final = (
-    ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs"),
-    ("controlplane.cluster.x-k8s.io", "kubeadmcontrolplanes"),
-)
-"""What the webhook renders."""
-_OPERATIONS: Final = ("CREATE", "UPDATE")
-"""When: a control plane's user changes it, and a KubeadmConfig may get its Cluster's label after it was created."""
-_VERSIONS: Final = ("v1beta1", "v1beta2")
-"""Versions of both that Cluster API serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,32 +68,20 @@ def webhook_calls(configuration: JsonObject | None, namespace: JsonObject) -> We
     """
     if configuration is None:
         return WebhookCalls(why_not="its MutatingWebhookConfiguration is absent")
-    found = [one for one in items(configuration, "webhooks") if text(one, "name") == WEBHOOK_NAME]
-    if not found:
+    webhook = next((one for one in items(configuration, "webhooks") if text(one, "name") == WEBHOOK_NAME), None)
+    if webhook is None:
         return WebhookCalls(why_not=f"the MutatingWebhookConfiguration has no webhook {WEBHOOK_NAME}")
-    labels = mapping(namespace, "metadata", "labels")
-    called = [one for one in found if selector_holds(mapping(one, "namespaceSelector"), labels)]
-    if not called:
+    if not selector_holds(mapping(webhook, "namespaceSelector"), mapping(namespace, "metadata", "labels")):
         return WebhookCalls(why_not="the MutatingWebhookConfiguration's namespaceSelector leaves this namespace out")
-    return _calls_there(called)
-
-
-def _calls_there(webhooks: Sequence[JsonObject]) -> WebhookCalls:
-    """Tell whether webhooks that select a namespace are called for what is rendered."""
-    missing, partial = list[str](), list[str]()
-    for (group, resource), operation in product(_RENDERED, _OPERATIONS):
-        versions = {version for one in webhooks for version in _versions(one, group, resource, operation)}
-        if versions != {*_VERSIONS}:
-            (partial if versions else missing).append(f"{operation} of {resource}")
-    if missing:
-        return WebhookCalls(why_not=f"the MutatingWebhookConfiguration has no rule for {', '.join(missing)}")
-    unknown = [field for one in webhooks for field in narrowed_by(one)]
-    if partial:
-        unknown.append(f"matchPolicy Exact without a rule for {' and '.join(_VERSIONS)} ({', '.join(partial)})")
+    if not items(webhook, "rules"):
+        return WebhookCalls(why_not="the MutatingWebhookConfiguration has no rules")
+    rules = items(webhook, "rules")
+    others = [] if all(rule in rules for rule in items(_shipped(), "rules")) else ["other rules"]
+    unknown = [*others, *narrowed_by(webhook)]
     if unknown:
         has = f"the MutatingWebhookConfiguration has {', '.join(unknown)}"
         return WebhookCalls(why_unknown=f"{has}; make it that of manifests/webhook; nodeattest doctor compares them")
-    return WebhookCalls(weakness="its failurePolicy is not Fail" if any(map(is_passed_over, webhooks)) else "")
+    return WebhookCalls(weakness="its failurePolicy is not Fail" if is_passed_over(webhook) else "")
 
 
 def shipped_configuration(kind: str = MUTATING) -> JsonObject:
@@ -125,26 +103,16 @@ def missing_conditions(webhook: JsonObject) -> Sequence[str]:
 
 
 @cache
+def _shipped() -> JsonObject:
+    [webhook] = items(shipped_configuration(), "webhooks")
+    return webhook
+
+
 def _conditions() -> dict[str, str]:
     """Return the expressions of this release's conditions by name."""
-    [webhook] = items(shipped_configuration(), "webhooks")
-    return {text(one, "name"): text(one, "expression") for one in items(webhook, "matchConditions")}
+    return {text(one, "name"): text(one, "expression") for one in items(_shipped(), "matchConditions")}
 
 
 def is_passed_over(webhook: JsonObject) -> bool:
     """Tell whether an API server goes on without a webhook that does not answer."""
     return text(webhook, "failurePolicy") != "Fail"
-
-
-def _versions(webhook: JsonObject, group: str, resource: str, operation: str) -> Iterator[str]:
-    """Yield the versions of a resource for which a webhook is called: with Equivalent, of one that is listed, all."""
-    for rule in items(webhook, "rules"):
-        if (
-            {"*", group} & set(strings(rule, "apiGroups"))
-            and {"*", "*/*", resource, f"{resource}/*"} & set(strings(rule, "resources"))
-            and {"*", operation} & set(strings(rule, "operations"))
-            and text(rule, "scope") in {"", "*", "Namespaced"}
-        ):
-            given = set(strings(rule, "apiVersions"))
-            listed = [version for version in _VERSIONS if {"*", version} & given]
-            yield from _VERSIONS if listed and text(webhook, "matchPolicy") != "Exact" else listed
