@@ -2,12 +2,9 @@
 
 One object a machine, keyed by cluster and provider ID (``clusterctl move`` gives new UIDs and drops status, so the
 facts live in ``spec``). It is written by compare-and-swap on resourceVersion *before* the certificate reaches the CSR:
-the first writer wins, and the same key that asks again gets the same bytes.
-
-No key is forgotten, and so none gets another certificate, while a certificate for it is valid: also not by an
-operator's reset, after which the machine may bind itself anew by the policy's rules, as a new one. With each key goes
-the first request that it answered, which no other key may answer. Nothing revokes certificates. Source:
-docs/identity-rules.md, "Ledger"; docs/wire-format.md §4.5 (TPM2_Clear zeroes resetCount).
+the first writer wins, and the same key that asks again gets the same bytes. No key is forgotten while a certificate
+for it is valid, not even by an operator's reset, and none gets a second certificate.
+Source: docs/identity-rules.md, "Ledger"; docs/wire-format.md §4.5 (TPM2_Clear zeroes resetCount).
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -163,6 +160,17 @@ class IssuedCertificate(RetiredKey):
         return RetiredKey(**{each.name: getattr(self, each.name) for each in fields(RetiredKey)})
 
 
+_KEY_TEXTS: Final = {"spki": "spki", "serial": "serial", "first_request_uid": "firstRequestUID"}
+"""Attributes and what the object calls them."""
+_ENTRY_TEXTS: Final = {
+    **_KEY_TEXTS,
+    "request_name": "requestName",
+    "request_uid": "requestUID",
+    "certificate": "certificate",
+    "policy": "policy",
+}
+
+
 def retire(known: Sequence[RetiredKey], more: Iterable[RetiredKey], now: datetime) -> tuple[RetiredKey, ...]:
     """Add keys, oldest first, and forget the oldest of those whose certificates expired."""
     every = [*known, *more]
@@ -261,12 +269,17 @@ class Attestation:
         return tuple(entry for entry in self.issued if entry.purpose is purpose)
 
     @property
+    def newest_client(self) -> IssuedCertificate | None:
+        """The last client certificate, valid or not."""
+        return next((entry for entry in reversed(self.issued) if entry.purpose is Purpose.CLIENT), None)
+
+    @property
     def has_joined(self) -> bool:
         """Whether the machine got a client certificate, and no operator has reset it since.
 
         A Machine's ``nodeRef`` says the same later, and not at all for a while after ``clusterctl move``.
         """
-        return bool(self.of_purpose(Purpose.CLIENT))
+        return self.newest_client is not None
 
     @property
     def endorsement_key(self) -> str:
@@ -297,23 +310,13 @@ class Attestation:
             for entry in self.of_purpose(request.purpose)
         )
 
-    def answered_first(self, uid: str) -> bool:
-        """Return whether the challenge of this first request was answered and certified, before a reset or since."""
-        return any(key.first_request_uid == uid != "" for key in (*self.issued, *self.retired))
-
-    def answered_otherwise(self, uid: str, spki: str) -> bool:
-        """Return whether the challenge of this first request was answered with another key, and that one certified."""
-        known = (*self.issued, *self.retired)
-        return any(key.first_request_uid == uid != "" and key.spki != spki for key in known)
+    def keys_answering(self, uid: str) -> frozenset[str]:
+        """Return the keys that were certified for an answer to this first request, before a reset or since."""
+        return frozenset(key.spki for key in (*self.issued, *self.retired) if key.first_request_uid == uid != "")
 
     def live(self, now: datetime, purpose: Purpose = Purpose.CLIENT) -> IssuedCertificate | None:
         """Return the newest certificate of a purpose that is still valid."""
         return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.not_after > now), None)
-
-    @property
-    def newest_client(self) -> IssuedCertificate | None:
-        """The last client certificate, valid or not."""
-        return next((entry for entry in reversed(self.issued) if entry.purpose is Purpose.CLIENT), None)
 
     def policy_at(self, now: datetime) -> str:
         """Name the policy that admitted the newest client certificate; empty once that has expired."""
@@ -472,35 +475,19 @@ def _purpose(item: JsonObject) -> Purpose:
 
 
 def _retired(item: JsonObject) -> RetiredKey | None:
-    spki, not_after = text(item, "spki"), moment(text(item, "notAfter"))
-    if not spki or not_after is None:
+    not_after = moment(text(item, "notAfter"))
+    if not_after is None or not text(item, "spki"):
         return None
-    return RetiredKey(
-        spki=spki,
-        serial=text(item, "serial"),
-        not_after=not_after,
-        purpose=_purpose(item),
-        first_request_uid=text(item, "firstRequestUID"),
-    )
+    texts = {name: text(item, key) for name, key in _KEY_TEXTS.items()}
+    return RetiredKey(**texts, not_after=not_after, purpose=_purpose(item))
 
 
 def _entry(item: JsonObject) -> IssuedCertificate | None:
-    not_before, not_after, issued_at = (moment(text(item, name)) for name in ("notBefore", "notAfter", "issuedAt"))
-    if not_before is None or not_after is None or issued_at is None:
+    begin, end, issued = (moment(text(item, name)) for name in ("notBefore", "notAfter", "issuedAt"))
+    if begin is None or end is None or issued is None:
         return None
-    return IssuedCertificate(
-        request_name=text(item, "requestName"),
-        request_uid=text(item, "requestUID"),
-        first_request_uid=text(item, "firstRequestUID"),
-        spki=text(item, "spki"),
-        serial=text(item, "serial"),
-        not_before=not_before,
-        not_after=not_after,
-        issued_at=issued_at,
-        certificate=text(item, "certificate"),
-        purpose=_purpose(item),
-        policy=text(item, "policy"),
-    )
+    texts = {name: text(item, key) for name, key in _ENTRY_TEXTS.items()}
+    return IssuedCertificate(**texts, not_before=begin, not_after=end, issued_at=issued, purpose=_purpose(item))
 
 
 def render_attestation(attestation: Attestation, member: MachineView, signer_name: str) -> JsonObject:
@@ -508,7 +495,6 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
 
     For one that exists this is a merge patch: what others wrote (labels, owners, resets) is not in it, hence stays.
     """
-    clients = attestation.of_purpose(Purpose.CLIENT)
     meta: JsonObject = {
         "name": attestation.name,
         "namespace": attestation.namespace,
@@ -528,15 +514,16 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
         "signerName": signer_name,
         "fingerprints": dict[str, JsonValue](attestation.fingerprints),
         "issued": [_render_entry(entry) for entry in attestation.issued],
-        **_present(
-            nodeNameSource=attestation.node_name_source[:_MAX_SOURCE],
-            endorsementKeySource=attestation.endorsement_key_source,
-        ),
     }
+    # Some API servers' schema checks take "" for null.
+    if attestation.node_name_source:
+        spec["nodeNameSource"] = attestation.node_name_source[:_MAX_SOURCE]
+    if attestation.endorsement_key_source:
+        spec["endorsementKeySource"] = attestation.endorsement_key_source
     if attestation.retired:
         spec["retiredKeys"] = [*map(_render_key, attestation.retired)]
-    if clients:
-        spec["expires"] = rfc3339(clients[-1].not_after)
+    if attestation.newest_client is not None:
+        spec["expires"] = rfc3339(attestation.newest_client.not_after)
     if attestation.issued:
         spec["lastVerdict"] = LastDecision(APPROVED, "Attested", attestation.issued[-1].issued_at).render()
     if attestation.boot is not None:
@@ -546,11 +533,6 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
 
 def _owner_reference(member: MachineView) -> JsonObject:
     return {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
-
-
-def _present(**values: str) -> JsonObject:
-    """Leave out what is empty: some API servers' schema checks take "" for null."""
-    return {name: value for name, value in values.items() if value}
 
 
 def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
@@ -569,24 +551,15 @@ def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
 
 
 def _render_key(key: RetiredKey) -> JsonObject:
-    return {
-        "spki": key.spki,
-        "notAfter": rfc3339(key.not_after),
-        **_present(
-            serial=key.serial,
-            purpose=key.purpose if key.purpose is Purpose.SERVING else "",
-            firstRequestUID=key.first_request_uid,
-        ),
-    }
+    return _render(key, _KEY_TEXTS)
 
 
 def _render_entry(entry: IssuedCertificate) -> JsonObject:
-    return {
-        **_render_key(entry),
-        "requestName": entry.request_name,
-        "requestUID": entry.request_uid,
-        "notBefore": rfc3339(entry.not_before),
-        "issuedAt": rfc3339(entry.issued_at),
-        "certificate": entry.certificate,
-        **_present(policy=entry.policy),
-    }
+    times = {"notBefore": rfc3339(entry.not_before), "issuedAt": rfc3339(entry.issued_at)}
+    return {**_render(entry, _ENTRY_TEXTS), **times}
+
+
+def _render(key: RetiredKey, names: Mapping[str, str]) -> JsonObject:
+    purpose: JsonObject = {"purpose": str(key.purpose)} if key.purpose is Purpose.SERVING else {}
+    texts = {kept: value for name, kept in names.items() if (value := getattr(key, name))}
+    return {**texts, **purpose, "notAfter": rfc3339(key.not_after)}

@@ -109,7 +109,7 @@ _RESTARTS = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSED
 
 def check_not_answered(request: NodeRequest, attestation: Attestation) -> None:
     """Refuse a first request whose answer was certified."""
-    if attestation.answered_first(request.uid):
+    if attestation.keys_answering(request.uid):
         raise Denied(
             Reason.SUPERSEDED,
             expected="a first request that nobody answered yet",
@@ -136,7 +136,7 @@ def check_first_request_pending(request: NodeRequest, summary: CSRSummary, name:
 
 def check_challenge_answered_once(request: NodeRequest, attestation: Attestation, attested: AttestedNode) -> None:
     """Refuse a second key for one answered challenge."""
-    if attestation.answered_otherwise(first_uid_of(attested), request.csr.spki_sha256):
+    if attestation.keys_answering(first_uid_of(attested)) - {request.csr.spki_sha256}:
         raise Denied(
             Reason.REPLAYED,
             expected="one key for one answered challenge",
