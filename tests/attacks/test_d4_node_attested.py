@@ -10,8 +10,7 @@ from typing import Final
 import pytest
 from cases import attacks
 from catalogue import Expected, Row, Verdict
-from node_attested_kit import NOW, machine
-from node_attested_world import NodeAttestedWorld, claim
+from node_attested_world import NOW, NodeAttestedWorld, claim, machine
 
 from nodeattest_controller.runtime.cluster_controller import CSRDenied
 from nodeattest_parsing.objects import text

@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from handmade import integer, tlv
-from node_attested_kit import KEY, machine, refusal
+from node_attested_world import KEY, machine, refusal
 from virtual import run_virtually
 
 from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
-from nodeattest_controller.controllers.node_attested.pending import PendingOutcomes
+from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.model.certificate_authority import load_authority
 from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import view_of_machine
@@ -187,7 +187,7 @@ def hiding_claims() -> Expected:
         "spec": {"clusterName": "c", "providerID": victim.provider_id},
     }
     inventory.put_machine("fleet/victim", document)
-    pending = PendingOutcomes(KEY, inventory, lambda: 0.0)
+    pending = CSROutcomes(KEY, inventory, lambda: 0.0)
     claim = partial(refusal, provider_id=victim.provider_id, by_node=False)
     for _ in range(100):
         pending.refused(claim(Reason.PROOF_INVALID, username="system:bootstrap:thief0"))

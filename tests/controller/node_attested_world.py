@@ -1,29 +1,155 @@
-"""The reconciler of ``NodeAttested`` in process, over a management and a workload cluster in memory."""
+"""Machines that stand one way or another, and the reconciler of ``NodeAttested`` over API servers in memory."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
+from builders import make_member
 from fake_api import FakeApi
 from management_kit import cache_running, tasks
-from node_attested_kit import KEY, NOW, ledger, refusal
 
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
-from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps, NodeAttestedReconciler
+from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.attestation import Attestation, render_attestation
+from nodeattest_controller.model.attestation import (
+    DENIED,
+    Attestation,
+    IssuedCertificate,
+    LastDecision,
+    Remediation,
+    new_attestation,
+    render_attestation,
+)
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
 from nodeattest_controller.model.refusals import parse_refusals
-from nodeattest_controller.runtime.cluster_controller import CSRDenied
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.guard import ClusterGuard
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import condition, items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
+
+KEY = ClusterKey("fleet/c")
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ISSUED = NOW - timedelta(days=2)
+
+
+def certificate(*, ends: datetime = NOW + timedelta(days=12), issued: datetime = ISSUED) -> IssuedCertificate:
+    return IssuedCertificate(
+        request_name="r",
+        request_uid="u",
+        first_request_uid="",
+        spki="sha256:" + "0" * 64,
+        serial="1f",
+        not_before=issued,
+        not_after=ends,
+        issued_at=issued,
+        certificate="",
+        purpose=Purpose.CLIENT,
+    )
+
+
+def machine(number: int = 0, *, control_plane: bool = False, node: bool = True) -> MachineView:
+    """Make a member of the cluster that has joined, or not."""
+    return make_member(
+        name=f"node-{number}",
+        uid=f"m-{number}",
+        provider_id=ProviderID(f"sandbox://node-{number}"),
+        is_control_plane=control_plane,
+        node_ref_name=NodeName(f"node-{number}") if node else None,
+    )
+
+
+def document(member: MachineView, version: str = "v1beta2") -> JsonObject:
+    """Make a Machine as it is stored."""
+    labels: JsonObject = {"cluster.x-k8s.io/control-plane": ""} if member.is_control_plane else {}
+    return {
+        "apiVersion": f"cluster.x-k8s.io/{version}",
+        "kind": "Machine",
+        "metadata": {"name": member.name, "namespace": "fleet", "uid": member.uid, "labels": labels},
+        "spec": {"clusterName": "c", "providerID": member.provider_id},
+        "status": {"nodeRef": {"name": member.node_ref_name}} if member.node_ref_name else {},
+    }
+
+
+def ledger(
+    member: MachineView,
+    *,
+    refused: Reason | None = None,
+    treated: FailureAction | None = None,
+    ends: datetime = NOW + timedelta(days=12),
+    since: datetime = NOW,
+) -> Attestation:
+    """Make a machine's ledger with one certificate; its last word may be a refusal."""
+    verdict = LastDecision(DENIED, str(refused), since) if refused else LastDecision("Approved", "Attested", ISSUED)
+    done = Remediation(action=treated, node_name=member.name, node_uid="n", reason="", time=NOW) if treated else None
+    return replace(
+        new_attestation(member),
+        resource_version="1",
+        node_name=NodeName(member.name),
+        provider=ProviderName("tpm"),
+        issued=(certificate(ends=ends),),
+        verdict=verdict,
+        treatment=done,
+    )
+
+
+def record(member: MachineView, known: Attestation) -> JsonObject:
+    """Make a MachineAttestation as it is stored."""
+    body = render_attestation(known, member, "signer")
+    spec: JsonObject = {**mapping(body, "spec")}
+    if known.verdict is not None:
+        spec["lastVerdict"] = known.verdict.render()
+    if known.treatment is not None:
+        spec["onFailure"] = known.treatment.render()
+    owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
+    meta: JsonObject = {"name": known.name, "namespace": "fleet", "ownerReferences": [owner]}
+    return {**body, "metadata": meta, "spec": spec}
+
+
+def policy(action: FailureAction = FailureAction.TAINT, share: int = 10, *, enforce: bool = True) -> Policy:
+    attestors = frozenset({ProviderName("tpm")})
+    return Policy(name="p", attestors=attestors, lifetime=None, enforce=enforce, on_failure=OnFailure(action, share))
+
+
+def refusal(reason: Reason, **changes: object) -> CSRDenied:
+    """Make the refusal of node-0's own request."""
+    verdict = CSRDenied(
+        cluster=KEY,
+        provider_id=ProviderID("sandbox://node-0"),
+        node_name=NodeName("node-0"),
+        username="system:node:node-0",
+        by_node=True,
+        provider=ProviderName("tpm"),
+        purpose=Purpose.CLIENT,
+        reason=reason,
+        request_name="csr-1",
+        message="",
+        at=NOW,
+    )
+    return replace(verdict, **changes)  # pyright: ignore[reportArgumentType] - the tests name real fields
+
+
+def grant(member: MachineView, at: datetime = NOW) -> CSRIssued:
+    return CSRIssued(
+        cluster=KEY,
+        member=member,
+        node_name=NodeName(member.name),
+        provider=ProviderName("tpm"),
+        purpose=Purpose.CLIENT,
+        serial="1f",
+        not_after=NOW + timedelta(days=12),
+        at=at,
+    )
+
 
 OWN = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet"
 
@@ -44,7 +170,6 @@ class NodeAttestedWorld:
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": version}}
         self.leads = True
         self.seconds = 0.0
-        self.metrics = Metrics()
         self.management = ManagementCache(
             self.management_api,
             namespace=None,
@@ -58,13 +183,13 @@ class NodeAttestedWorld:
             NodeAttestedDeps(
                 management=self.management,
                 guard=ClusterGuard(self.management, lambda: self.leads),
-                metrics=self.metrics,
+                metrics=Metrics(),
                 now=self.now,
                 clock=lambda: self.seconds,
             ),
             events=self.events,
         )
-        self.reconciler: NodeAttestedReconciler = self.controller.for_cluster(KEY, self.workload_api)
+        self.reconciler = self.controller.for_cluster(KEY, self.workload_api)
         self.cluster()
         self.policy()
 
@@ -83,16 +208,8 @@ class NodeAttestedWorld:
 
     def machine(self, member: MachineView, known: Attestation | None = None, *, node: bool = True) -> str:
         """Create a Machine, its ledger if it has one, and its Node if it has joined; return the Machine's path."""
-        labels: JsonObject = {"cluster.x-k8s.io/control-plane": ""} if member.is_control_plane else {}
-        body: JsonObject = {
-            "apiVersion": f"cluster.x-k8s.io/{self.version}",
-            "kind": "Machine",
-            "metadata": {"name": member.name, "uid": member.uid, "labels": labels},
-            "spec": {"clusterName": "c", "providerID": member.provider_id},
-            "status": {"nodeRef": {"name": member.node_ref_name}} if member.node_ref_name else {},
-        }
         path = f"{self.capi}/machines/{member.name}"
-        self.management_api.put(path, body)
+        self.management_api.put(path, document(member, self.version))
         if known is not None:
             self.ledger(member, known)
         if node and member.node_ref_name:
@@ -104,24 +221,14 @@ class NodeAttestedWorld:
         return self.machine(member, ledger(member, **changes))  # pyright: ignore[reportArgumentType]
 
     def ledger(self, member: MachineView, known: Attestation) -> None:
-        body = render_attestation(known, member, "signer")
-        spec: JsonObject = {**mapping(body, "spec")}
-        if known.verdict is not None:
-            spec["lastVerdict"] = known.verdict.render()
-        if known.treatment is not None:
-            spec["onFailure"] = known.treatment.render()
-        owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind, "name": member.name}
-        meta: JsonObject = {"ownerReferences": [{**owner, "uid": member.uid}]}
-        self.management_api.put(f"{OWN}/machineattestations/{known.name}", {**body, "metadata": meta, "spec": spec})
+        self.management_api.put(f"{OWN}/machineattestations/{known.name}", record(member, known))
 
     def pool(self, *members: MachineView) -> str:
         path = f"{self.capi}/machinepools/pool"
-        body: JsonObject = {
-            "apiVersion": f"cluster.x-k8s.io/{self.version}",
-            "kind": "MachinePool",
-            "metadata": {"name": "pool", "uid": "p-0"},
-            "spec": {"clusterName": "c", "providerIDList": [one.provider_id for one in members]},
-        }
+        meta: JsonObject = {"name": "pool", "uid": "p-0"}
+        spec: JsonObject = {"clusterName": "c", "providerIDList": [one.provider_id for one in members]}
+        api_version = f"cluster.x-k8s.io/{self.version}"
+        body: JsonObject = {"apiVersion": api_version, "kind": "MachinePool", "metadata": meta, "spec": spec}
         self.management_api.put(path, body)
         for member in members:
             self.ledger(member, ledger(member))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_attested_kit import ISSUED, NOW, ledger, machine
+from node_attested_world import ISSUED, NOW, ledger, machine
 
+from nodeattest_controller.controllers.node_attested.census import MachineCensus
 from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine
-from nodeattest_controller.controllers.node_attested.refusal_recorder import MachineCensus, attestation_state
 from nodeattest_controller.metrics import VERDICTS, MachineState, Metrics, counts_of_remaining
 from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision, new_attestation
 from nodeattest_controller.model.machine_view import MachineView
@@ -81,7 +81,9 @@ STATES: list[tuple[MachineView, Attestation | None, MachineState, str]] = [
 def test_a_state_is_the_condition_in_one_word(
     member: MachineView, known: Attestation | None, state: MachineState, reason: str
 ) -> None:
-    assert attestation_state(member, known, NOW) is state
+    census = MachineCensus(NOW)
+    census.add(member, known)
+    assert census.result().states == {state: 1}
     assert condition_of_machine(member, known, NOW).reason == reason
 
 

@@ -7,14 +7,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from node_attested_kit import NOW, grant, ledger, machine, refusal
-from node_attested_world import OWN, NodeAttestedWorld, claim
+from node_attested_world import NOW, OWN, NodeAttestedWorld, claim, grant, ledger, machine, refusal
 
-from nodeattest_controller.controllers.node_attested.reconciler import (
-    FORBIDDEN_PAUSE,
-    NODE_PERIOD,
-)
-from nodeattest_controller.controllers.node_attested.refusal_recorder import RECORD_PAUSE, STATUS_REMEDY
+from nodeattest_controller.controllers.node_attested.reconciler import NODE_PERIOD, PAUSE, STATUS_REMEDY
 from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.values import JsonObject
@@ -70,7 +65,7 @@ async def test_a_record_that_cannot_be_written_keeps_no_condition_back(
         await world.settle()
         assert (world.said(path), world.said(other)) == (("False", LESS), ("False", BAD))
         assert world.refusals(ledger(OTHER)) == set()  # the next one would fail, too
-        await world.resync(RECORD_PAUSE)
+        await world.resync(PAUSE)
         assert world.refusals(ledger(ME)) == {("BootstrapToken", BAD)}
         assert world.refusals(ledger(OTHER)) == {("Node", BAD)}
     assert "cannot record refused requests" in caplog.text
@@ -119,7 +114,7 @@ async def test_a_missing_right_is_told_once_keeps_nothing_else_back_and_ends_by_
         [event] = [obj for path, obj in world.management_api.objects.items() if "/events/" in path]
         assert text(event, "involvedObject", "kind") == "Cluster"
         assert STATUS_REMEDY in text(event, "message")
-        await world.resync(FORBIDDEN_PAUSE)
+        await world.resync(PAUSE)
         assert {world.said(path) for path in paths} == {NOT_YET}
 
 
@@ -198,7 +193,7 @@ async def test_a_right_on_nodes_that_is_missing_leaves_no_record_and_is_asked_fo
         assert world.told() == ["OnFailureForbidden"]
         assert world.of_ledger(ledger(ME), "onFailure", "action") == ""
         assert world.said(path) == ("False", BAD)
-        await world.resync(FORBIDDEN_PAUSE)
+        await world.resync(PAUSE)
         assert world.taints(ME) == ["Taint"]
 
 

@@ -35,18 +35,18 @@ from tools.prove import LEDGER_RUNS, MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("providers", "controller", "discovery", "authenticator", "identity", "kube", "serving", "cli")
-ATTACKS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
-    "attested": controller_rows.ATTESTED,
-    "kubelet": controller_rows.KUBELET,
-    "tpm": tpm_rows.ATTACKS,
-    "parsers": tpm_rows.PARSERS,
-    "challenge": CHALLENGES,
-    "composite": COMPOSITE,
-    "aws": AWS,
-    "azure": AZURE,
-    "gcp": GCP,
-    "oci": OCI,
-}
+ATTACKS: Final = dict[str, Mapping[str, Callable[..., Any]]](
+    attested=controller_rows.ATTESTED,
+    kubelet=controller_rows.KUBELET,
+    tpm=tpm_rows.ATTACKS,
+    parsers=tpm_rows.PARSERS,
+    challenge=CHALLENGES,
+    composite=COMPOSITE,
+    aws=AWS,
+    azure=AZURE,
+    gcp=GCP,
+    oci=OCI,
+)
 """By the list of the check, and its name."""
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 

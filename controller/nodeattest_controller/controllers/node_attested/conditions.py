@@ -152,8 +152,14 @@ class Known(StrEnum):
 
 
 def is_refused(attestation: Attestation) -> bool:
-    """Return whether the last word on a machine is a refusal."""
+    """Return whether the last decision on a machine is a refusal."""
     return attestation.verdict is not None and attestation.verdict.verdict == DENIED
+
+
+def is_failing(attestation: Attestation) -> bool:
+    """Return whether the last decision on a machine is a refusal that says something of the machine."""
+    verdict = attestation.verdict
+    return verdict is not None and is_refused(attestation) and is_machine_failure(verdict.reason)
 
 
 def condition_of_machine(

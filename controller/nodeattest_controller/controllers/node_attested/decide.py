@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from nodeattest_controller.controllers.node_attested.conditions import is_machine_failure, is_refused
+from nodeattest_controller.controllers.node_attested.conditions import is_failing
 from nodeattest_controller.model.attestation import APPROVED, Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, Policy
@@ -44,38 +43,16 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True)
-class Remediate:
-    """Do this to the Node, again if need be."""
-
-    action: FailureAction
-
-
-@dataclass(frozen=True, slots=True)
 class Withhold:
     """Leave the Node alone although it fails, and say why."""
 
     why: str
 
 
-class NoAction(Enum):
-    """What needs no word."""
-
-    RELEASE = "release"
-    """Undo what was done."""
-    LEAVE = "leave"
-    """Nothing to do."""
-
-
-def is_failing(attestation: Attestation) -> bool:
-    """Return whether the last word on a machine is a refusal that says something of the machine."""
-    verdict = attestation.verdict
-    return verdict is not None and is_refused(attestation) and is_machine_failure(verdict.reason)
-
-
 def decide(
     member: MachineView, attestation: Attestation, policy: Policy, around: Around
-) -> Remediate | Withhold | NoAction:
-    """Decide what happens to a machine's Node.
+) -> FailureAction | Withhold | None:
+    """Decide what is done to a machine's Node, again if need be; ``NONE`` undoes what was done. None: nothing.
 
     1. A certificate, a policy that wants nothing and ``Audit`` undo; 2. a reset undoes nothing and begins nothing;
     3. what is treated stays so, in the way that the policy says now; 4. else there must be room for it.
@@ -83,14 +60,14 @@ def decide(
     wanted = policy.on_failure.action if policy.enforce else FailureAction.NONE
     cleared = attestation.verdict is not None and attestation.verdict.verdict == APPROVED
     if cleared or wanted is FailureAction.NONE:  # 1
-        return NoAction.RELEASE if attestation.treatment is not None else NoAction.LEAVE
+        return FailureAction.NONE if attestation.treatment is not None else None
     if attestation.treatment is None and not is_failing(attestation):  # 2
-        return NoAction.LEAVE
+        return None
     if member.is_control_plane and wanted is FailureAction.DELETE_NODE:
         wanted = FailureAction.CORDON
     if attestation.treatment is not None:  # 3
-        return Remediate(wanted)
-    return _room(member, policy, around) or Remediate(wanted)  # 4
+        return wanted
+    return _room(member, policy, around) or wanted  # 4
 
 
 def around_of(pairs: Iterable[tuple[MachineView, Attestation | None]], *, absent: int = 0) -> Around:
@@ -99,18 +76,12 @@ def around_of(pairs: Iterable[tuple[MachineView, Attestation | None]], *, absent
     ``absent`` are machines that are not among the pairs and have yet to join.
     """
     known = list(pairs)
-    joined = [
-        (member, attestation)
-        for member, attestation in known
-        if member.node_ref_name or (attestation and attestation.issued)
-    ]
-    treated = [
-        member for member, attestation in joined if attestation is not None and attestation.treatment is not None
-    ]
+    joined = [(member, record) for member, record in known if member.node_ref_name or (record and record.issued)]
+    treated = [member for member, record in joined if record is not None and record.treatment is not None]
     return Around(
         nodes=len(joined),
         treated=len(treated),
-        control_planes=sum(member.is_control_plane for member, _attestation in joined),
+        control_planes=sum(member.is_control_plane for member, _record in joined),
         treated_control_planes=sum(member.is_control_plane for member in treated),
         awaited=len(known) - len(joined) + absent,
     )

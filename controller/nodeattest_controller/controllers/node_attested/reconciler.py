@@ -1,52 +1,42 @@
 """Reconciles the machines of one cluster: records CSR outcomes, acts on Nodes, and writes the condition NodeAttested.
 
 Conditions follow from MachineAttestations and the time, so a lost outcome is made up for by the next resync. Writes
-happen on change, and are rate limited by machine and by cluster. Only the machine's own Node is touched, as it was read
-just now (resourceVersion, and the UID for a delete); what is done to it is recorded first, so that a replica which dies
-in between leaves a record of what the next one does. A cluster or machine that is paused, being deleted or another
-replica's is left alone. Leaves to others: every decision (``conditions``, ``decide``).
+happen on change, and are rate limited by machine and by cluster. A cluster or machine that is paused, being deleted or
+another replica's is left alone.
+Out of scope: every decision (``conditions``, ``decide``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from nodeattest_controller.controllers.node_attested.census import MachineCensus
 from nodeattest_controller.controllers.node_attested.conditions import (
     CONDITION,
     condition_of_machine,
     condition_of_pool,
+    is_failing,
     parse_refused_claim,
 )
-from nodeattest_controller.controllers.node_attested.decide import (
-    Around,
-    NoAction,
-    Remediate,
-    Withhold,
-    around_of,
-    decide,
-    is_failing,
-    node_patch,
-)
-from nodeattest_controller.controllers.node_attested.pending import MissingMachines, PendingOutcomes
-from nodeattest_controller.controllers.node_attested.refusal_recorder import (
-    AttestationPatcher,
-    MachineCensus,
-    NodeAttestedEvents,
-)
+from nodeattest_controller.controllers.node_attested.decide import Around, Withhold, around_of, decide
+from nodeattest_controller.controllers.node_attested.nodes import AttestationPatcher, MissingMachines, NodeActions
+from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.attestation import Attestation, Remediation
+from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, pool_view
-from nodeattest_controller.model.policy import FailureAction, Policy
+from nodeattest_controller.model.policy import FailureAction
+from nodeattest_controller.model.refusals import latest_refusals
 from nodeattest_controller.model.resolver import record_of_other_id
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube import paths
+from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
@@ -57,82 +47,6 @@ from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-
-class NodeActions:
-    """Actions on the Nodes of one workload cluster."""
-
-    def __init__(
-        self,
-        client: ApiClient,
-        attestations: AttestationPatcher,
-        events: NodeAttestedEvents,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._client = client
-        self._attestations = attestations
-        self._events = events
-        self._now = now
-
-    async def treat(self, member: MachineView, attestation: Attestation, action: FailureAction) -> Attestation:
-        """Do it to the machine's Node, where it has one; raises ApiError. Returns the ledger as it is then."""
-        node = await self._own_node(member, attestation)
-        if node is None:
-            return attestation
-        before, uid = attestation.treatment, text(node, "metadata", "uid")
-        if before is None or (before.action, before.node_uid) != (action, uid):
-            attestation = await self._attestations.record_remediation(
-                attestation, self._treatment(attestation, action, uid)
-            )
-        try:
-            done = await self._do(node, action)
-        except Forbidden:
-            if before is None:  # nothing was done, so it must not count against the share
-                await self._attestations.record_remediation(attestation, None)
-            raise
-        if done:
-            self._events.treated(member, attestation, action)
-        return attestation
-
-    async def release(self, member: MachineView, attestation: Attestation) -> Attestation:
-        """Undo what was done to the machine's Node, and forget it; raises ApiError."""
-        node = await self._own_node(member, attestation)
-        if node is not None:
-            await self._do(node, FailureAction.NONE)
-        attestation = await self._attestations.record_remediation(attestation, None)
-        self._events.released(member, attestation)
-        return attestation
-
-    async def _own_node(self, member: MachineView, attestation: Attestation) -> JsonObject | None:
-        """Read the Node of the attestation record's name, unless it is not this machine's (identity rule 3)."""
-        try:
-            node = await self._client.get(paths.core_path("nodes", attestation.node_name))
-        except NotFound:
-            return None
-        provider_id, uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
-        is_own = provider_id == member.provider_id if provider_id else uid == member.node_ref_uid
-        return node if is_own else None
-
-    async def _do(self, node: JsonObject, action: FailureAction) -> bool:
-        path = paths.core_path("nodes", text(node, "metadata", "name"))
-        if action is FailureAction.DELETE_NODE:
-            await self._client.delete(path, uid=text(node, "metadata", "uid"))
-            return True
-        patch = node_patch(node, action)
-        if patch is None:
-            return False
-        await self._client.merge_patch(path, patch)
-        return True
-
-    def _treatment(self, attestation: Attestation, action: FailureAction, uid: str) -> Remediation:
-        return Remediation(
-            action=action,
-            node_name=attestation.node_name,
-            node_uid=uid,
-            reason=attestation.verdict.reason if attestation.verdict else "",
-            time=self._now(),
-        )
-
-
 Key = tuple[Literal["machine", "pool"], str]
 """A machine's provider ID, or a MachinePool's name."""
 _RESOURCES: Final[Mapping[str, MachineResource]] = {"Machine": "machines", "MachineRecord": "machinerecords"}
@@ -142,12 +56,19 @@ RESYNC: Final = ResyncConfig(spread=0.0, period=60.0, min_interval=1.0, share=30
 second, and checks take at most a thirtieth of a core, because a Machine changes often and a check reads all."""
 NODE_PERIOD: Final = 300.0
 """Seconds between two reads of a Node that is treated already: it may have been created anew."""
-FORBIDDEN_PAUSE: Final = 120.0
-"""Seconds until an object is tried again for which a permission is missing."""
+PAUSE: Final = 120.0
+"""Seconds until a write is tried again for which a permission is missing."""
 OBJECT_BURST, OBJECT_RATE = 6, 1 / 30
 """Conditions that one object may get at once, and a second after that."""
 CLUSTER_BURST, CLUSTER_RATE = 200, 10.0
 """The same for all objects of a cluster."""
+_NODES_REMEDY: Final = (
+    "apply manifests/workload-on-failure in the workload cluster, or set the policy's onFailure to None"
+)
+STATUS_REMEDY: Final = (
+    "apply this version's manifests/rbac in the management cluster, or let the write pass where an admission policy "
+    "refuses it, or take standing from --controllers"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,19 +84,20 @@ class NodeAttestedDeps:
 
 
 class NodeAttestedReconciler:
-    """The machines of one connected cluster."""
+    """The machines of one connected cluster (``ClusterRunner``)."""
+
+    synced = True
+    """Nothing is watched but the management cluster's cache."""
+    last_error: ApiError | None = None
 
     def __init__(
-        self,
-        deps: NodeAttestedDeps,
-        key: ClusterKey,
-        client: ApiClient,
-        pending: PendingOutcomes,
-        events: NodeAttestedEvents,
+        self, deps: NodeAttestedDeps, key: ClusterKey, client: ApiClient, outcomes: CSROutcomes, events: ClusterEvents
     ) -> None:
         self._deps = deps
+        self._management, self._inventory = deps.management, deps.management.inventory
+        self._now, self._clock = deps.now, deps.clock
         self._key = key
-        self._pending = pending
+        self._outcomes = outcomes
         self._events = events
         self._attestations = AttestationPatcher(deps.management)
         self._nodes = NodeActions(client, self._attestations, events, deps.now)
@@ -186,16 +108,12 @@ class NodeAttestedReconciler:
         self._all = RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=deps.clock)
         self._node_read_at: dict[str, float] = {}
         """When the Node of a treated machine was read, by provider ID."""
+        self._nodes_paused_until = self._records_paused_until = float("-inf")
+        """A missing permission keeps all of a cluster from being written."""
         self._paused_until: dict[Key, float] = {}
         """Until when an object is left alone for which a permission is missing."""
         self._written_from: dict[Key, str] = {}
         """The resource version of an object whose condition was written; the watch has yet to show what came of it."""
-
-    synced = True
-    """Nothing is watched but the management cluster's cache."""
-
-    last_error: ApiError | None = None
-    """The same."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -219,31 +137,29 @@ class NodeAttestedReconciler:
         """Enqueue what is due of all machines and pools, from memory (``PeriodicTask``)."""
         if not self._may_act():
             return None
-        management, policy = self._deps.management, self._policy()
-        pairs, around, withheld = *await self._survey(), 0
-        self._pending.review_claims()
-        due: list[Key] = [("machine", provider_id) for provider_id in self._pending.pending()]
-        census = MachineCensus(self._deps.now())
+        pairs, around = await self._survey()
+        self._outcomes.forget_joined()
+        due: set[Key] = {("machine", provider_id) for provider_id in self._outcomes.unwritten()}
+        census, failing, withheld = MachineCensus(self._now()), 0, 0
         async for member, attestation in in_batches(pairs):
             census.add(member, attestation)
-            decision = (
-                decide(member, attestation, policy, around) if policy is not None and attestation else NoAction.LEAVE
-            )
-            if isinstance(decision, Withhold) and attestation is not None:
-                withheld += 1
-                self._events.withheld(member, attestation, decision.why)
-            if self._is_due(member, attestation, decision) or self._condition_differs(member, attestation):
-                due.append(("machine", member.provider_id))
-        pools = management.objects_of(self._key, "machinepools")
-        wanted = [(pool, await self._condition_of_pool(pool)) for pool in pools]
-        due.extend(
-            ("pool", text(pool, "metadata", "name")) for pool, one in wanted if self._patch(pool, one) is not None
-        )
+            decision = self._decide(member, attestation, around)
+            failing += attestation is not None and is_failing(attestation)
+            withheld += isinstance(decision, Withhold)
+            if isinstance(decision, FailureAction) or self._new_condition(member, attestation):
+                due.add(("machine", member.provider_id))
+        pools = {
+            ("pool", text(pool, "metadata", "name")): pool
+            for pool in self._management.objects_of(self._key, "machinepools")
+        }
+        for key, pool in pools.items():
+            if self._differs(pool, await self._pool_condition(pool)):
+                due.add(key)
         for key in due:
             self._enqueue_ready(key)
-        self._paused_until = {key: until for key, until in self._paused_until.items() if self._exists(key)}
-        self._written_from = {key: version for key, version in self._written_from.items() if self._exists(key)}
-        failing = sum(attestation is not None and is_failing(attestation) for _member, attestation in pairs)
+        known = {("machine", member.provider_id) for member, _attestation in pairs} | pools.keys()
+        self._written_from = {key: version for key, version in self._written_from.items() if key in known}
+        self._paused_until = {key: until for key, until in self._paused_until.items() if key in known}
         self._deps.metrics.certificates.show(self._key, census.result())
         self._deps.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
         return None
@@ -257,32 +173,30 @@ class NodeAttestedReconciler:
             self._queue.add(key)
 
     def _is_paused(self, key: Key) -> bool:
-        return self._paused_until.get(key, float("-inf")) > self._deps.clock()
+        return self._clock() < self._paused_until.get(key, float("-inf"))
 
-    def _exists(self, key: Key) -> bool:
-        management, (kind, name) = self._deps.management, key
-        if kind == "machine":
-            return bool(management.inventory.members(self._key, name))
-        return management.object_at("machinepools", self._key.partition("/")[0], name) is not None
+    def _decide(
+        self, member: MachineView, attestation: Attestation | None, around: Around
+    ) -> FailureAction | Withhold | None:
+        """Decide what is to be done to a machine's Node now; None where that was done lately."""
+        cluster = self._management.cluster(self._key)
+        try:
+            policy = self._management.policy_of(cluster) if cluster is not None else None
+        except (Denied, Unavailable):  # then nothing is done or undone
+            return None
+        if policy is None or attestation is None:
+            return None
+        decision = decide(member, attestation, policy, around)
+        if isinstance(decision, Withhold):
+            self._report_withheld(member, attestation, decision.why)
+            return decision
+        if self._clock() < self._nodes_paused_until:
+            return None
+        treatment, last = attestation.treatment, self._node_read_at.get(member.provider_id, float("-inf"))
+        is_done = treatment is not None and treatment.action is decision and self._clock() - last < NODE_PERIOD
+        return None if is_done else decision
 
-    def _is_due(
-        self, member: MachineView, attestation: Attestation | None, decision: Remediate | Withhold | NoAction
-    ) -> bool:
-        if not isinstance(decision, Remediate) or attestation is None or attestation.treatment is None:
-            return isinstance(decision, Remediate) or decision is NoAction.RELEASE
-        last = self._node_read_at.get(member.provider_id, float("-inf"))
-        return attestation.treatment.action is not decision.action or self._deps.clock() - last >= NODE_PERIOD
-
-    def _condition_differs(self, member: MachineView, attestation: Attestation | None) -> bool:
-        resource = _RESOURCES.get(member.kind)
-        if resource is None or member.paused or member.deleting:
-            return False
-        machine = self._deps.management.object_at(resource, member.namespace, member.name)
-        return (
-            machine is not None and self._patch(machine, self._condition_of(member, attestation, machine)) is not None
-        )
-
-    # One step
+    # One machine or pool
 
     async def _step(self, key: Key) -> None:
         if not self._may_act() or self._is_paused(key):
@@ -293,141 +207,154 @@ class NodeAttestedReconciler:
             await (self._reconcile_machine(name) if kind == "machine" else self._reconcile_pool(name))
         except Forbidden as error:
             self._queue.forget(key)
-            self._events.management_forbidden(error)
-            self._paused_until[key] = self._deps.clock() + FORBIDDEN_PAUSE
+            self._paused_until[key] = self._clock() + PAUSE
+            self._report_forbidden("StandingForbidden", "cannot write where machines stand", error, STATUS_REMEDY)
         except ApiError as error:
             delay = self._queue.retry(key, error)
-            if not isinstance(
-                error, (Conflict, NotFound)
-            ):  # another writer was faster, or the object is gone: try again
-                self._events.failed(f"{kind} {name}", error, delay)
+            if not isinstance(error, (Conflict, NotFound)):  # another writer was faster, or the object is gone
+                what = "cannot write a machine's condition NodeAttested; will try again"
+                more = {"what": f"{kind} {name}", "error": error.reason, "message_": error.message, "delay": delay}
+                self._events.warn(("failed", error.reason), what, **more)
         else:
             self._queue.forget(key)
 
     async def _reconcile_machine(self, provider_id: str) -> None:
-        member = self._member(provider_id)
-        if member is None:
-            self._pending.forget(provider_id)
+        members = self._inventory.members(self._key, provider_id)
+        if len(members) != 1 or members[0].paused or members[0].deleting:
+            self._outcomes.forget(provider_id)
             self._node_read_at.pop(provider_id, None)
             return
-        attestation = self._attestation(member)
+        member, attestation = members[0], self._attestation(provider_id)
         if attestation is not None:
-            attestation = await self._record_outcome(member, attestation)
+            decision = self._outcomes.decision(provider_id, attestation)
+            if decision is not None:
+                attestation = await self._attestations.record_decision(attestation, decision)
+            self._outcomes.decision_written(provider_id)
             attestation = await self._reconcile_node(member, attestation)
         if member.is_pool_instance:
             self._enqueue_ready(("pool", member.name))
-        resource = _RESOURCES.get(member.kind)
-        machine = self._deps.management.object_at(resource, member.namespace, member.name) if resource else None
-        if resource is not None and machine is not None:
-            wanted = self._condition_of(member, attestation, machine)
-            if wanted.reason == Reason.PROVIDER_ID_CHANGED and self._patch(machine, wanted) is not None:
-                self._events.provider_id_changed(member, wanted.message)
+        new = self._new_condition(member, attestation)
+        if new is not None:
+            resource, machine, wanted = new
+            if wanted.reason == Reason.PROVIDER_ID_CHANGED and self._events.warn(
+                ("provider ID", member.uid), "provider ID changed", machine=member.name
+            ):
+                self._events.event("Warning", wanted.reason, wanted.message, on=member_ref(member))
             await self._write_condition(resource, machine, wanted, ("machine", provider_id))
-        if self._may_act():  # last: a record that cannot be written keeps nothing else back
-            found, now = self._attestation(member), self._deps.now()
-            error = await self._pending.records.write(found, provider_id, self._attestations, now)
-            if error is not None:
-                self._events.not_recorded(error)
-
-    async def _record_outcome(self, member: MachineView, attestation: Attestation) -> Attestation:
-        """Record the last CSR outcome in the MachineAttestation, where it is new."""
-        verdict = self._pending.verdict(member.provider_id, attestation)
-        if verdict is not None:
-            attestation = await self._attestations.record_decision(attestation, verdict)
-        self._pending.remembered(member.provider_id)
-        return attestation
+        await self._record_refusals(provider_id)  # last: a record that cannot be written keeps nothing else back
 
     async def _reconcile_node(self, member: MachineView, attestation: Attestation) -> Attestation:
-        policy = self._policy()
-        if policy is None or (attestation.treatment is None and not is_failing(attestation)):
+        if attestation.treatment is None and not is_failing(attestation):
             return attestation
         _pairs, around = await self._survey()
+        decision = self._decide(member, attestation, around)
         try:
-            match decide(member, attestation, policy, around):
-                case Remediate(action):
-                    self._node_read_at[member.provider_id] = self._deps.clock()
-                    return await self._nodes.treat(member, attestation, action)
-                case Withhold(why):
-                    self._events.withheld(member, attestation, why)
-                case NoAction.RELEASE:
-                    self._node_read_at.pop(member.provider_id, None)
-                    return await self._nodes.release(member, attestation)
-                case NoAction.LEAVE:
-                    pass
+            if decision is FailureAction.NONE:
+                self._node_read_at.pop(member.provider_id, None)
+                return await self._nodes.release(member, attestation)
+            if isinstance(decision, FailureAction):
+                self._node_read_at[member.provider_id] = self._clock()
+                return await self._nodes.treat(member, attestation, decision)
         except Forbidden as error:
-            self._events.nodes_forbidden(error)
-            self._paused_until["machine", member.provider_id] = self._deps.clock() + FORBIDDEN_PAUSE
-        return self._attestation(member) or attestation
+            self._report_forbidden("OnFailureForbidden", "cannot treat a Node", error, _NODES_REMEDY)
+            self._nodes_paused_until = self._clock() + PAUSE
+        return self._attestation(member.provider_id) or attestation
+
+    async def _record_refusals(self, provider_id: str) -> None:
+        """Record refused requests; after an error none is tried for a while, and no condition waits for this."""
+        due, attestation = self._outcomes.refusals(provider_id), self._attestation(provider_id)
+        if not due or not self._may_act() or self._clock() < self._records_paused_until:
+            return
+        if attestation is not None:
+            refusals = latest_refusals((*attestation.refusals, *due), self._now())
+            try:
+                await self._attestations.record_refusals(attestation, refusals)
+            except Conflict:
+                raise
+            except NotFound:  # the object is gone
+                pass
+            except ApiError as error:
+                self._records_paused_until = self._clock() + PAUSE
+                what = "cannot record refused requests in MachineAttestations; conditions are written all the same"
+                if isinstance(error, Forbidden):
+                    self._report_forbidden("RefusalsForbidden", what, error, STATUS_REMEDY)
+                else:
+                    self._events.warn(("records", error.reason), what, error=error.reason, message_=error.message)
+                return
+        self._outcomes.refusals_written(provider_id, due)
 
     async def _reconcile_pool(self, name: str) -> None:
-        namespace = self._key.partition("/")[0]
-        pool = self._deps.management.object_at("machinepools", namespace, name)
-        if pool is not None:
-            wanted = await self._condition_of_pool(pool)
+        pool = self._management.object_at("machinepools", self._key.partition("/")[0], name)
+        wanted = await self._pool_condition(pool) if pool is not None else None
+        if pool is not None and wanted is not None and self._differs(pool, wanted):
             await self._write_condition("machinepools", pool, wanted, ("pool", name))
 
-    async def _write_condition(
-        self, resource: MachineResource, obj: JsonObject, wanted: Condition | None, key: Key
-    ) -> None:
-        if wanted is None or self._patch(obj, wanted) is None or not self._may_act():
-            return
-        uid, version = text(obj, "metadata", "uid"), text(obj, "metadata", "resourceVersion")
-        if version and self._written_from.get(key) == version:
+    async def _write_condition(self, resource: MachineResource, obj: JsonObject, wanted: Condition, key: Key) -> None:
+        namespace, name = text(obj, "metadata", "namespace"), text(obj, "metadata", "name")
+        version = text(obj, "metadata", "resourceVersion")
+        if not self._may_act() or (version and self._written_from.get(key) == version):
             return  # the watch is late; what it shows next is reconciled again
-        for bucket, whose in ((self._objects, uid), (self._all, "")):
-            if not bucket.take(whose):
-                self._queue.add_after(key, 1 / OBJECT_RATE)
-                return
-        path = self._deps.management.path_of(resource, *_name_of(obj))
-        if await set_condition(self._deps.management.client, path, obj, wanted, self._deps.now):
+        if not (self._objects.take(text(obj, "metadata", "uid")) and self._all.take("")):
+            self._queue.add_after(key, 1 / OBJECT_RATE)
+            return
+        path = self._management.path_of(resource, namespace, name)
+        if await set_condition(self._management.client, path, obj, wanted, self._now):
             self._written_from[key] = version
 
     # What is known
 
-    async def _survey(self) -> tuple[Sequence[tuple[MachineView, Attestation | None]], Around]:
+    async def _survey(self) -> tuple[list[tuple[MachineView, Attestation | None]], Around]:
         """Read every member with its attestation record, and count them."""
-        members = self._deps.management.inventory.members_of(self._key)
-        pairs = [(member, self._attestation(member)) async for member in in_batches(members)]
+        members = self._inventory.members_of(self._key)
+        pairs = [(member, self._attestation(member.provider_id)) async for member in in_batches(members)]
         return pairs, around_of(pairs, absent=await self._missing.count(pairs))
 
     def _may_act(self) -> bool:
         return self._deps.guard.may_act(self._key)
 
-    def _policy(self) -> Policy | None:
-        """Return the policy; None where it cannot be told, and then nothing is done or undone."""
-        cluster = self._deps.management.cluster(self._key)
-        try:
-            return self._deps.management.policy_of(cluster) if cluster is not None else None
-        except (Denied, Unavailable):
+    def _attestation(self, provider_id: str) -> Attestation | None:
+        return self._inventory.own_attestation(self._key, provider_id)
+
+    def _new_condition(
+        self, member: MachineView, attestation: Attestation | None
+    ) -> tuple[MachineResource, JsonObject, Condition] | None:
+        """Return the object of a machine and the condition that it lacks; None where it has it, or no object."""
+        resource = _RESOURCES.get(member.kind)
+        if resource is None or member.paused or member.deleting:
             return None
-
-    def _member(self, provider_id: str) -> MachineView | None:
-        members = self._deps.management.inventory.members(self._key, provider_id)
-        if len(members) != 1 or members[0].paused or members[0].deleting:
+        machine = self._management.object_at(resource, member.namespace, member.name)
+        if machine is None:
             return None
-        return members[0]
-
-    def _attestation(self, member: MachineView) -> Attestation | None:
-        return self._deps.management.inventory.own_attestation(self._key, member.provider_id)
-
-    def _condition_of(self, member: MachineView, attestation: Attestation | None, machine: JsonObject) -> Condition:
         written = condition(items(machine, "status", "conditions"), CONDITION)
         shown = parse_refused_claim(text(dict(written), "message")) if written is not None else None
-        claim = self._pending.claim(member.provider_id, shown)
-        records = self._deps.management.inventory.attestations_of_owner(self._key, member.uid)
-        changed = record_of_other_id(member, records)
-        return condition_of_machine(member, attestation, self._deps.now(), claim, changed=changed)
+        wanted = condition_of_machine(
+            member,
+            attestation,
+            self._now(),
+            self._outcomes.claim(member.provider_id, shown),
+            changed=record_of_other_id(member, self._inventory.attestations_of_owner(self._key, member.uid)),
+        )
+        return (resource, machine, wanted) if self._differs(machine, wanted) else None
 
-    async def _condition_of_pool(self, pool: JsonObject) -> Condition | None:
-        view, inventory = pool_view(pool), self._deps.management.inventory
+    async def _pool_condition(self, pool: JsonObject) -> Condition | None:
+        view = pool_view(pool)
         if view.pool.deleting or view.pool.paused:
             return None
-        found = [inventory.own_attestation(self._key, one) async for one in in_batches(view.provider_ids)]
-        return condition_of_pool(found, self._deps.now(), flaw=view.pool.flaw)
+        instances = [self._attestation(one) async for one in in_batches(view.provider_ids)]
+        return condition_of_pool(instances, self._now(), flaw=view.pool.flaw)
 
-    def _patch(self, obj: JsonObject, wanted: Condition | None) -> JsonObject | None:
-        return with_condition(obj, wanted, self._deps.now()) if wanted is not None else None
+    def _differs(self, obj: JsonObject, wanted: Condition | None) -> bool:
+        return wanted is not None and with_condition(obj, wanted, self._now()) is not None
 
+    # Reports
 
-def _name_of(obj: JsonObject) -> tuple[str, str]:
-    return text(obj, "metadata", "namespace"), text(obj, "metadata", "name")
+    def _report_withheld(self, member: MachineView, attestation: Attestation, why: str) -> None:
+        more = {"machine": member.name, "node": attestation.node_name, "why": why}
+        if self._events.warn("withheld", "left a failing node alone", **more):
+            advice = "if so many fail it is more likely the policy's mistake: check what was changed last"
+            message = f"Node {attestation.node_name} fails and is left alone: {why}; {advice}"
+            self._events.event("Warning", "OnFailureWithheld", message)
+
+    def _report_forbidden(self, reason: str, what: str, error: ApiError, remedy: str) -> None:
+        if self._events.warn(reason, what, error=error.message, remedy=remedy):
+            self._events.event("Warning", reason, f"{what}: {error}; {remedy}")

@@ -1,0 +1,175 @@
+"""Outcomes of CSRs of one cluster's machines that are not written yet, by provider ID. No I/O.
+
+Bounded by the cluster's machines, each with cut texts. Losing them costs nothing that lasts: a node asks again. A flood
+costs no more writes than the rates below, and one of a token or a stranger takes none of the node's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from nodeattest_controller.controllers.node_attested.conditions import (
+    DenialSeverity,
+    RefusedClaim,
+    is_failing,
+    is_machine_failure,
+    is_refused,
+    severity_of,
+)
+from nodeattest_controller.model.attestation import APPROVED, DENIED, Attestation, LastDecision
+from nodeattest_controller.model.refusals import MAX_MESSAGE, MAX_NAME, RecordedRefusal, Requester, latest_refusals
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_discovery.token import USER_PREFIX
+from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_parsing.values import one_line
+from nodeattest_providers.errors import Reason
+
+_SILENT: Final = frozenset({Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED})
+"""How first requests end."""
+REQUESTER_BURST, REQUESTER_RATE = 6, 1 / 300
+"""Refusals of one requester on one machine that are shown or recorded at once, and a second after that."""
+OTHERS_BURST, OTHERS_RATE = 50, 1 / 10
+"""The same on all machines of a cluster together, of others than their nodes: any token can cause them."""
+NODES_BURST, NODES_RATE = 200, 1.0
+"""The same of the nodes: after a wrong policy, all of a fleet are refused."""
+DECISION_BURST, DECISION_RATE = 6, 1 / 300
+"""Refusals of one node that replace its last decision, after the first one."""
+
+
+class CSROutcomes:
+    """The outcomes of one cluster."""
+
+    def __init__(self, key: ClusterKey, inventory: Inventory, clock: Callable[[], float]) -> None:
+        """``clock`` is monotonic seconds."""
+        self._key = key
+        self._inventory = inventory
+        self._denied: dict[str, CSRDenied] = {}
+        self._issued: dict[str, CSRIssued] = {}
+        self._claims: dict[str, RefusedClaim] = {}
+        """What is shown of each machine that has not joined."""
+        self._refusals: dict[str, tuple[RecordedRefusal, ...]] = {}
+        """What the MachineAttestations' status lacks."""
+        self._decisions = RateLimiter(burst=DECISION_BURST, per_second=DECISION_RATE, clock=clock)
+        self._requesters = RateLimiter(burst=REQUESTER_BURST, per_second=REQUESTER_RATE, clock=clock)
+        self._others = RateLimiter(burst=OTHERS_BURST, per_second=OTHERS_RATE, clock=clock)
+        self._nodes = RateLimiter(burst=NODES_BURST, per_second=NODES_RATE, clock=clock)
+
+    def granted(self, verdict: CSRIssued) -> None:
+        """Take in a certificate; its attestation record may be older, where the same key asked again."""
+        self._denied.pop(verdict.member.provider_id, None)
+        self._issued[verdict.member.provider_id] = verdict
+
+    def refused(self, denied: CSRDenied) -> bool:
+        """Take in a refusal; returns whether something of the machine has to be written.
+
+        1. The provider ID is a claim, so it must be one machine's of this cluster. 2. A MachineAttestation that there
+        is keeps who was refused for what; none is made for it (docs/decisions.md). 3. A node speaks for the machine
+        that the ledger bound to its name, and for no other. 4. A token says nothing of a machine; of one that has not
+        joined the last refused claim is shown.
+        """
+        provider_id, inventory = denied.provider_id, self._inventory
+        members = inventory.members(self._key, provider_id)
+        if len(members) != 1 or denied.reason in _SILENT:  # 1
+            return False
+        own, attestation = (
+            inventory.own_attestation(self._key, provider_id),
+            inventory.attestation(self._key, provider_id),
+        )
+        requester = _requester(denied, own)
+        may_write = self._may_write(denied, requester)
+        if own is not None and may_write:  # 2
+            refusals = (*self.refusals(provider_id), _recorded(denied, requester))
+            self._refusals[provider_id] = latest_refusals(refusals, denied.at)
+        if attestation is not None and attestation.issued:  # 3
+            severity = severity_of(denied) if attestation.node_name == denied.node_name else DenialSeverity.NOTHING
+            known = self._denied.get(provider_id)
+            if severity is not DenialSeverity.NOTHING and (known is None or severity_of(known) <= severity):
+                self._denied[provider_id] = denied
+            return severity is not DenialSeverity.NOTHING or (own is not None and may_write)
+        if may_write and not (denied.by_node or members[0].is_pool_instance or members[0].node_ref_name):  # 4
+            self._claims[provider_id] = RefusedClaim(denied.at, denied.reason)
+        return may_write
+
+    def _may_write(self, denied: CSRDenied, requester: Requester) -> bool:
+        """Return whether the rates allow a write that this refusal causes."""
+        all_machines = self._nodes if requester is Requester.NODE else self._others
+        one = (denied.provider_id, requester, denied.username[:MAX_NAME])
+        return all_machines.has_token("") and self._requesters.take(one) and all_machines.take("")
+
+    def forget_joined(self) -> None:
+        """Forget claims on machines that joined or went."""
+        self._claims = {one: claim for one, claim in self._claims.items() if self._is_awaited(one)}
+
+    def decision(self, provider_id: str, attestation: Attestation) -> LastDecision | None:
+        """Return the decision that the machine's MachineAttestation lacks.
+
+        A refusal before the newest certificate is history, one that says the same again no news, and one that says
+        less than the ledger does hides nothing.
+        """
+        denied, issued, known = self._denied.get(provider_id), self._issued.get(provider_id), attestation.verdict
+        if denied is not None:
+            newest = max((entry.issued_at for entry in attestation.issued), default=None)
+            if newest is None or newest > denied.at:
+                return None
+            if known is not None and is_refused(attestation):
+                less = is_failing(attestation) and not is_machine_failure(denied.reason)
+                if known.reason == denied.reason or less or not self._decisions.take(provider_id):
+                    return None
+            return LastDecision(DENIED, denied.reason, denied.at)
+        if issued is None or known is None or not is_refused(attestation):
+            return None
+        is_older = known.time is None or known.time <= issued.at
+        return LastDecision(APPROVED, "Attested", issued.at) if is_older else None
+
+    def unwritten(self) -> set[str]:
+        """Return the machines whose MachineAttestation lacks something."""
+        return {*self._denied, *self._issued, *self._refusals}
+
+    def refusals(self, provider_id: str) -> tuple[RecordedRefusal, ...]:
+        """Return the refused requests that a machine's MachineAttestation lacks."""
+        return self._refusals.get(provider_id, ())
+
+    def claim(self, provider_id: str, written: RefusedClaim | None = None) -> RefusedClaim | None:
+        """Return the refused claim that a machine's condition shall show; ``written``: the one that it has."""
+        return self._claims.get(provider_id, written)
+
+    def decision_written(self, provider_id: str) -> None:
+        """Forget what the ledger has."""
+        self._denied.pop(provider_id, None)
+        self._issued.pop(provider_id, None)
+
+    def refusals_written(self, provider_id: str, written: tuple[RecordedRefusal, ...]) -> None:
+        """Forget what the status has, unless more came meanwhile."""
+        if self.refusals(provider_id) == written:
+            self._refusals.pop(provider_id, None)
+
+    def forget(self, provider_id: str) -> None:
+        """Forget a machine that is gone."""
+        self.decision_written(provider_id)
+        self._refusals.pop(provider_id, None)
+        self._claims.pop(provider_id, None)
+
+    def _is_awaited(self, provider_id: str) -> bool:
+        """Return whether one machine has this provider ID, and has not joined."""
+        members = self._inventory.members(self._key, provider_id)
+        attestation = self._inventory.attestation(self._key, provider_id)
+        return len(members) == 1 and not members[0].node_ref_name and not (attestation and attestation.issued)
+
+
+def _requester(denied: CSRDenied, attestation: Attestation | None) -> Requester:
+    """Tell who asked; a node speaks for the machine that the ledger bound to its name, and for no other."""
+    if denied.by_node and attestation is not None and denied.node_name == attestation.node_name:
+        return Requester.NODE
+    return Requester.BOOTSTRAP if denied.username.startswith(USER_PREFIX) else Requester.OTHER
+
+
+def _recorded(denied: CSRDenied, requester: Requester) -> RecordedRefusal:
+    return RecordedRefusal(
+        requester=requester,
+        reason=denied.reason,
+        time=denied.at,
+        request=one_line(denied.request_name, MAX_NAME),
+        message=one_line(denied.message.removeprefix(f"{denied.reason}: "), MAX_MESSAGE),
+    )
