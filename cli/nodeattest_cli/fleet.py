@@ -43,10 +43,10 @@ _MAX_LISTED: Final = 10
 """Candidates that an error lists."""
 
 
-async def cluster_api_version(client: ApiClient) -> str:
-    """Return the version of Cluster API that a server prefers; empty where it has none."""
+async def cluster_api_version(client: ApiClient, group: str = CLUSTER_API) -> str:
+    """Return the version of Cluster API, or of a provider's group, that a server prefers; empty where it has none."""
     try:
-        return text(await client.get(paths.api_group(CLUSTER_API)), "preferredVersion", "version")
+        return text(await client.get(paths.api_group(group)), "preferredVersion", "version")
     except NotFound:
         return ""
 

@@ -6,6 +6,8 @@ Promises: the same manifests from a wheel (``nodeattest_controller/manifests``) 
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -20,12 +22,17 @@ _FOLDER: Final = "manifests"
 
 
 def crds() -> list[JsonObject]:
-    """Return our CustomResourceDefinitions, freshly read."""
+    """Return our CustomResourceDefinitions."""
     return objects("crd")
 
 
 def objects(base: str) -> list[JsonObject]:
     """Return every object of a base (``crd``, ``rbac``, ``manager``, ``workload-rbac``, …), in order of the files."""
+    return deepcopy(_parsed(base))
+
+
+@cache
+def _parsed(base: str) -> list[JsonObject]:
     files = sorted(folder(base).iterdir(), key=lambda file: file.name)
     return [
         document

@@ -1,38 +1,75 @@
-"""``nodeattest doctor``: fetches, has it looked at, and prints the findings. It changes nothing."""
+"""``nodeattest doctor``: looks at an installation in both clusters, and prints the findings. It changes nothing.
+
+Each check is a function that yields findings. What a check may not read, or not in time, is a finding of its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 import click
 
-from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.doctor.clusters import check_approval, check_bootstrap, check_machines, check_policies
-from nodeattest_cli.doctor.collect import HealthTarget, cluster_uid, gather, read_source
-from nodeattest_cli.doctor.facts import HealthFacts, MoveFacts
-from nodeattest_cli.doctor.installation import (
-    check_clocks,
-    check_definitions,
-    check_leadership,
-    check_move,
-    check_rights,
-    check_versions,
+from nodeattest_cli.connection import Connection, explained, run
+from nodeattest_cli.doctor import clusters, installation, rights, webhook
+from nodeattest_cli.doctor.model import (
+    GROUPS,
+    IDS,
+    HealthFinding,
+    HealthSeverity,
+    counts,
+    exit_code,
+    make_finding,
+    not_looked_at,
+    to_document,
 )
-from nodeattest_cli.doctor.model import GROUPS, HealthFinding, HealthSeverity, counts, exit_code, to_document
-from nodeattest_cli.doctor.webhook import check_webhook
+from nodeattest_cli.doctor.survey import (
+    HealthTarget,
+    Move,
+    Survey,
+    Unread,
+    cluster_uid,
+    read_source,
+    read_survey,
+    readable,
+    required,
+    server_version,
+)
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.fleet import no_cluster
+from nodeattest_cli.fleet import no_cluster, workload_client
 from nodeattest_cli.options import Duration, cluster_option, connected, output_option, workload_option
 from nodeattest_cli.output import print_document, print_lines, to_json
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_parsing.objects import key_of, text
+from nodeattest_parsing.values import JsonObject
 
-_CHECKS: Final = (
-    *(check_move, check_versions, check_definitions, check_leadership, check_rights, check_webhook, check_policies),
-    *(check_approval, check_bootstrap, check_machines, check_clocks),
-)
+Check = Callable[[Survey], AsyncIterator[HealthFinding]]
+Reach = Callable[[JsonObject], Awaitable[ApiClient]]
+"""Makes a client for a workload cluster."""
+
+_CHECKS: Final[dict[str, Check]] = {
+    "move-namespace": installation.check_move,
+    "management-version": installation.check_version,
+    "cluster-api-version": installation.check_cluster_api,
+    "definitions-served": installation.check_definitions,
+    "management-rights": rights.check_management_rights,
+    "webhook-configuration": webhook.check_webhook,
+    "webhook-answers": webhook.check_trials,
+    "policies-valid": clusters.check_policies,
+    "bootstrap-refused": clusters.check_bootstrap,
+    "machines-attested": clusters.check_machines,
+}
+"""By the finding that stands for a check which may not read what it needs."""
+_LAST_CHECKS: Final[dict[str, Check]] = {
+    "controller-leader": installation.check_controller,  # the Lease was read a while ago
+    "controller-version": installation.check_controller_version,
+    "local-clock": installation.check_local_clock,
+}
 _MARKS: Final = {
     HealthSeverity.OK: "ok",
     HealthSeverity.WARNING: "warn",
@@ -94,10 +131,22 @@ def doctor(
     if move_to is not None:
         source, connection = connection, Connection(move_to, None)
         move = _read_source(source, connection, target, move_to)
-    facts = run(connection, lambda client: gather(client, target, workload=workload, move=move))
-    if cluster is not None and not facts.clusters():
-        raise no_cluster(cluster, target.namespace)
-    found = examine(facts)
+
+    async def work(client: ApiClient) -> list[HealthFinding]:
+        survey = await read_survey(client, target, move)
+        if cluster is not None and not readable(survey.clusters):
+            raise no_cluster(cluster, target.namespace)
+        if workload is not None and len(survey.protected()) > 1:
+            raise UserError("--workload-kubeconfig: is for one cluster; say --cluster and --namespace")
+
+        async def reach(one: JsonObject) -> ApiClient:
+            if workload is not None:
+                return workload.client()
+            return await workload_client(client, text(one, "metadata", "namespace"), text(one, "metadata", "name"))
+
+        return await examine(survey, reach, is_controllers=workload is None)
+
+    found = run(connection, work)
     if output == "json":
         print_document(to_json(to_document(found)))
     else:
@@ -105,23 +154,87 @@ def doctor(
     return exit_code(found)
 
 
-def examine(facts: HealthFacts) -> list[HealthFinding]:
-    """Look at everything; before a move, commands of remedies name the target's kubeconfig."""
-    found = [finding for check in _CHECKS for finding in check(facts)]
-    if facts.move is None:
-        return found
-    kubectl = f"kubectl --kubeconfig {shlex.quote(facts.move.kubeconfig)} "
-    return [replace(finding, remedy=finding.remedy.replace("kubectl ", kubectl)) for finding in found]
-
-
-def _read_source(source: Connection, other: Connection, target: HealthTarget, move_to: str) -> MoveFacts:
+def _read_source(source: Connection, other: Connection, target: HealthTarget, move_to: str) -> Move:
     """Read the source of a move; raises ``UserError`` where it is the target, too."""
     one, two = source.endpoint, other.endpoint
     if (one.server, one.ca_pem, one.proxy_url) != (two.server, two.ca_pem, two.proxy_url):
-        move = run(source, lambda client: read_source(client, target, move_to))
-        if not move.source_uid or move.source_uid != run(other, cluster_uid):
-            return move
+        uid = run(source, cluster_uid)
+        if not uid or uid != run(other, cluster_uid):
+            return run(source, lambda client: read_source(client, target, move_to))
     raise UserError("--move-to: expected another management cluster, got the one of --kubeconfig")
+
+
+async def examine(survey: Survey, reach: Reach, *, is_controllers: bool) -> list[HealthFinding]:
+    """Make every check; before a move, commands of remedies name the target's kubeconfig.
+
+    ``is_controllers``: the user of workload clusters is the controller's, whose rights are asked for.
+    """
+    turn = asyncio.Semaphore(rights.AT_ONCE)
+
+    async def of_cluster(cluster: JsonObject) -> list[HealthFinding]:
+        async with turn:
+            return await _examine_cluster(survey, cluster, reach, is_controllers=is_controllers)
+
+    found = [one for name, check in _CHECKS.items() for one in await _results(name, check(survey))]
+    for results in await asyncio.gather(*map(of_cluster, survey.protected())):
+        found += results
+    found += [one for name, check in _LAST_CHECKS.items() for one in await _results(name, check(survey))]
+    found.sort(key=lambda one: IDS.index(one.id))
+    if survey.move is None:
+        return found
+    kubectl = f"kubectl --kubeconfig {shlex.quote(survey.move.kubeconfig)} "
+    return [replace(one, remedy=one.remedy.replace("kubectl ", kubectl)) for one in found]
+
+
+async def _results(name: str, check: AsyncIterator[HealthFinding], cluster: str = "") -> list[HealthFinding]:
+    """Collect a check's findings; what it may not read makes one of ``name`` besides."""
+    found: list[HealthFinding] = []
+    try:
+        async for one in check:
+            found += [one]  # those before the error count
+    except ApiError as error:
+        found.append(not_looked_at(name, str(explained(error)), cluster))
+    except Unread as error:
+        found.append(not_looked_at(name, str(error), cluster))
+    return found
+
+
+async def _examine_cluster(
+    survey: Survey, cluster: JsonObject, reach: Reach, *, is_controllers: bool
+) -> list[HealthFinding]:
+    """Look at one workload cluster, which need not answer."""
+    key = key_of(cluster)
+    expected, remedy = (
+        "the workload cluster answers",
+        "docs/monitor.md#a-node-does-not-join, A cluster does not connect",
+    )
+    try:
+        client = await reach(cluster)
+        client.may_send = survey.client.may_send
+        async with client:
+            version = await server_version(client)
+            found = [make_finding("cluster-reachable", expected, "it does", cluster=key)]
+            found += await _results("workload-version", _versions(key, version), key)
+            found += await _results("bootstrap-tokens", clusters.check_bindings(survey, cluster, client), key)
+            if is_controllers:
+                check = rights.check_workload_rights(survey, key, client)
+                found += await _results("workload-rights", check, key)
+            else:
+                said = "the given kubeconfig is not the controller's own, whose rights are asked for"
+                found.append(not_looked_at("workload-rights", said, key))
+            theirs, ours = client.server_time(), survey.client.server_time()
+            if theirs is not None and ours is not None:
+                ahead = (theirs - ours).total_seconds()
+                found.append(installation.clock("workload-clock", "the workload cluster's clock", ahead, key))
+            return found
+    except (ApiError, UserError) as error:
+        why = str(explained(error)) if isinstance(error, ApiError) else str(error)
+        unreached = make_finding("cluster-reachable", expected, "", unknown=[why], remedy=remedy, cluster=key)
+        return [unreached, clusters.approval(survey, cluster, Unread("the cluster does not answer"))]
+
+
+async def _versions(key: str, version: str | Unread) -> AsyncIterator[HealthFinding]:
+    yield installation.kubernetes_version("workload-version", required(version), installation.OLDEST, key)
 
 
 def _lines(found: Sequence[HealthFinding]) -> Iterator[str]:

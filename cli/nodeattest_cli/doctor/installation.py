@@ -1,4 +1,4 @@
-"""The installation: a move to come, versions, definitions, the controller's Lease, rights and clocks. Pure.
+"""The installation: a move to come, versions, definitions, the controller's Lease and clocks.
 
 The controller's version is what it wrote on its Lease itself; the Deployment says only what ought to run. A certificate
 begins five minutes before it is signed, so a clock that is off by more makes certificates that are not valid yet.
@@ -8,26 +8,17 @@ docs/install.md#versions has the same versions, by a test.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_cli.doctor.facts import (
-    SECRET_LIMIT,
-    SECRET_LIMIT_RESOURCES,
-    TOLERATED,
-    HealthFacts,
-    ShippedRight,
-    Unread,
-    is_renewed,
-    leader_leases,
-    writer_ahead,
-)
-from nodeattest_cli.doctor.model import HealthFinding, listed, make_finding
+from nodeattest_cli.doctor.model import HealthFinding, listed, make_finding, not_looked_at
+from nodeattest_cli.doctor.survey import TOLERATED, Survey, Unread, optional, readable, required
 from nodeattest_controller import manifests
 from nodeattest_controller.model.certificate_authority import BACKDATE
 from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_controller.model.webhook_configuration import LABEL, is_decided, label_command
+from nodeattest_kube import paths
 from nodeattest_parsing.objects import condition, flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import __version__
@@ -41,23 +32,19 @@ CONTRACTS: Final = ("v1beta1", "v1beta2")
 _VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})(?!\d)", re.ASCII)
 _PAGE: Final = "docs/install.md#versions"
 _APPLY: Final = "kubectl apply -k manifests/crd of this release"
-_RUNBOOK: Final = "docs/runbooks.md#nodeattestationnobodyserves"
-_SAME: Final[Mapping[str, tuple[str, ...]]] = {
-    "ValidatingAdmissionPolicy": ("failurePolicy", "matchConditions", "variables", "validations"),
-    "ValidatingAdmissionPolicyBinding": ("policyName", "validationActions"),
-}
-"""Fields that an installation has no reason to change."""
 
 
-def check_move(facts: HealthFacts) -> Iterator[HealthFinding]:
+async def check_move(survey: Survey) -> AsyncIterator[HealthFinding]:
     """Look at what stops ``clusterctl move`` halfway, where there is a move to come.
 
     Source: cluster-api cmd/clusterctl/client/cluster/mover.go (checkClustersNotPaused, ensureNamespace).
     """
-    move = facts.move
+    move = survey.move
     if move is None:
         return
-    if move.paused or "move-source" not in move.unread:
+    if isinstance(move.paused, Unread):
+        yield not_looked_at("move-source", str(move.paused))
+    else:
         yield make_finding(
             "move-source",
             "no Cluster or ClusterClass of the source is paused",
@@ -65,42 +52,32 @@ def check_move(facts: HealthFacts) -> Iterator[HealthFinding]:
             errors=[f"paused: {listed(sorted(move.paused))}"] if move.paused else [],
             remedy="unpause what an earlier move paused (docs/bootstrap-config.md)",
         )
-    expected = "policies, Clusters and ClusterClasses of the source can be read"
-    for name, why in move.unread.items():
-        yield make_finding(name, expected, "", unknown=[why], remedy="let this user read them")
-    for name, namespace in move.namespaces.items():
-        expected, remedy = f"the namespace {name} of the target has the label {LABEL}", label_command(name)
-        errors: list[str] = []
-        unknown: list[str] = []
-        match namespace:
-            case Unread():
-                unknown, remedy = [namespace.why], "let this user read Namespaces"
-            case None:
-                errors, remedy = ["not there"], f"kubectl create namespace {name} && {remedy}"
-            case _ if not is_decided(namespace):
-                errors = ["without the label"]
-            case _:
-                pass
-        yield make_finding("move-namespace", expected, "it has", errors=errors, unknown=unknown, remedy=remedy)
+    for name in required(move.namespaces):
+        namespace = await optional(survey.client, paths.core_path("namespaces", name))
+        remedy = label_command(name)
+        errors = ["without the label"] if namespace is not None and not is_decided(namespace) else []
+        if namespace is None:
+            errors, remedy = ["not there"], f"kubectl create namespace {name} && {remedy}"
+        expected = f"the namespace {name} of the target has the label {LABEL}"
+        yield make_finding("move-namespace", expected, "it has", errors=errors, remedy=remedy)
 
 
-def check_versions(facts: HealthFacts) -> Iterator[HealthFinding]:
-    """Compare each version with what this release supports."""
-    version = facts.management.cluster_api
-    yield _kubernetes("management-version", facts.management.version, OLDEST_MANAGEMENT if version else OLDEST)
-    for key, workload in facts.workloads.items():
-        if workload.unreached is None:
-            yield _kubernetes("workload-version", workload.version, OLDEST, key)
-    expected = f"Cluster API {' or '.join(CONTRACTS)}, or none where machines are MachineRecords"
-    name, newer = "cluster-api-version", f"see whether a newer release of nodeattest supports it: {_PAGE}"
-    if isinstance(version, Unread):
-        yield make_finding(
-            name, expected, "", unknown=[version.why], remedy="let this user read /apis/cluster.x-k8s.io"
-        )
-    else:
-        wrong = [f"{version} is preferred"] if version and version not in CONTRACTS else []
-        yield make_finding(name, expected, version or "none", errors=wrong, remedy=newer)
-    yield _controller_version(facts)
+async def check_version(survey: Survey) -> AsyncIterator[HealthFinding]:
+    """Compare the management cluster's version with what this release supports."""
+    oldest = OLDEST_MANAGEMENT if survey.cluster_api else OLDEST
+    yield kubernetes_version("management-version", required(survey.version), oldest)
+
+
+async def check_cluster_api(survey: Survey) -> AsyncIterator[HealthFinding]:
+    """Compare the version of Cluster API with what this release supports."""
+    version = required(survey.cluster_api)
+    yield make_finding(
+        "cluster-api-version",
+        f"Cluster API {' or '.join(CONTRACTS)}, or none where machines are MachineRecords",
+        version or "none",
+        errors=[f"{version} is preferred"] if version and version not in CONTRACTS else [],
+        remedy=f"see whether a newer release of nodeattest supports it: {_PAGE}",
+    )
 
 
 def minor_version(version: str) -> tuple[int, int] | None:
@@ -109,101 +86,54 @@ def minor_version(version: str) -> tuple[int, int] | None:
     return (int(parsed[1]), int(parsed[2])) if parsed else None
 
 
-def _kubernetes(name: str, version: str | Unread, oldest: tuple[int, int], cluster: str = "") -> HealthFinding:
+def kubernetes_version(name: str, version: str, oldest: tuple[int, int], cluster: str = "") -> HealthFinding:
     """Compare a server's version with the oldest supported and the newest tested one."""
     first, last = (".".join(map(str, each)) for each in (oldest, NEWEST_TESTED))
-    expected = f"Kubernetes {first} to {last} ({_PAGE})"
-    if isinstance(version, Unread):
-        remedy = "let this user read /version"
-        return make_finding(name, expected, "", unknown=[version.why], remedy=remedy, cluster=cluster)
     minor, said = minor_version(version), [version or "no version"]
-    errors: list[str] = []
-    unknown: list[str] = []
-    warnings: list[str] = []
+    is_old = minor is not None and minor < oldest
+    is_unsupported = minor is not None and minor < OLDEST
+    is_new = minor is not None and minor > NEWEST_TESTED
     remedy = f"compare its version with {_PAGE}"
-    if minor is None:
-        unknown = said
-    elif minor < oldest:
-        errors, warnings = ([], said) if minor >= OLDEST else (said, [])
+    if is_old:
         remedy = f"upgrade the cluster to Kubernetes {first} or newer"
-    elif minor > NEWEST_TESTED:
-        warnings, remedy = said, "see whether a newer release of nodeattest was tested with it"
+    elif is_new:
+        remedy = "see whether a newer release of nodeattest was tested with it"
     return make_finding(
-        name, expected, version, errors=errors, unknown=unknown, warnings=warnings, remedy=remedy, cluster=cluster
+        name,
+        f"Kubernetes {first} to {last} ({_PAGE})",
+        version,
+        errors=said if is_unsupported else [],
+        unknown=said if minor is None else [],
+        warnings=said if is_new or (is_old and not is_unsupported) else [],
+        remedy=remedy,
+        cluster=cluster,
     )
 
 
-def _running_versions(facts: HealthFacts) -> list[str]:
-    """Return the versions that replicas wrote on the Leases which they hold; unique, in order.
-
-    Where any is renewed, those that are not are of replicas that have ended. What an earlier holder wrote is no version
-    of this one, which may be a release that writes none. It is empty then.
-    """
-    held = [lease for lease in leader_leases(facts) if text(lease, "spec", "holderIdentity")]
-    versions: set[str] = set()
-    for lease in [lease for lease in held if is_renewed(facts, lease)] or held:
-        annotations = mapping(lease, "metadata", "annotations")
-        is_holders = text(annotations, HOLDER_ANNOTATION) == text(lease, "spec", "holderIdentity")
-        versions.add(text(annotations, VERSION_ANNOTATION) if is_holders else "")
-    return sorted(versions)
-
-
-def _controller_version(facts: HealthFacts) -> HealthFinding:
-    """Compare what runs with this program; who holds no Lease, or wrote no version, is older than this check."""
-    leases, running = facts.management.leases, _running_versions(facts)
-    expected = f"the controller's version is this program's, {__version__}: so are its wire versions"
-    unknown: list[str] = []
-    warnings: list[str] = []
-    remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/operate.md#upgrade)"
-    if isinstance(leases, Unread):
-        unknown, remedy = [leases.why], "let this user list Leases there"
-    elif not any(running):
-        warnings = [f"no holder of a Lease in {facts.namespace} says its version"]
-        remedy = (
-            "if a controller runs, it is older: compare node-attestation-controller --version with nodeattest version"
-        )
-    elif running != [__version__]:
-        warnings = [listed(one or "one that says no version" for one in running)]
-    return make_finding("controller-version", expected, __version__, unknown=unknown, warnings=warnings, remedy=remedy)
-
-
-@cache
-def _shipped() -> Mapping[str, JsonObject]:
-    """Return the definitions of this release by name."""
-    return {text(one, "metadata", "name"): one for one in manifests.crds()}
-
-
-def _missing(facts: HealthFacts) -> list[JsonObject]:
-    """Return the definitions of this release that the server does not have."""
-    known = facts.management.definitions
-    return [definition for name, definition in _shipped().items() if known.get(name, definition) is None]
-
-
-def check_definitions(facts: HealthFacts) -> Iterator[HealthFinding]:
+async def check_definitions(survey: Survey) -> AsyncIterator[HealthFinding]:
     """Compare the definitions that the server has with those of this release."""
-    known, shipped = facts.management.definitions, _shipped()
-    unread = [value.why for value in known.values() if isinstance(value, Unread)]
-    expected = "our CustomResourceDefinitions are there and served"
-    if unread:
-        yield make_finding("definitions-served", expected, "", unknown=unread[:1], remedy="let this user read them")
-        return
-    there = {name: value for name, value in known.items() if isinstance(value, dict)}
-    wrong = [f"{text(one, 'metadata', 'name')} is not there" for one in _missing(facts)]
-    other: list[str] = []
-    for name, definition in there.items():
-        served, wanted = _served(definition), _served(shipped[name])
+    known, wrong, other = list[str](), list[str](), list[str]()
+    for shipped in manifests.crds():
+        name = text(shipped, "metadata", "name")
+        path = paths.object_path("apiextensions.k8s.io", "v1", "customresourcedefinitions", name)
+        definition = await optional(survey.client, path)
+        if definition is None:
+            wrong.append(f"{name} is not there")
+            continue
+        known.append(name)
+        unserved = _served(shipped) - _served(definition)
         established = condition(items(definition, "status", "conditions"), "Established")
-        if not wanted <= served:
-            wrong.append(f"{name} does not serve {listed(sorted(wanted - served))}")
+        if unserved:
+            wrong.append(f"{name} does not serve {listed(sorted(unserved))}")
         elif established is None or established.get("status") != "True":
             wrong.append(f"{name} is not established")
-        other += [] if _schemas(shipped[name]).items() <= _schemas(definition).items() else [name]
-    names = listed(sorted(there))
-    yield make_finding("definitions-served", expected, names, errors=wrong, remedy=_APPLY)
+        other += [] if _schemas(shipped).items() <= _schemas(definition).items() else [name]
+    expected = "our CustomResourceDefinitions are there and served"
+    yield make_finding("definitions-served", expected, listed(sorted(known)), errors=wrong, remedy=_APPLY)
     yield make_finding(
         "definitions-of-release",
         "their schemas are those of this release",
-        f"the same in {len(there)} definitions",
+        f"the same in {len(known)} definitions",
         warnings=[f"another schema: {listed(sorted(other))}"] if other else [],
         remedy=f"{_APPLY}, unless the controller is of another release",
     )
@@ -218,104 +148,60 @@ def _schemas(definition: JsonObject) -> dict[str, JsonObject]:
     return {text(one, "name"): mapping(one, "schema", "openAPIV3Schema") for one in versions}
 
 
-def check_leadership(facts: HealthFacts) -> Iterator[HealthFinding]:
-    """See whether a replica leads, by its Lease, and whether each workload cluster answers."""
-    leases, own = facts.management.leases, leader_leases(facts)
-    expected = f"a replica holds and renews the Lease {facts.namespace}/{facts.lease_name}"
-    ok, remedy = "", _RUNBOOK
-    errors: list[str] = []
-    unknown: list[str] = []
-    if isinstance(leases, Unread):
-        unknown, remedy = [leases.why], f"let this user list Leases in {facts.namespace}"
-    elif not own:
-        errors = ["there is no such Lease"]
-    else:
-        holder, at = (text(own[0], "spec", field) for field in ("holderIdentity", "renewTime"))
+async def check_controller(survey: Survey) -> AsyncIterator[HealthFinding]:
+    """See whether a replica leads, by its Lease, which version it has, and whether its clock is right."""
+    await survey.await_renewals()
+    namespace = survey.target.controller_namespace
+    errors = ["there is no such Lease"]
+    holder = ""
+    for lease in required(survey.leases):
+        holder, at = (text(lease, "spec", field) for field in ("holderIdentity", "renewTime"))
         since = f" since {at}" if at else ""
-        ok = f"{holder} does"
-        if not is_renewed(facts, own[0]):
-            errors = [f"{holder} has not renewed it{since}" if holder else f"nobody holds it{since}"]
-    yield make_finding("controller-leader", expected, ok, errors=errors, unknown=unknown, remedy=remedy)
-    for key, workload in facts.workloads.items():
-        yield make_finding(
-            "cluster-reachable",
-            "the workload cluster answers",
-            "it does",
-            unknown=[workload.unreached.why] if workload.unreached is not None else [],
-            remedy="docs/monitor.md#a-node-does-not-join, A cluster does not connect",
-            cluster=key,
-        )
+        said = f"{holder} has not renewed it{since}" if holder else f"nobody holds it{since}"
+        errors = [] if survey.is_renewed(lease) else [said]
+    yield make_finding(
+        "controller-leader",
+        f"a replica holds and renews the Lease {namespace}/{survey.target.lease_name}",
+        f"{holder} does",
+        errors=errors,
+        remedy="docs/runbooks.md#nodeattestationnobodyserves",
+    )
+    for lease in readable(survey.leases):
+        ahead = survey.writer_ahead(lease)
+        if ahead is not None:
+            yield clock("controller-clock", "the controller's clock", ahead)
 
 
-def check_rights(facts: HealthFacts) -> Iterator[HealthFinding]:
-    """Report the rights of the shipped manifests that the controller lacks, in both clusters."""
-    account = f"the ServiceAccount node-attestation-controller of {facts.namespace}"
-    yield _rights("management-rights", facts.management.reviews, account)
-    if facts.creates_secrets():
-        yield _secret_limit(facts)
-    for key, workload in facts.workloads.items():
-        if workload.unreached is None:
-            yield _rights("workload-rights", workload.reviews, "the user of the cluster's kubeconfig", key)
+async def check_controller_version(survey: Survey) -> AsyncIterator[HealthFinding]:
+    """Compare what runs with this program; who holds no Lease, or wrote no version there, is older than this check.
 
-
-def _rights(name: str, reviews: Mapping[ShippedRight, bool] | Unread, whose: str, cluster: str = "") -> HealthFinding:
-    expected = f"{whose} has every right of the manifests"
-    if isinstance(reviews, Unread):
-        remedy = "let this user create SubjectAccessReviews"
-        if cluster:
-            remedy = f"let this user read the Secret {cluster.rpartition('/')[2]}-kubeconfig"
-        return make_finding(name, expected, "", unknown=[reviews.why], remedy=remedy, cluster=cluster)
-    lacking = sorted(right for right, allowed in reviews.items() if not allowed)
-    return make_finding(
-        name,
-        expected,
-        f"{len(reviews)} rights",
-        errors=[f"may not: {listed(map(str, lacking))}"] if lacking else [],
-        remedy=f"apply {listed(dict.fromkeys(f'manifests/{right.folder}' for right in lacking))}",
-        cluster=cluster,
+    What an earlier holder wrote is no version of this one, which may be a release that writes none.
+    """
+    version = ""
+    for lease in required(survey.leases):
+        holder, annotations = text(lease, "spec", "holderIdentity"), mapping(lease, "metadata", "annotations")
+        version = text(annotations, VERSION_ANNOTATION) if text(annotations, HOLDER_ANNOTATION) == holder != "" else ""
+    remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/operate.md#upgrade)"
+    older = "if a controller runs, it is older: compare node-attestation-controller --version with nodeattest version"
+    said = version or f"no holder of the Lease in {survey.target.controller_namespace} says its version"
+    yield make_finding(
+        "controller-version",
+        f"the controller's version is this program's, {__version__}: so are its wire versions",
+        __version__,
+        warnings=[] if version == __version__ else [said],
+        remedy=remedy if version else older,
     )
 
 
-def _secret_limit(facts: HealthFacts) -> HealthFinding:
-    """Compare what limits the Secrets that the controller may create with this release."""
-    wrong: list[str] = []
-    unread: list[str] = []
-    for shipped in manifests.objects("challenge-secrets"):
-        kind = text(shipped, "kind")
-        found = facts.management.secret_limits.get(kind) if kind in SECRET_LIMIT_RESOURCES else {}
-        match found:
-            case None:
-                wrong.append(f"there is no {kind} {SECRET_LIMIT}")
-            case Unread():
-                unread.append(found.why)
-            case _:
-                spec, wanted = mapping(found, "spec"), mapping(shipped, "spec")
-                fields = _SAME.get(kind, ())
-                wrong += [f"{kind}: {field} is another" for field in fields if spec.get(field) != wanted.get(field)]
-    return make_finding(
-        "challenge-secrets-policy",
-        "the ValidatingAdmissionPolicy of this release limits the Secrets that the controller may create",
-        "the same",
-        errors=wrong,
-        unknown=unread,
-        remedy="apply manifests/challenge-secrets" if wrong else "let this user read it",
-    )
+async def check_local_clock(survey: Survey) -> AsyncIterator[HealthFinding]:
+    """Compare this machine's clock with the management cluster's."""
+    theirs = survey.client.server_time()
+    if theirs is not None:
+        yield clock("local-clock", "this machine's clock", (datetime.now(UTC) - theirs).total_seconds())
 
 
-def check_clocks(facts: HealthFacts) -> Iterator[HealthFinding]:
-    """Compare the clocks of this machine, the controller and the workload clusters with the management cluster's."""
-    ahead = facts.management.ahead
-    if ahead is not None:
-        yield _clock("local-clock", "this machine's clock", -ahead)
-    measured = [off for lease in leader_leases(facts) if (off := writer_ahead(facts, lease)) is not None]
-    if measured:
-        yield _clock("controller-clock", "the controller's clock", max(measured, key=abs))
-    for key, workload in facts.workloads.items():
-        if workload.ahead is not None:
-            yield _clock("workload-clock", "the workload cluster's clock", workload.ahead, key)
-
-
-def _clock(name: str, whose: str, ahead: float, cluster: str = "") -> HealthFinding:
+def clock(name: str, whose: str, ahead: float, cluster: str = "") -> HealthFinding:
+    """Say by how many seconds a clock is ahead of the management cluster's."""
     said = [f"{abs(ahead):.0f} s {'ahead' if ahead >= 0 else 'behind'}"]
     is_far = abs(ahead) > BACKDATE.total_seconds() and name != "local-clock"
     return make_finding(

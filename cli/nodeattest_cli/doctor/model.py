@@ -33,10 +33,11 @@ GROUPS: Final = {
     "clocks": ("local-clock", "controller-clock", "workload-clock"),
 }
 """Ids of findings by the title under which they are shown, in order."""
+IDS: Final = tuple(name for names in GROUPS.values() for name in names)
 
 
 class HealthSeverity(StrEnum):
-    """How bad it is; the order is that of the worst first."""
+    """How bad it is, the worst first."""
 
     ERROR = "error"
     UNKNOWN = "unknown"
@@ -83,21 +84,17 @@ def make_finding(
     cluster: str = "",
 ) -> HealthFinding:
     """Make a finding: as bad as the worst that was found, ``ok`` where nothing was; ``also`` follows what was found."""
-    severity = HealthSeverity.OK
-    for worse, said in (
-        (HealthSeverity.WARNING, warnings),
-        (HealthSeverity.UNKNOWN, unknown),
-        (HealthSeverity.ERROR, errors),
-    ):
-        severity = worse if said else severity
-    return HealthFinding(
-        id=name,
-        severity=severity,
-        expected=expected,
-        found="; ".join([*errors, *unknown, *warnings, *also]) or ok,
-        remedy="" if severity is HealthSeverity.OK else remedy,
-        cluster=cluster,
-    )
+    by_severity = zip(HealthSeverity, (errors, unknown, warnings, [ok]), strict=True)
+    severity = next((severity for severity, said in by_severity if said), HealthSeverity.OK)
+    found = "; ".join([*errors, *unknown, *warnings, *also]) or ok
+    remedy = "" if severity is HealthSeverity.OK else remedy
+    return HealthFinding(id=name, severity=severity, expected=expected, found=found, remedy=remedy, cluster=cluster)
+
+
+def not_looked_at(name: str, why: str, cluster: str = "") -> HealthFinding:
+    """Make the finding for what this user may not read, or what did not answer."""
+    expected, remedy = "this user can read it", "let this user read it (docs/monitor.md#doctor, Rights)"
+    return make_finding(name, expected, "", unknown=[why], remedy=remedy, cluster=cluster)
 
 
 def counts(findings: Sequence[HealthFinding]) -> dict[HealthSeverity, int]:

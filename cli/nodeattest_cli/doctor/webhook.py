@@ -1,4 +1,4 @@
-"""The webhook for bootstrap configuration and policies: configurations, CAs, endpoints, and whether it answers. Pure.
+"""The webhook for bootstrap configuration and policies: configurations, CAs, endpoints, and whether it answers.
 
 The Secret with the serving certificate is not read: that the API server takes that certificate is seen by a
 KubeadmConfig that is created on trial (``dryRun``), which the webhook renders without a trace.
@@ -6,14 +6,15 @@ KubeadmConfig that is created on trial (``dryRun``), which the webhook renders w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from cryptography import x509
 
-from nodeattest_cli.doctor.facts import HealthFacts, TrialRefusal, Unread
-from nodeattest_cli.doctor.model import HealthFinding, listed, make_finding
+from nodeattest_cli.doctor.model import HealthFinding, listed, make_finding, not_looked_at
+from nodeattest_cli.doctor.survey import BOOTSTRAP, VALIDATING, Survey, listed_objects, required
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL
 from nodeattest_controller.model.webhook_configuration import (
     MUTATING,
     WEBHOOK_NAME,
@@ -22,75 +23,67 @@ from nodeattest_controller.model.webhook_configuration import (
     narrowed_by,
     shipped_configuration,
 )
-from nodeattest_parsing.objects import items, mapping, rfc3339, strings, text
+from nodeattest_kube import paths
+from nodeattest_kube.errors import ApiError, Forbidden, Unreachable
+from nodeattest_parsing.objects import flag, items, key_of, mapping, rfc3339, strings, text
 from nodeattest_parsing.strict_base64 import decode_base64
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.certificate_chain import X509_ERRORS
 
-__all__ = ["MUTATING", "VALIDATING", "check_webhook", "shipped_configuration"]
-
-VALIDATING: Final = "ValidatingWebhookConfiguration"
 _SAME: Final = ("rules", "sideEffects", "admissionReviewVersions", "matchPolicy")
 """Fields that an installation has no reason to change."""
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PARTS: Final = 4
 """A CA in the last quarter of its lifetime is reported: cert-manager replaces one when a third is left."""
 _APPLY: Final = "kubectl apply -k manifests/webhook of this release"
-_ANSWERS: Final = "webhook-answers"
-_RENDERS: Final = "it renders a KubeadmConfig that is created on trial (dryRun)"
+_TRIAL: Final = "nodeattest-doctor"
 
 
-def check_webhook(facts: HealthFacts) -> Iterator[HealthFinding]:
+async def check_webhook(survey: Survey) -> AsyncIterator[HealthFinding]:
     """Look at the configurations, and at what they lead to."""
-    found, validation = facts.management.webhook, facts.management.validation
-    for one in (found, validation):
-        if isinstance(one, Unread):
-            name, expected = "webhook-configuration", "the webhook is configured"
-            yield make_finding(name, expected, "", unknown=[one.why], remedy="let this user read it")
-            return
-    if not isinstance(found, dict):
-        yield _absent(facts)
+    mutating, validating = (required(survey.webhooks[kind]) for kind in (MUTATING, VALIDATING))
+    if mutating is None:
+        yield _absent(survey)
         return
-    validating = validation if isinstance(validation, dict) else JsonObject()
-    yield _configuration(facts, found, validating)
-    yield _authorities(facts, (found, validating))
-    yield from _endpoints(facts, found)
-    yield from _answers(facts, found)
+    yield _configuration(survey, {MUTATING: mutating, VALIDATING: validating or {}})
+    yield _authorities(survey, [*items(mutating, "webhooks"), *items(validating or {}, "webhooks")])
+    services = [mapping(one, "clientConfig", "service") for one in items(mutating, "webhooks")]
+    for service in [one for one in services if one][:1]:
+        yield await _endpoints(survey, service)
 
 
-def _absent(facts: HealthFacts) -> HealthFinding:
+def _absent(survey: Survey) -> HealthFinding:
     """Without the webhook, an installation is whole where the Deployment does not serve it."""
-    name, expected = "webhook-configuration", "the webhook is configured where the controller serves it"
-    deployments = facts.management.deployments
-    if isinstance(deployments, Unread) or not deployments:
-        why = deployments.why if isinstance(deployments, Unread) else "no Deployment of the controller was found"
-        unknown = [f"there is no webhook, and whether the controller serves it is not known: {why}"]
-        remedy = (
-            f"see that --controller-namespace is right, and that this user may list Deployments in {facts.namespace}"
-        )
-        return make_finding(name, expected, "", unknown=unknown, remedy=remedy)
-    serves = facts.argument("--webhook-bind-address") not in {None, "0"}
-    wrong = ["the controller serves it, and no API server calls it"] if serves else []
-    return make_finding(name, expected, "no webhook (manifests without it)", errors=wrong, remedy=_APPLY)
+    namespace = survey.target.controller_namespace
+    unseen = "there is no webhook, and whether the controller serves it is not known: no Deployment of the controller "
+    unseen += f"was found in {namespace}; see --controller-namespace"
+    serves = survey.argument("--webhook-bind-address") not in {None, "0"}
+    return make_finding(
+        "webhook-configuration",
+        "the webhook is configured where the controller serves it",
+        "no webhook (manifests without it)",
+        errors=["the controller serves it, and no API server calls it"] if serves else [],
+        unknown=[] if required(survey.deployments) else [unseen],
+        remedy=_APPLY,
+    )
 
 
-def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObject) -> HealthFinding:
+def _configuration(survey: Survey, configurations: dict[str, JsonObject]) -> HealthFinding:
     """Compare both with this release; one that is there is weak where it is ignored and should not be."""
-    wrong: list[str] = []
-    weak: list[str] = []
-    for kind, found in ((MUTATING, mutating), (VALIDATING, validating)):
-        there = {text(one, "name"): one for one in items(found, "webhooks")}
+    wrong, weak = list[str](), list[str]()
+    for kind, configuration in configurations.items():
+        there = {text(one, "name"): one for one in items(configuration, "webhooks")}
         for wanted in items(shipped_configuration(kind), "webhooks"):
             name, webhook = text(wanted, "name"), there.get(text(wanted, "name"))
             if webhook is None:
                 wrong.append(f"there is no webhook {name}")
                 continue
-            wrong += [f"{name}: {field} is another" for field in _SAME if webhook.get(field) != wanted.get(field)]
-            wrong += [f"{name}: {fault}" for fault in _service_faults(facts, webhook, wanted)]
+            faults = [f"{field} is another" for field in _SAME if webhook.get(field) != wanted.get(field)]
+            faults += _service_faults(survey.target.controller_namespace, webhook, wanted)
             if kind == MUTATING:
-                wrong += [f"{name}: it lacks the matchCondition {one}" for one in missing_conditions(webhook)]
-            lacking, narrower = _selector_faults(facts, webhook, wanted)
-            wrong += [f"{name}: {fault}" for fault in lacking]
+                faults += [f"it lacks the matchCondition {one}" for one in missing_conditions(webhook)]
+            lacking, narrower = _selector_faults(survey, webhook, wanted)
+            wrong += [f"{name}: {fault}" for fault in (*faults, *lacking)]
             weak += [f"{name}: {fault}" for fault in narrower]
             if is_passed_over(webhook) and not is_passed_over(wanted):
                 weak.append(f"{name}: failurePolicy is {text(webhook, 'failurePolicy')}")
@@ -106,7 +99,7 @@ def _configuration(facts: HealthFacts, mutating: JsonObject, validating: JsonObj
     )
 
 
-def _service_faults(facts: HealthFacts, webhook: JsonObject, wanted: JsonObject) -> Iterator[str]:
+def _service_faults(controller_namespace: str, webhook: JsonObject, wanted: JsonObject) -> Iterator[str]:
     """Compare where API servers send reviews; a URL is an installation's own, but for its path."""
     path = text(wanted, "clientConfig", "service", "path")
     service, url = mapping(webhook, "clientConfig", "service"), text(webhook, "clientConfig", "url")
@@ -115,14 +108,14 @@ def _service_faults(facts: HealthFacts, webhook: JsonObject, wanted: JsonObject)
             yield f"its URL does not end with {path}"
         return
     named = f"{text(service, 'namespace')}/{text(service, 'name')}"
-    expected = f"{facts.namespace}/{text(wanted, 'clientConfig', 'service', 'name')}"
+    expected = f"{controller_namespace}/{text(wanted, 'clientConfig', 'service', 'name')}"
     if named != expected:
         yield f"it calls the Service {named} in place of {expected}"
     if text(service, "path") != path:
         yield f"it calls the path {text(service, 'path')} in place of {path}"
 
 
-def _selector_faults(facts: HealthFacts, webhook: JsonObject, wanted: JsonObject) -> tuple[list[str], list[str]]:
+def _selector_faults(survey: Survey, webhook: JsonObject, wanted: JsonObject) -> tuple[list[str], list[str]]:
     """Compare the selectors: what is not as shipped, and what else narrows them.
 
     An overlay may name the namespaces (``kubernetes.io/metadata.name``), if those of all protected clusters are there.
@@ -131,7 +124,7 @@ def _selector_faults(facts: HealthFacts, webhook: JsonObject, wanted: JsonObject
     shipped = items(wanted, "namespaceSelector", "matchExpressions")
     wrong = [f"namespaceSelector lacks {_requirement(one)}" for one in shipped if one not in there]
     weak: list[str] = []
-    namespaces = {text(one, "metadata", "namespace") for one in facts.protected()}
+    namespaces = {text(one, "metadata", "namespace") for one in survey.protected()}
     for one in (one for one in there if one not in shipped):
         if text(one, "key") == _NAMESPACE_NAME and text(one, "operator") == "In":
             left = sorted(namespaces - set(strings(one, "values")))
@@ -148,24 +141,22 @@ def _requirement(one: JsonObject) -> str:
     return f"{text(one, 'key')} {text(one, 'operator')} ({listed(strings(one, 'values'))})"
 
 
-def _authorities(facts: HealthFacts, found: Sequence[JsonObject]) -> HealthFinding:
+def _authorities(survey: Survey, webhooks: list[JsonObject]) -> HealthFinding:
     """See that each bundle holds a CA that is good now, and how long."""
-    ends: list[str] = []
-    wrong: list[str] = []
-    soon: list[str] = []
-    for webhook in (one for configuration in found for one in items(configuration, "webhooks")):
-        name = text(webhook, "name")
-        bundle = _certificates(text(webhook, "clientConfig", "caBundle"))
-        if not bundle:
-            given = "is not certificates in PEM" if text(webhook, "clientConfig", "caBundle") else "is empty"
-            wrong.append(f"{name}: caBundle {given}")
+    wrong, soon, ends = list[str](), list[str](), list[str]()
+    for webhook in webhooks:
+        name, given = text(webhook, "name"), text(webhook, "clientConfig", "caBundle")
+        try:
+            bundle = x509.load_pem_x509_certificates(decode_base64(given))
+        except X509_ERRORS:
+            wrong.append(f"{name}: caBundle {'is not certificates in PEM' if given else 'is empty'}")
             continue
         last = max(bundle, key=lambda one: one.not_valid_after_utc)
         begin, end = last.not_valid_before_utc, last.not_valid_after_utc
-        if end <= facts.now:
+        if end <= survey.now:
             wrong.append(f"{name}: its CA expired at {rfc3339(end)}")
         else:
-            is_soon = end - facts.now < (end - begin) / _PARTS
+            is_soon = end - survey.now < (end - begin) / _PARTS
             (soon if is_soon else ends).append(f"{name}: until {rfc3339(end)}")
     return make_finding(
         "webhook-ca",
@@ -179,70 +170,85 @@ def _authorities(facts: HealthFacts, found: Sequence[JsonObject]) -> HealthFindi
     )
 
 
-def _certificates(bundle: str) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(decode_base64(bundle))
-    except X509_ERRORS:
-        return []
-
-
-def _endpoints(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]:
-    """Where a Service is named, it leads to a replica that is ready."""
-    services = [mapping(one, "clientConfig", "service") for one in items(found, "webhooks")]
-    named = {f"{text(one, 'namespace')}/{text(one, 'name')}" for one in services if one}
-    if not named:
-        return
-    slices = facts.management.endpoints
-    expected = f"the Service {listed(sorted(named))} leads to replicas that are ready"
-    if isinstance(slices, Unread):
-        remedy = "let this user list EndpointSlices there"
-        yield make_finding("webhook-endpoints", expected, "", unknown=[slices.why], remedy=remedy)
-        return
-    ready = sum(
-        mapping(endpoint, "conditions").get("ready") is not False
-        for one in slices
-        for endpoint in items(one, "endpoints")
-    )
-    yield make_finding(
+async def _endpoints(survey: Survey, service: JsonObject) -> HealthFinding:
+    """See that a Service leads to a replica that is ready."""
+    namespace, name = text(service, "namespace"), text(service, "name")
+    path = paths.collection_path("discovery.k8s.io", "v1", "endpointslices", namespace=namespace)
+    slices = await listed_objects(survey.client, path, {"labelSelector": f"kubernetes.io/service-name={name}"})
+    endpoints = [endpoint for one in slices for endpoint in items(one, "endpoints")]
+    ready = sum(mapping(endpoint, "conditions").get("ready") is not False for endpoint in endpoints)
+    return make_finding(
         "webhook-endpoints",
-        expected,
+        f"the Service {namespace}/{name} leads to replicas that are ready",
         f"{ready} are",
         errors=[] if ready else ["none are"],
         remedy="see that the Deployment's pods are ready, and that the Service's selector fits their labels",
     )
 
 
-def _answers(facts: HealthFacts, found: JsonObject) -> Iterator[HealthFinding]:
-    trials = facts.management.trials
-    if isinstance(trials, Unread):
-        yield _answer("", trials, found)
-    elif not trials:
+async def check_trials(survey: Survey) -> AsyncIterator[HealthFinding]:
+    """Try the webhook with one Cluster of each namespace for which it renders: whether it does is the namespace's."""
+    configuration = required(survey.webhooks[MUTATING])
+    if configuration is None:
+        return
+    for needed in (survey.policies, survey.clusters):
+        required(needed)
+    version, chosen = required(survey.bootstrap_api), dict[str, JsonObject]()
+    for cluster in survey.protected() if version else ():
+        if not flag(cluster, "spec", "paused") and survey.enforces(cluster):
+            chosen.setdefault(text(cluster, "metadata", "namespace"), cluster)
+    for cluster in chosen.values():
+        yield await _try(survey, cluster, version, configuration)
+    if not chosen:
         said = "nothing to render yet: no Cluster has a policy that enforces, or no KubeadmConfig can be made"
-        yield make_finding(_ANSWERS, _RENDERS, said)
-    else:
-        for key, made in trials.items():
-            yield _answer(key, made, found)
+        yield _trial("", said)
 
 
-def _answer(key: str, made: JsonObject | Unread | TrialRefusal, found: JsonObject) -> HealthFinding:
-    errors: list[str] = []
-    unknown: list[str] = []
-    ok, remedy = "it does", ""
-    match made:
-        case Unread():
-            unknown, remedy = [made.why], "let this user create KubeadmConfigs, or ask one who may"
-        case TrialRefusal() if f'admission webhook "{WEBHOOK_NAME}" denied' in made.why:
-            ok = f"it answers: {made.why}"
-        case TrialRefusal() if WEBHOOK_NAME in made.why:
-            errors, remedy = [made.why], "docs/runbooks.md#nodeattestationwebhookerrors"
-        case TrialRefusal():
-            unknown = [f"the API server refused the trial for another reason: {made.why}"]
-            remedy = "docs/bootstrap-config.md"
-        case _ if not is_rendered(made):
-            ignores = any(text(one, "failurePolicy") != "Fail" for one in items(found, "webhooks"))
-            exempt = "; with failurePolicy Ignore, nothing says why" if ignores else ""
-            errors = [f"the KubeadmConfig stayed as it was{exempt}"]
-            remedy = "see the webhook's rules and selectors, and the label of the namespace (docs/bootstrap-config.md)"
-        case _:
-            pass
-    return make_finding(_ANSWERS, _RENDERS, ok, errors=errors, unknown=unknown, remedy=remedy, cluster=key)
+def _trial(key: str, ok: str, *, error: str = "", unknown: str = "", remedy: str = "") -> HealthFinding:
+    return make_finding(
+        "webhook-answers",
+        "it renders a KubeadmConfig that is created on trial (dryRun)",
+        ok,
+        errors=[error] if error else [],
+        unknown=[unknown] if unknown else [],
+        remedy=remedy,
+        cluster=key,
+    )
+
+
+async def _try(survey: Survey, cluster: JsonObject, version: str, configuration: JsonObject) -> HealthFinding:
+    """Create a KubeadmConfig of a cluster in a dry run: nothing is stored, and the webhook reports nothing."""
+    key, namespace = key_of(cluster), text(cluster, "metadata", "namespace")
+    argument: JsonObject = {"name": "provider-id", "value": f"{_TRIAL}://trial"}
+    arguments: JsonValue = {"provider-id": argument["value"]} if version == "v1beta1" else [argument]
+    labels: JsonObject = {CLUSTER_LABEL: text(cluster, "metadata", "name")}
+    body: JsonObject = {
+        "apiVersion": f"{BOOTSTRAP}/{version}",
+        "kind": "KubeadmConfig",
+        "metadata": {"name": _TRIAL, "namespace": namespace, "labels": labels},
+        "spec": {"joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": arguments}}},
+    }
+    path = paths.collection_path(BOOTSTRAP, version, "kubeadmconfigs", namespace=namespace)
+    try:
+        made: JsonObject = {**await survey.client.create(f"{path}?dryRun=All", body), "kind": "KubeadmConfig"}
+    except ApiError as error:
+        return _trial_refused(key, error)
+    if is_rendered(made):
+        return _trial(key, "it does")
+    exempt = any(map(is_passed_over, items(configuration, "webhooks")))
+    said = "the KubeadmConfig stayed as it was" + ("; with failurePolicy Ignore, nothing says why" if exempt else "")
+    remedy = "see the webhook's rules and selectors, and the label of the namespace (docs/bootstrap-config.md)"
+    return _trial(key, "", error=said, remedy=remedy)
+
+
+def _trial_refused(key: str, error: ApiError) -> HealthFinding:
+    """Tell who refused a trial: the webhook, which then answers, the API server, or who is in the way."""
+    said = str(error)
+    if isinstance(error, Unreachable) or (isinstance(error, Forbidden) and "webhook" not in error.message):
+        return not_looked_at("webhook-answers", said, key)
+    if f'admission webhook "{WEBHOOK_NAME}" denied' in said:
+        return _trial(key, f"it answers: {said}")
+    if WEBHOOK_NAME in said:
+        return _trial(key, "", error=said, remedy="docs/runbooks.md#nodeattestationwebhookerrors")
+    refused = f"the API server refused the trial for another reason: {said}"
+    return _trial(key, "", unknown=refused, remedy="docs/bootstrap-config.md")
