@@ -18,7 +18,7 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential, Ca
 from nodeattest_authenticator.state.credential_format import FAILURE_FILE, fingerprint_of_config
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
-from nodeattest_discovery.node.clock import Backoff, Clock
+from nodeattest_discovery.node.clock import Clock
 
 
 def ignore_message(_message: str) -> None:
@@ -120,13 +120,15 @@ class AgentContext:
         self, error: AgentError, current: CachedCredential | None, *, name: str = FAILURE_FILE
     ) -> None:
         """Write a failure down with its pause; ``current`` is what is still valid. Hold the lock."""
-        now, policy = self.clock.now(), failure_backoff.WITHOUT_CREDENTIAL
-        if current is not None:
-            # Several attempts must fit into what is left of the certificate's life.
-            usual = failure_backoff.WITH_CREDENTIAL.denied
-            bounded = Backoff(usual.first, min(usual.longest, (current.not_after - now) / 8))
-            policy = failure_backoff.FailureBackoffPolicy(temporary=bounded, denied=bounded)
+        now = self.clock.now()
+        valid_for = None if current is None else current.not_after - now
         with contextlib.suppress(OSError):
             failure_backoff.remember(
-                self.storage, self.config_fingerprint, error, pause=policy, now=now, random=self.random, name=name
+                self.storage,
+                self.config_fingerprint,
+                error,
+                valid_for=valid_for,
+                now=now,
+                random=self.random,
+                name=name,
             )

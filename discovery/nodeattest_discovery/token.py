@@ -58,20 +58,6 @@ def parse(text: str) -> BootstrapToken:
     return BootstrapToken(found[1], found[2])
 
 
-def parse_id(text: str) -> str:
-    """Read the id out of an id or a whole token; raises ``Denied``."""
-    if is_token_id(text):
-        return text
-    if "." in text:
-        return parse(text).id
-    raise Denied(
-        Reason.TOKEN_MALFORMED,
-        expected="a token, or its id: six lower-case letters or digits",
-        got=_shape(text),
-        remedy="see the tokens with: kubeadm token list",
-    )
-
-
 def is_token(text: str) -> bool:
     """Return whether a text is a whole token."""
     return _TOKEN.fullmatch(text) is not None

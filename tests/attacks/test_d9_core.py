@@ -66,7 +66,7 @@ PARSED: Final[Mapping[str, Case]] = {
     "D9-01": lambda: token.parse(f"{SOUND}\n"),
     "D9-02": lambda: token.parse(f"{SOUND[:-1]}\u0663"),
     "D9-03": lambda: token.parse(SOUND.upper()),
-    "D9-04": lambda: token.parse_id("abcdef/../bootstrap-token-zzzzzz"),
+    "D9-04": lambda: token.parse("abcdef/../bootstrap-token-zzzzzz.0123456789abcdef"),
     "D9-06": lambda: pins.parse(f"sha256:{DIGITS[1:]}"),
     "D9-07": lambda: pins.parse(f"sha512:{DIGITS * 2}"),
     "D9-08": lambda: pins.parse(f"sha256:{DIGITS}:{DIGITS}"),

@@ -174,7 +174,7 @@ def test_a_certificate_that_has_ended_says_who_can_help(tmp_path: Path, api: Fak
     old = OldNode.make(tmp_path, api, lasts=-60)
     code, _, complained = old.adopt()
     assert code == 1
-    assert "has ended" in complained
+    assert "has expired" in complained
     assert "nodeattest machines adopt --open" in complained
     assert not api.posts()
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.failure_backoff import FailureBackoffPolicy
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_authenticator.state.storage import Storage, exclusive, exclusive_if_free
@@ -93,27 +92,25 @@ def denied() -> AgentError:
 
 
 @pytest.mark.parametrize(
-    ("kind", "policy", "drawn", "pauses"),
+    ("kind", "valid_for", "drawn", "pauses"),
     [
-        (FailureKind.DENIED, failure_backoff.WITHOUT_CREDENTIAL, 0.5, [30, 60, 120, 240, 480, 600, 600]),
-        (FailureKind.TEMPORARY, failure_backoff.WITHOUT_CREDENTIAL, 0.5, [2, 4, 8, 16, 32, 60, 60]),
-        (FailureKind.DENIED, failure_backoff.WITH_CREDENTIAL, 0.0, [30]),
-        (FailureKind.DENIED, failure_backoff.WITH_CREDENTIAL, 0.999, [90]),
+        (FailureKind.DENIED, None, 0.5, [30, 60, 120, 240, 480, 600, 600]),
+        (FailureKind.TEMPORARY, None, 0.5, [2, 4, 8, 16, 32, 60, 60]),
+        (FailureKind.DENIED, 86400.0, 0.0, [30]),
+        (FailureKind.DENIED, 86400.0, 0.999, [90]),
     ],
 )
 def test_pauses_double_with_jitter_up_to_their_bound(
-    storage: Storage, kind: FailureKind, policy: FailureBackoffPolicy, drawn: float, pauses: list[int]
+    storage: Storage, kind: FailureKind, valid_for: float | None, drawn: float, pauses: list[int]
 ) -> None:
     failure = AgentError("Timeout", "m", remedy="r", kind=kind)
     for pause in pauses:
-        made = failure_backoff.remember(storage, b"i", failure, pause=policy, now=0, random=lambda: drawn)
+        made = failure_backoff.remember(storage, b"i", failure, valid_for=valid_for, now=0, random=lambda: drawn)
         assert made.until == pause
 
 
 def test_a_failure_is_loaded_under_its_own_configuration_only(storage: Storage) -> None:
-    made = failure_backoff.remember(
-        storage, b"i", denied(), pause=failure_backoff.WITHOUT_CREDENTIAL, now=0, random=random_unit
-    )
+    made = failure_backoff.remember(storage, b"i", denied(), valid_for=None, now=0, random=random_unit)
     assert failure_backoff.load(storage, b"i") == made
     assert failure_backoff.load(storage, b"j") is None
     assert made.text == "MachineNotFound: the cluster refused; create it"

@@ -104,7 +104,7 @@ def _failure(data: bytes) -> bool:
     read = failure_backoff.load(storage, _IDENTITY)
     failure = AgentError("APIUnavailable", "no answer", remedy="wait", kind=FailureKind.TEMPORARY)
     after = failure_backoff.remember(
-        storage, _IDENTITY, failure, pause=failure_backoff.WITHOUT_CREDENTIAL, now=NOW.timestamp(), random=lambda: 0.5
+        storage, _IDENTITY, failure, valid_for=None, now=NOW.timestamp(), random=lambda: 0.5
     )
     require(after.until > NOW.timestamp(), "the next attempt lies ahead")
     return read is not None

@@ -3,15 +3,13 @@
 Promises: kubelet's kubeconfig is replaced last, whole, and only when the attested credential works; the old one stays
 in the same folder under a name that no other content can take. Killed at any instant it is resumed where it stopped:
 the same request, the same backup, the same files. An adopted node is left as it is.
-Leaves to others: kubelet's own settings and its restart, which ``what_remains`` names.
+Leaves to others: kubelet's own settings and its restart, which ``_REMAINS`` names.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator import console, watchdog
@@ -24,7 +22,7 @@ from nodeattest_authenticator.enrollment.issue import attestor_of, issue_and_sto
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import kubeconfig
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
-from nodeattest_authenticator.state.credential_cache import CacheEntry
+from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.storage import Storage, exclusive
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_providers.node_interface import JsonObject
@@ -34,87 +32,14 @@ if TYPE_CHECKING:
 
 _DIGITS: Final = 12
 """Hex digits of the content's hash in the backup's name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptOptions:
-    """What was typed and found."""
-
-    settings: Settings
-    access: KubeletAccess
-    kubeconfig: str
-    old_kubeconfig: bytes
-    config: str
-    cache_dir: str
-    command: str
-    """Absolute path of kubelet-authenticator, for the kubeconfig."""
-
-
-def adopt(
-    options: AdoptOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]
-) -> CacheEntry:
-    """Adopt the node; returns its attested credential. Raises ``AgentError``."""
-    settings = options.settings
-    if not settings.renewable:
-        raise AgentError(
-            AgentReason.CONFIGURATION_INVALID,
-            "the insecure provider proves nothing, so it cannot tell this node from another that has its certificate",
-            remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
-            kind=FailureKind.USAGE,
-        )
-    _check_old(options, now=clock.now())
-    with attestor_of(settings.provider, settings.provider_settings):
-        pass  # a wrong setting is found before anything is written
-    deadline = Deadline.after(clock, settings.timeout_seconds)
-    with Storage(options.cache_dir) as storage, exclusive(storage, deadline):
-        if kubelet_files.write_private(options.config, settings_to_json(settings)):
-            failure_backoff.forget(storage)
-    context = AgentContext.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, log=log)
-    with context.storage, exclusive(context.storage, deadline):
-        found = context.load_valid_credential() or issue_and_store(context, options.access.credential, deadline)
-        _replace(options)
-    return found
-
-
-def backup_of(path: str, data: bytes) -> str:
-    """Name the copy of a replaced kubeconfig: by its content, so that it is made once and never overwritten."""
-    return f"{path}.before-nodeattest-{hashlib.sha256(data).hexdigest()[:_DIGITS]}"
-
-
-def what_remains(node_name: str) -> list[str]:
-    """Say what kubelet still needs; until then it uses the certificate that it had."""
-    return [
-        "kubelet still runs with the old certificate, and renews it by itself. To finish, on this machine:",
-        "  1. rotateCertificates: false in kubelet's configuration (kubeadm: /var/lib/kubelet/config.yaml; also in",
-        "     ConfigMap kube-system/kubelet-config, or kubeadm upgrade node writes it back)",
-        "  2. no --bootstrap-kubeconfig among kubelet's flags (kubeadm: KUBELET_KUBECONFIG_ARGS in",
-        "     kubelet.service.d/10-kubeadm.conf)",
-        "  3. systemctl daemon-reload && systemctl restart kubelet",
-        f"then see that node {node_name} is Ready, and remove the backup: its certificate is valid until it ends",
-    ]
-
-
-def _check_old(options: AdoptOptions, *, now: float) -> None:
-    credential = options.access.credential
-    if now < credential.not_after:
-        check_validity(credential.not_before, credential.not_after, now=now, clock_skew=None)
-        return
-    raise AgentError(
-        AgentReason.CERTIFICATE_REFUSED,
-        f"the certificate in {options.kubeconfig} has ended, so this node cannot ask by it",
-        remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
-    )
-
-
-def _replace(options: AdoptOptions) -> None:
-    kubelet_files.write_private(backup_of(options.kubeconfig, options.old_kubeconfig), options.old_kubeconfig)
-    rendered = kubeconfig.render(
-        options.settings.cluster,
-        command=options.command,
-        config=options.config,
-        cache_dir=options.cache_dir,
-    )
-    kubelet_files.write_private(options.kubeconfig, rendered)
+_REMAINS: Final = (
+    "kubelet still runs with the old certificate, and renews it by itself. To finish, on this machine:",
+    "  1. rotateCertificates: false in kubelet's configuration (kubeadm: /var/lib/kubelet/config.yaml; also in",
+    "     ConfigMap kube-system/kubelet-config, or kubeadm upgrade node writes it back)",
+    "  2. no --bootstrap-kubeconfig among kubelet's flags (kubeadm: KUBELET_KUBECONFIG_ARGS in",
+    "     kubelet.service.d/10-kubeadm.conf)",
+    "  3. systemctl daemon-reload && systemctl restart kubelet",
+)
 
 
 def describe(adopt: argparse.ArgumentParser) -> None:
@@ -135,24 +60,62 @@ def run(options: argparse.Namespace, program: str) -> None:
         console.show(f"{path} is kubelet-authenticator's already: this node has joined attested or was adopted")
         return
     access = read_access(path, old, read)
+    settings, clock = _settings(options, access), command_clock()
+    _check_not_expired(path, access.credential, now=clock.now())
+    config, cache_dir = absolute(options.config), absolute(options.cache_dir)
+    rendered = kubeconfig.render(settings.cluster, command=program_path(program), config=config, cache_dir=cache_dir)
+    backup = f"{path}.before-nodeattest-{hashlib.sha256(old).hexdigest()[:_DIGITS]}"
+    with watchdog.running(settings.timeout_seconds):
+        context, deadline = _prepared(settings, config, cache_dir, clock)
+        with context.storage, exclusive(context.storage, deadline):
+            found = context.load_valid_credential() or issue_and_store(context, access.credential, deadline)
+            kubelet_files.write_private(backup, old)
+            kubelet_files.write_private(path, rendered)
+    until, node = console.moment(found.credential.not_after), settings.node_name
+    console.show(
+        f"node {node} is adopted: {path} runs kubelet-authenticator, certificate until {until}",
+        f"the old one is {backup}",
+        *_REMAINS,
+        f"then see that node {node} is Ready, and remove the backup: its certificate is valid until it expires",
+    )
+
+
+def _settings(options: argparse.Namespace, access: KubeletAccess) -> Settings:
     cluster: JsonObject = {
         "server": access.server,
         "certificateAuthority": access.ca_pem,
         "tlsServerName": access.tls_server_name,
         "nodeName": access.node_name,
     }
-    made = AdoptOptions(
-        settings=settings_of(options, cluster),
-        access=access,
-        kubeconfig=path,
-        old_kubeconfig=old,
-        config=absolute(options.config),
-        cache_dir=absolute(options.cache_dir),
-        command=program_path(program),
+    settings = settings_of(options, cluster)
+    if settings.renewable:
+        return settings
+    raise AgentError(
+        AgentReason.CONFIGURATION_INVALID,
+        "the insecure provider proves nothing, so it cannot tell this node from another that has its certificate",
+        remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
+        kind=FailureKind.USAGE,
     )
-    with watchdog.running(made.settings.timeout_seconds):
-        credential = adopt(made, clock=command_clock(), random=random_unit, log=console.log)
-    until = console.moment(credential.credential.not_after)
-    said = f"node {made.settings.node_name} is adopted: {path} runs kubelet-authenticator, certificate until {until}"
-    remains = what_remains(made.settings.node_name)
-    console.show(said, f"the old one is {backup_of(path, old)}", *remains)
+
+
+def _check_not_expired(path: str, credential: CachedCredential, *, now: float) -> None:
+    if now < credential.not_after:
+        check_validity(credential.not_before, credential.not_after, now=now, clock_skew=None)
+        return
+    raise AgentError(
+        AgentReason.CERTIFICATE_REFUSED,
+        f"the certificate in {path} has expired, so this node cannot ask by it",
+        remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
+    )
+
+
+def _prepared(settings: Settings, config: str, cache_dir: str, clock: Clock) -> tuple[AgentContext, Deadline]:
+    """Write the configuration, and open it."""
+    with attestor_of(settings.provider, settings.provider_settings):
+        pass  # a wrong setting is found before anything is written
+    deadline = Deadline.after(clock, settings.timeout_seconds)
+    with Storage(cache_dir) as storage, exclusive(storage, deadline):
+        if kubelet_files.write_private(config, settings_to_json(settings)):
+            failure_backoff.forget(storage)
+    context = AgentContext.open(config, cache_dir, hostname="", clock=clock, random=random_unit, log=console.log)
+    return context, deadline

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Final, cast
+from typing import cast
 
 from nodeattest_authenticator import console
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.node_interface import JsonObject, JsonValue
-
-_MAX_DEPTH: Final = 16
-"""Levels of a setting; providers' have two."""
 
 
 def command_clock() -> Clock:

@@ -8,12 +8,11 @@ what it leaves to random: pins that contradict the unsafe flag, and two sources 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator.cluster.discover import DEFAULT_LIMIT, ByFile, ByToken, ClusterSource, StaticCluster
-from nodeattest_authenticator.commands.cli_args import wrong
+from nodeattest_authenticator.commands.cli_args import read, wrong
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import FailureKind, refusal
 from nodeattest_discovery.token import BootstrapToken
@@ -24,30 +23,16 @@ if TYPE_CHECKING:
 
 
 _LONGEST_LIMIT: Final = 3600
-_GROUPS: Final = {
-    "given": ("--server", "--ca-file", "--tls-server-name"),
-    "token": (
-        "--discovery-server",
-        "--discovery-token-ca-cert-hash",
-        "--discovery-token-unsafe-skip-ca-verification",
-        "--discovery-front",
-    ),
-    "file": ("--discovery-file", "--discovery-file-allow-credentials"),
-}
 _STDIN: Final = "-"
-_ON_COMMAND_LINE: Final = (
-    "--token: a token on the command line can be read by every user of this machine; write it to a file (mode 0600)"
+_GIVEN: Final = ("--server", "--ca-file", "--tls-server-name")
+_BY_TOKEN: Final = (
+    "--discovery-server",
+    "--discovery-token-ca-cert-hash",
+    "--discovery-token-unsafe-skip-ca-verification",
+    "--discovery-front",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterOptions:
-    """What was said of cluster and token."""
-
-    way: ClusterSource
-    token: BootstrapToken | None = field(default=None, repr=False)
-    """By which the node asks for its first certificate; None: the discovery file has one, or a certificate serves."""
-    warnings: tuple[str, ...] = ()
+_BY_FILE: Final = ("--discovery-file", "--discovery-file-allow-credentials")
+_TOKENS: Final = ("--token-file", "--token")
 
 
 def describe(join: argparse.ArgumentParser) -> None:
@@ -57,7 +42,15 @@ def describe(join: argparse.ArgumentParser) -> None:
     given.add_argument("--server", metavar="URL", help="the API server, https://host:port")
     given.add_argument("--ca-file", metavar="FILE", help="the cluster's CA certificates, PEM")
     given.add_argument("--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host")
-    _describe_by_token(join)
+    by_token = join.add_argument_group("the cluster, discovered by a token")
+    by_token.add_argument(
+        "--discovery-server", action="append", metavar="HOST:PORT", help="an API server; may be repeated"
+    )
+    pins_help = "pin of a CA of the cluster; may be repeated"
+    by_token.add_argument("--discovery-token-ca-cert-hash", action="append", metavar="sha256:HEX", help=pins_help)
+    unsafe_help = "without pins: the holder of the token can pose as the cluster"
+    by_token.add_argument("--discovery-token-unsafe-skip-ca-verification", action="store_true", help=unsafe_help)
+    by_token.add_argument("--discovery-front", metavar="URL", help="a discovery front, asked before the servers")
     by_file = join.add_argument_group("the cluster, discovered by a file")
     by_file.add_argument("--discovery-file", metavar="FILE", help="a kubeconfig: path, https URL, - (standard input)")
     by_file.add_argument("--discovery-file-allow-credentials", action="store_true", help="use a token in that file")
@@ -75,72 +68,47 @@ def describe(join: argparse.ArgumentParser) -> None:
     )
 
 
-def _describe_by_token(join: argparse.ArgumentParser) -> None:
-    group = join.add_argument_group("the cluster, discovered by a token")
-    group.add_argument(
-        "--discovery-server", action="append", metavar="HOST:PORT", help="an API server; may be repeated"
-    )
-    group.add_argument(
-        "--discovery-token-ca-cert-hash",
-        action="append",
-        metavar="sha256:HEX",
-        help="pin of a CA of the cluster; may be repeated",
-    )
-    group.add_argument(
-        "--discovery-token-unsafe-skip-ca-verification",
-        action="store_true",
-        help="without pins: the holder of the token can pose as the cluster",
-    )
-    group.add_argument("--discovery-front", metavar="URL", help="a discovery front, asked before the servers")
+def parse(options: argparse.Namespace) -> tuple[ClusterSource, BootstrapToken | None]:
+    """Check what was typed; returns the cluster and the token for the first certificate. Raises ``AgentError``.
 
-
-def parse(options: argparse.Namespace, read: Callable[[str], bytes]) -> ClusterOptions:
-    """Check what was typed; ``read`` reads a file or standard input. Raises ``AgentError``."""
-    way = _chosen(options)
-    _check_standard_input(options)
-    token = _token(options, read)
-    warnings = (_ON_COMMAND_LINE,) if options.token is not None else ()
-    match way:
-        case "given":
-            found: ClusterSource = _static_cluster(options)
-        case "token":
-            found = _by_token(options, token)
-        case _:
-            found = _by_file(options)
-    if token is None and way != "file" and not options.renew:
-        raise wrong("no token: give --token-file")
-    return ClusterOptions(way=found, token=token, warnings=warnings)
-
-
-def typed(options: argparse.Namespace) -> list[str]:
-    """List the flags that were given of those that say which cluster, and by which token."""
-    tokens = ("--token-file", "--token")
-    flags = [flag for group in (*_GROUPS.values(), tokens) for flag in group if _given(options, flag)]
-    return [*(ascii(word) for word in options.endpoint[:1]), *flags]
-
-
-def _chosen(options: argparse.Namespace) -> str:
-    given = {way: [flag for flag in flags if _given(options, flag)] for way, flags in _GROUPS.items()}
-    if options.endpoint:
-        given["token"].insert(0, ascii(options.endpoint[0]))
-    used = [way for way, flags in given.items() if flags]
+    Without a token the discovery file has one, or the node renews by its certificate.
+    """
+    ways = [_typed(options, _GIVEN), _endpoints(options) + _typed(options, _BY_TOKEN), _typed(options, _BY_FILE)]
+    used = [flags for flags in ways if flags]
     if not used:
         raise wrong(
             "which cluster? Give --discovery-server HOST:PORT with --token-file and --discovery-token-ca-cert-hash, "
             "or --discovery-file, or --server with --ca-file, or --kubeadm-config"
         )
     if len(used) > 1:
-        both = " and ".join(given[way][0] for way in used)
+        both = f"{used[0][0]} and {used[1][0]}"
         raise wrong(f"{both} exclude each other: the cluster is given, or discovered by a token, or by a file")
-    return used[0]
+    token = _token(options)
+    if ways[2]:
+        return _by_file(options), token
+    way = _static_cluster(options, ways[0]) if ways[0] else _by_token(options, token)
+    if token is None and not options.renew:
+        raise wrong("no token: give --token-file")
+    return way, token
 
 
-def _static_cluster(options: argparse.Namespace) -> StaticCluster:
-    if options.server is None or options.ca_file is None:
-        missing, there = ("--server", "--ca-file") if options.server is None else ("--ca-file", "--server")
-        if options.server is None and options.ca_file is None:
-            there = "--tls-server-name"
-        raise wrong(f"{there} needs {missing}")
+def typed(options: argparse.Namespace) -> list[str]:
+    """List the flags that were given of those that say which cluster, and by which token."""
+    return _endpoints(options) + _typed(options, (*_GIVEN, *_BY_TOKEN, *_BY_FILE, *_TOKENS))
+
+
+def _typed(options: argparse.Namespace, flags: Iterable[str]) -> list[str]:
+    return [flag for flag in flags if getattr(options, flag[2:].replace("-", "_")) not in (None, False, [])]
+
+
+def _endpoints(options: argparse.Namespace) -> list[str]:
+    return [ascii(word) for word in options.endpoint[:1]]
+
+
+def _static_cluster(options: argparse.Namespace, given: list[str]) -> StaticCluster:
+    missing = next((flag for flag in _GIVEN[:2] if flag not in given), None)
+    if missing is not None:
+        raise wrong(f"{given[0]} needs {missing}")
     if options.discovery_timeout is not None:
         raise wrong("--discovery-timeout has no meaning with --server, where nothing is discovered")
     return StaticCluster(server=options.server, ca_file=options.ca_file, tls_server_name=options.tls_server_name)
@@ -148,8 +116,12 @@ def _static_cluster(options: argparse.Namespace) -> StaticCluster:
 
 def _by_token(options: argparse.Namespace, token: BootstrapToken | None) -> ByToken:
     words = cast("list[str]", options.endpoint) + cast("list[str]", options.discovery_server or [])
-    servers = tuple(dict.fromkeys(_server(word) for word in words))
-    if not servers and options.discovery_front is None:
+    url = next((word for word in words if "://" in word), None)
+    if url is not None:
+        raise wrong(f"{url!a}: a server to discover is HOST:PORT, without https:// or a path, such as 10.0.0.1:6443")
+    servers = tuple(dict.fromkeys(host_and_port(word, "--discovery-server") for word in words))
+    front = cast("str | None", options.discovery_front)
+    if not servers and front is None:
         raise wrong("no server to ask: give --discovery-server HOST:PORT")
     if token is None:
         raise wrong("no token to check cluster-info with: give --token-file")
@@ -157,7 +129,7 @@ def _by_token(options: argparse.Namespace, token: BootstrapToken | None) -> ByTo
         servers=servers,
         token=token,
         pins=_pins(options),
-        front=None if options.discovery_front is None else address(options.discovery_front, "--discovery-front"),
+        front=None if front is None else host_and_port(front, "--discovery-front"),
         limit=limit_of(options),
     )
 
@@ -170,31 +142,21 @@ def _by_file(options: argparse.Namespace) -> ByFile:
     if scheme not in {"", "https"}:
         raise wrong(f"--discovery-file: expected an https URL, a path or -, got a URL of scheme {scheme[:20]!a}")
     if not scheme and source != _STDIN:
-        _check_is_there(source)
+        try:
+            open(source, "rb").close()
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else "no path"
+            place = ascii(source)[1:-1]
+            raise wrong(f"--discovery-file: {place}: {said}; expected a file, an https URL, or -") from None
     return ByFile(source=source, allow_credentials=options.discovery_file_allow_credentials, limit=limit_of(options))
 
 
-def _check_is_there(path: str) -> None:
-    try:
-        with open(path, "rb"):
-            return
-    except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else "no path"
-        raise wrong(f"--discovery-file: {ascii(path)[1:-1]}: {said}; expected a file, an https URL, or -") from None
-
-
-def _server(word: str) -> str:
-    if "://" in word:
-        raise wrong(f"{word!a}: a server to discover is HOST:PORT, without https:// or a path, such as 10.0.0.1:6443")
-    return address(word, "--discovery-server").removeprefix("https://")
-
-
-def address(word: str, flag: str) -> str:
-    """Return the one spelling of an URL; raises ``AgentError``."""
+def host_and_port(word: str, flag: str) -> str:
+    """Return the one spelling of an address; raises ``AgentError``."""
     from nodeattest_discovery.node.client import parse_endpoint
 
     try:
-        return parse_endpoint(word).url
+        return parse_endpoint(word).url.removeprefix("https://")
     except Denied as denied:
         raise refusal(denied, f"{flag}: ", kind=FailureKind.USAGE) from None
 
@@ -207,14 +169,12 @@ def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
         raise wrong(
             "--discovery-token-ca-cert-hash and --discovery-token-unsafe-skip-ca-verification contradict each other"
         )
-    if unsafe:
-        return None
-    if not texts:
+    if not unsafe and not texts:
         raise wrong(
             "a token does not prove which cluster answers, because its holder can sign: give "
             "--discovery-token-ca-cert-hash, or say --discovery-token-unsafe-skip-ca-verification"
         )
-    return pins_of(texts, "--discovery-token-ca-cert-hash")
+    return None if unsafe else pins_of(texts, "--discovery-token-ca-cert-hash")
 
 
 def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
@@ -235,24 +195,13 @@ def limit_of(options: argparse.Namespace) -> int:
     return limit
 
 
-def _check_standard_input(options: argparse.Namespace) -> None:
-    if options.token_file == options.discovery_file == _STDIN:
-        raise wrong("--token-file and --discovery-file cannot both read standard input")
-
-
-def _token(options: argparse.Namespace, read: Callable[[str], bytes]) -> BootstrapToken | None:
+def _token(options: argparse.Namespace) -> BootstrapToken | None:
     """Take the token from its flag or its file."""
     text, path = cast("str | None", options.token), cast("str | None", options.token_file)
     if text is not None and path is not None:
         raise wrong("--token and --token-file exclude each other")
+    if path == options.discovery_file == _STDIN:
+        raise wrong("--token-file and --discovery-file cannot both read standard input")
     if path is not None:
         return bootstrap_token.parse(read(path))
     return bootstrap_token.parse(text.encode("utf-8", "replace"), source="--token: ") if text is not None else None
-
-
-def _given(options: argparse.Namespace, flag: str) -> bool:
-    return _value(options, flag) not in (None, False, [])
-
-
-def _value(options: argparse.Namespace, flag: str) -> object:
-    return cast("object", getattr(options, flag[2:].replace("-", "_")))

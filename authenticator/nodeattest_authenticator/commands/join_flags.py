@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator import console, watchdog
@@ -51,6 +50,19 @@ _FLAGS: Final = {
     "serving.file": "--serving-file",
 }
 """What was typed for a field of the configuration, by the begin of the message about it."""
+_SERVING_FLAGS: Final = (
+    ("--serving-dns-name", "NAME", "a name in it, may be repeated (the node's name)"),
+    (
+        "--serving-ip-address",
+        "IP",
+        "an address in it, may be repeated (those from which the API server is reached)",
+    ),
+)
+_FILE_FLAGS: Final = (
+    ("--serving-file", "where it goes (serving.pem in the cache directory)"),
+    ("--kubelet-config", "write kubelet's configuration, which the cluster keeps for its nodes"),
+    ("--kubelet-ca-file", f"write the cluster's CA certificates ({_DEFAULT_CA_FILE} with --kubelet-config)"),
+)
 _NOT_KNOWN_YET: Final[JsonObject] = {
     "server": "https://discovery.invalid",
     "certificateAuthority": "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n",
@@ -74,8 +86,16 @@ def describe(join: argparse.ArgumentParser) -> None:
         action="store_true",
         help="attest anew even if the node's certificate is still valid; by it, so no token is needed",
     )
-    _describe_serving(join)
-    _describe_files(join)
+    join.add_argument("--serving", action="store_true", help="also get the certificate that kubelet serves")
+    for flag, metavar, said in _SERVING_FLAGS:
+        join.add_argument(flag, action="append", metavar=metavar, help=said)
+    for flag, said in _FILE_FLAGS:
+        join.add_argument(flag, metavar="FILE", help=said)
+    join.add_argument("--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
+    join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
+    join.add_argument(
+        "--replace-kubelet-files", action="store_true", help="also replace such files that join did not write"
+    )
 
 
 def describe_proof(command: argparse.ArgumentParser) -> None:
@@ -113,68 +133,38 @@ def _unquoted(text: str) -> str:
         raise argparse.ArgumentTypeError(f"expected {denied.expected}, got {denied.got}") from None
 
 
-def _describe_serving(join: argparse.ArgumentParser) -> None:
-    join.add_argument("--serving", action="store_true", help="also get the certificate that kubelet serves")
-    join.add_argument(
-        "--serving-dns-name", action="append", metavar="NAME", help="a name in it, may be repeated (the node's name)"
-    )
-    join.add_argument(
-        "--serving-ip-address",
-        action="append",
-        metavar="IP",
-        help="an address in it, may be repeated (those from which the API server is reached)",
-    )
-    join.add_argument("--serving-file", metavar="FILE", help="where it goes (serving.pem in the cache directory)")
-
-
-def _describe_files(join: argparse.ArgumentParser) -> None:
-    join.add_argument("--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
-    join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
-    join.add_argument(
-        "--kubelet-config", metavar="FILE", help="write kubelet's configuration, which the cluster keeps for its nodes"
-    )
-    join.add_argument(
-        "--kubelet-ca-file",
-        metavar="FILE",
-        help=f"write the cluster's CA certificates ({_DEFAULT_CA_FILE} with --kubelet-config)",
-    )
-    join.add_argument(
-        "--replace-kubelet-files", action="store_true", help="also replace such files that join did not write"
-    )
-
-
 def run(options: argparse.Namespace, program: str) -> bool:
     """Join; returns whether a serving certificate is wanted now. Raises ``AgentError``."""
-    from nodeattest_authenticator.commands.join import JoinOptions, KubeletFiles, join
+    from nodeattest_authenticator.commands.join import JoinOptions, join
 
     retry_for = _retry_seconds(options)
-    joining = _by_kubeadm(options) if options.kubeadm_config is not None else None
-    if options.kubeadm_config is not None and joining is None:
-        console.show(f"{options.kubeadm_config} is for kubeadm init, which makes the first node: nothing to join")
-        return False
-    found = cluster_source.parse(options, read) if joining is None else joining.ways
-    ca_file = options.kubelet_ca_file or (_DEFAULT_CA_FILE if options.kubelet_config else None)
+    if options.kubeadm_config is None:
+        way, token = cluster_source.parse(options)
+    else:
+        joining = _by_kubeadm(options)
+        if joining is None:
+            console.show(f"{options.kubeadm_config} is for kubeadm init, which makes the first node: nothing to join")
+            return False
+        way, token = joining.way, joining.token
     made = JoinOptions(
-        settings=_settings(options, found.way),
-        ways=found,
+        settings=_settings(options, way),
+        way=way,
+        token=token,
         config=absolute(options.config),
         cache_dir=absolute(options.cache_dir),
         kubeconfig=absolute(options.kubeconfig),
         command=program_path(program),
-        kubelet=KubeletFiles(
-            ca_file=None if ca_file is None else absolute(ca_file),
-            config=None if options.kubelet_config is None else absolute(options.kubelet_config),
-            replace=options.replace_kubelet_files,
-        ),
+        kubelet_ca_file=_optional_path(options.kubelet_ca_file or (options.kubelet_config and _DEFAULT_CA_FILE)),
+        kubelet_config=_optional_path(options.kubelet_config),
+        replace_kubelet_files=options.replace_kubelet_files,
         replace_kubeconfig=options.replace_kubeconfig,
         renew=options.renew,
     )
-    for warning in (*found.warnings, *_readable_by_others(options)):
-        console.log(warning)
+    _warn_of_readable_token(options)
     clock = command_clock()
 
     def attempt() -> CacheEntry:
-        discovery = 0 if isinstance(found.way, StaticCluster) else found.way.limit
+        discovery = 0 if isinstance(way, StaticCluster) else way.limit
         with watchdog.running(discovery + 3 * made.settings.timeout_seconds):  # inputs, certificate, kubelet's files
             return join(made, clock=clock, random=random_unit, log=console.log)
 
@@ -190,9 +180,7 @@ def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
     """Read kubeadm's configuration, and take from it what flags would say."""
     from nodeattest_authenticator.commands import kubeadm_config
 
-    others = cluster_source.typed(options)
-    if options.node_name is not None:
-        others.append("--node-name")
+    others = cluster_source.typed(options) + (["--node-name"] if options.node_name is not None else [])
     if others:
         raise wrong(f"--kubeadm-config says what {others[0]} would: give one of both")
     joining = kubeadm_config.load(options.kubeadm_config, limit=cluster_source.limit_of(options))
@@ -200,10 +188,9 @@ def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
         return None
     options.node_name = joining.node_name
     if joining.provider_id is not None:
-        if options.provider_id not in {None, joining.provider_id} or options.provider_id_file is not None:
+        others = (options.provider_id_file, options.provider_id_command)
+        if options.provider_id not in {None, joining.provider_id} or others != (None, None):
             raise wrong("kubeadm's configuration gives kubelet another provider-id than the flags: remove one of both")
-        if options.provider_id_command is not None:
-            raise wrong("kubeadm's configuration gives kubelet a provider-id: remove --provider-id-command")
         options.provider_id = joining.provider_id
     return joining
 
@@ -217,10 +204,21 @@ def _retry_seconds(options: argparse.Namespace) -> int:
     return given
 
 
-def _readable_by_others(options: argparse.Namespace) -> Iterator[str]:
+def _warn_of_readable_token(options: argparse.Namespace) -> None:
     path = options.token_file
-    if path is not None and path != "-" and os.stat(path).st_mode & 0o077:
-        yield f"{path} can be read by others than its owner: chmod 0600 {path}; delete it when the node has joined"
+    if options.token is not None:
+        console.log(
+            "--token: a token on the command line can be read by every user of this machine; write it to a file "
+            "(mode 0600)"
+        )
+    elif path not in {None, "-"} and os.stat(path).st_mode & 0o077:
+        console.log(
+            f"{path} can be read by others than its owner: chmod 0600 {path}; delete it when the node has joined"
+        )
+
+
+def _optional_path(path: str | None) -> str | None:
+    return absolute(path) if path else None
 
 
 def _settings(options: argparse.Namespace, way: ClusterSource) -> Settings:
@@ -255,7 +253,7 @@ def _serving_section(options: argparse.Namespace) -> JsonValue:
     values: JsonObject = {
         "dnsNames": options.serving_dns_name,
         "ipAddresses": options.serving_ip_address,
-        "file": absolute(options.serving_file) if options.serving_file else None,
+        "file": _optional_path(options.serving_file),
     }
     section: JsonObject = {name: value for name, value in values.items() if value is not None}
     return section if section or options.serving else None

@@ -12,14 +12,13 @@ bootstrap/kubeadm/types/upstream.
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.cluster.discover import ByFile, ByToken, ClusterSource
-from nodeattest_authenticator.commands.cluster_source import ClusterOptions, address, pins_of
+from nodeattest_authenticator.commands.cluster_source import host_and_port, pins_of
+from nodeattest_authenticator.config.settings import read_protected
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_discovery.token import BootstrapToken
@@ -64,24 +63,10 @@ class Joining:
     provider_id: ProviderID | None = None
     """What kubelet will get."""
 
-    @property
-    def ways(self) -> ClusterOptions:
-        """Say it as flags would."""
-        return ClusterOptions(way=self.way, token=self.token)
-
 
 def load(path: str, *, limit: int) -> Joining | None:
     """Read the file; None: kubeadm makes the cluster's first node by it. Raises ``AgentError``."""
-    try:
-        with open(path, "rb") as file:
-            found = os.fstat(file.fileno())
-            data = file.read(_LIMIT + 1)
-    except OSError as error:
-        raise _wrong(f"{path}: {error.strerror}") from None
-    if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _wrong(f"{path} may be written by others: owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}")
-    if len(data) > _LIMIT:
-        raise _wrong(f"{path}: more than {_LIMIT} bytes")
+    data = read_protected(path, limit=_LIMIT)
     try:
         return parse(data, limit=limit)
     except AgentError as failure:
@@ -144,8 +129,8 @@ def _joining(document: JsonObject, limit: int) -> Joining:
     token = _token(by_token, "token")
     if token is None:
         raise _wrong("discovery.bootstrapToken: expected a token, got none; the bootstrap provider fills it in")
-    server = address(_needed(by_token, "apiServerEndpoint", "discovery.bootstrapToken"), "apiServerEndpoint")
-    way = ByToken(servers=(server.removeprefix("https://"),), token=token, pins=_pins(by_token), limit=limit)
+    server = host_and_port(_needed(by_token, "apiServerEndpoint", "discovery.bootstrapToken"), "apiServerEndpoint")
+    way = ByToken(servers=(server,), token=token, pins=_pins(by_token), limit=limit)
     return Joining(way=way, token=apart or token, node_name=node_name, provider_id=provider_id)
 
 
@@ -201,21 +186,17 @@ def _pins(by_token: JsonObject) -> frozenset[CaPin] | None:
 def _arguments(registration: JsonObject) -> dict[str, str]:
     """Read kubeletExtraArgs: a map, or from v1beta4 on a list in which the last of a name counts."""
     given = registration.get("kubeletExtraArgs")
-    if given is None:
-        return {}
     pairs: list[tuple[JsonValue, JsonValue]] = []
     if isinstance(given, dict):
         pairs = list(given.items())
     elif isinstance(given, list):
-        pairs = [(entry.get("name"), entry.get("value", "")) for entry in given if isinstance(entry, dict)]
+        pairs = [(one.get("name"), one.get("value", "")) if isinstance(one, dict) else (None, None) for one in given]
+    elif given is not None:
+        pairs = [(None, None)]
     found = {name: value for name, value in pairs if isinstance(name, str) and isinstance(value, str)}
-    if not isinstance(given, dict | list) or len(pairs) != len(given) or not _all_texts(pairs):
+    if any(not isinstance(part, str) for pair in pairs for part in pair):
         raise _wrong("nodeRegistration.kubeletExtraArgs: expected names and values that are texts")
     return found
-
-
-def _all_texts(pairs: list[tuple[JsonValue, JsonValue]]) -> bool:
-    return all(isinstance(part, str) for pair in pairs for part in pair)
 
 
 def _token(section: JsonObject, name: str) -> BootstrapToken | None:

@@ -35,6 +35,8 @@ KIND: Final = "KubeletAuthenticatorConfiguration"
 TOKEN_FILE: Final = "bootstrap-token"
 DEFAULT_TIMEOUT: Final = 60
 """Seconds for one exec: longer than a busy controller takes, short enough for a person who waits."""
+_MAX_SIZE: Final = 1 << 22
+"""Bytes of the file."""
 _MAX_TIMEOUT: Final = 3600
 _MIN_EXPIRATION: Final = 600
 """Seconds (kubernetes pkg/apis/certificates/validation)."""
@@ -122,18 +124,19 @@ def load(path: str, *, hostname: str) -> Settings:
     It may name a command and a server, so one that others can write is refused.
     """
     try:
-        with open(path, "rb") as file:
-            _check_writers(path, os.fstat(file.fileno()))
-            data = file.read()
-    except OSError as error:
-        raise invalid(f"{path}: {error.strerror}") from None
-    try:
-        return parse(data, hostname=hostname)
+        return parse(read_protected(path, limit=_MAX_SIZE), hostname=hostname)
     except FieldsError as error:
         raise invalid(f"{path}: {error}") from None
 
 
-def _check_writers(path: str, found: os.stat_result) -> None:
+def read_protected(path: str, *, limit: int) -> bytes:
+    """Read a file that nobody else can write; raises ``AgentError``."""
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise invalid(f"{path}: {error.strerror}") from None
     if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise AgentError(
             AgentReason.CONFIGURATION_INVALID,
@@ -141,6 +144,9 @@ def _check_writers(path: str, found: os.stat_result) -> None:
             remedy=f"see that its content is right, then: chown root {path}; chmod 0600 {path}",
             kind=FailureKind.USAGE,
         )
+    if len(data) > limit:
+        raise invalid(f"{path}: more than {limit} bytes")
+    return data
 
 
 def invalid(message: str) -> AgentError:

@@ -37,10 +37,6 @@ _DESCRIPTORS: Final = 1024
 """Descriptors that are closed; neither kubelet nor kubectl leaves one open on purpose."""
 
 
-def _unguarded(_seconds: int) -> None:
-    """Leave the process to its caller."""
-
-
 def spawn(context: AgentContext, credential: CachedCredential) -> float:
     """Start a renewal unless one failed just now; returns when the client should ask again (epoch seconds)."""
     now = context.clock.now()
@@ -53,7 +49,7 @@ def spawn(context: AgentContext, credential: CachedCredential) -> float:
     return min(ask_again, credential.not_after)
 
 
-def run(context: AgentContext, *, guard: Callable[[int], None] = _unguarded) -> None:
+def run(context: AgentContext, *, guard: Callable[[int], None] | None = None) -> None:
     """Renew the credential if it is still due and no other process does; failures are logged and remembered.
 
     ``guard`` starts what ends this process if it hangs for so many seconds.
@@ -67,7 +63,8 @@ def run(context: AgentContext, *, guard: Callable[[int], None] = _unguarded) -> 
             context.log("the renewal waits: nothing can be written to the cache directory")
             return
         context = _refreshed(context)
-        guard(context.settings.timeout_seconds)
+        if guard is not None:
+            guard(context.settings.timeout_seconds)
         deadline = Deadline.after(context.clock, context.settings.timeout_seconds)
         try:
             issue_and_store(context, found.credential, deadline)
@@ -156,13 +153,5 @@ def _redirect(context: AgentContext) -> None:
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    for descriptor in range(3, _DESCRIPTORS):
-        if descriptor != context.storage.directory:
-            _close(descriptor)
-
-
-def _close(descriptor: int) -> None:
-    try:
-        os.close(descriptor)
-    except OSError:
-        return
+    os.closerange(3, context.storage.directory)
+    os.closerange(context.storage.directory + 1, _DESCRIPTORS)

@@ -123,7 +123,7 @@ def render(*, expires_at: float, certificate_pem: bytes, key_pem: bytes) -> byte
 
 def _shares_ca(theirs: bytes, ours: bytes) -> bool:
     try:
-        return not set(pem.decode(theirs, pem.CERTIFICATE)).isdisjoint(pem.decode(ours, pem.CERTIFICATE))
+        return not pem.certificates(theirs).isdisjoint(pem.certificates(ours))
     except ValueError:
         return False
 

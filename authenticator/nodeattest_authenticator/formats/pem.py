@@ -33,6 +33,11 @@ def decode(data: bytes, label: str) -> list[bytes]:
     return found
 
 
+def certificates(data: bytes) -> set[bytes]:
+    """Return the DER of each certificate, to be compared; raises ValueError."""
+    return set(decode(data, CERTIFICATE))
+
+
 def bundle(text: str) -> bytes:
     """Return the certificates in a text, and nothing else of it; raises ValueError when there is none."""
     found = decode(text.encode(), CERTIFICATE)

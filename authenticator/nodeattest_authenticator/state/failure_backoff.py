@@ -22,27 +22,8 @@ _MAX_TEXT: Final = 1000
 """Characters of a message that are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailureBackoffPolicy:
-    """How long to wait after the n-th failure in a row."""
-
-    temporary: Backoff
-    """After a failure that may pass by itself."""
-    denied: Backoff
-    """After a refusal."""
-
-    def after(self, failure: AgentError, count: int, random: Callable[[], float]) -> int:
-        """Draw the pause after ``count`` failures before this one."""
-        backoff = self.denied if failure.kind is FailureKind.DENIED else self.temporary
-        return max(1, round(backoff.pause(count, random)))
-
-
 MAX_BACKOFF: Final = 3600
 """Seconds; a pause that seems longer was written under another clock and does not count."""
-WITHOUT_CREDENTIAL: Final = FailureBackoffPolicy(temporary=Backoff(2, 60), denied=Backoff(30, 600))
-"""Without a certificate: the node cannot work meanwhile, and is to be back soon after the API server is."""
-WITH_CREDENTIAL: Final = FailureBackoffPolicy(temporary=Backoff(60, 1800), denied=Backoff(60, 1800))
-"""With a certificate that is still valid, for days in the default policy: 30 to 90 s after the first failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +56,20 @@ def remember(
     config_fingerprint: bytes,
     failure: AgentError,
     *,
-    pause: FailureBackoffPolicy,
+    valid_for: float | None,
     now: float,
     random: Callable[[], float],
     name: str = FAILURE_FILE,
 ) -> FailureRecord:
-    """Write a failure down and return the pause it causes; raises OSError. Hold the lock."""
+    """Write a failure down and return the pause it causes; raises OSError. Hold the lock.
+
+    ``valid_for``: seconds until the present certificate expires; None: there is none.
+    """
     before = load(storage, config_fingerprint, name=name)
     count = before.count if before else 0
+    pause = _backoff(failure, valid_for).pause(count, random)
     remembered = FailureRecord(
-        until=int(now) + pause.after(failure, count, random),
+        until=int(now) + max(1, round(pause)),
         count=count + 1,
         reason=one_line(failure.reason, _MAX_TEXT),
         text=one_line(str(failure), _MAX_TEXT),
@@ -95,6 +80,16 @@ def remember(
     text = f"{again}\n{remembered.reason}\n{remembered.text}"
     storage.write(name, head + b"\n" + text.encode(), durable=False)
     return remembered
+
+
+def _backoff(failure: AgentError, valid_for: float | None) -> Backoff:
+    """Choose the pauses: without a certificate the node cannot work; with one, several attempts must fit into its life.
+
+    In the default policy a certificate is valid for days: 30 to 90 s after the first failure.
+    """
+    if valid_for is not None:
+        return Backoff(60, min(1800, valid_for / 8))
+    return Backoff(30, 600) if failure.kind is FailureKind.DENIED else Backoff(2, 60)
 
 
 def forget(storage: Storage, *, name: str = FAILURE_FILE) -> None:

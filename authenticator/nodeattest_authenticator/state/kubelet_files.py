@@ -24,12 +24,17 @@ def check(path: str, *, flag: str, replace: bool) -> None:
     """Raise ``AgentError`` if a file is somebody else's and may not be replaced."""
     old = read(path)
     if old is not None and not old.startswith(MARK) and not replace:
-        raise AgentError(
-            AgentReason.CONFIGURATION_INVALID,
-            f"{path} exists and was not written by kubelet-authenticator",
-            remedy=f"move it away, name another with {flag}, or say --replace-kubelet-files",
-            kind=FailureKind.USAGE,
-        )
+        raise foreign(path, flag=flag, replace="--replace-kubelet-files")
+
+
+def foreign(path: str, *, flag: str, replace: str) -> AgentError:
+    """Report a file that must not be replaced."""
+    return AgentError(
+        AgentReason.CONFIGURATION_INVALID,
+        f"{path} exists and was not written by kubelet-authenticator",
+        remedy=f"move it away, name another with {flag}, or say {replace}",
+        kind=FailureKind.USAGE,
+    )
 
 
 def has_cas(path: str, ca_pem: bytes) -> bool:
@@ -38,7 +43,7 @@ def has_cas(path: str, ca_pem: bytes) -> bool:
     if old is None or old.startswith(MARK):
         return False
     try:
-        return set(pem.decode(old, pem.CERTIFICATE)) == set(pem.decode(ca_pem, pem.CERTIFICATE))
+        return pem.certificates(old) == pem.certificates(ca_pem)
     except ValueError:
         return False
 
