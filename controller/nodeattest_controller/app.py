@@ -66,11 +66,11 @@ class _Controller:
             signers=self._signers,
         )
         self._manager = manager
-        self._metrics.leader(leads=True)
+        self._metrics.leader(1)
         try:
             await manager.run(self._settings.identity)
         finally:
-            self._metrics.leader(leads=False)
+            self._metrics.leader(0)
             self._manager = None
             await manager.aclose()
 

@@ -16,10 +16,10 @@ from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeHistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
@@ -29,6 +29,7 @@ from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_serving.health import export_build_info
 
+_F = TypeVar("_F", Counter, Gauge)
 _QUEUE_BUCKETS: Final = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Seconds; powers of ten, as client-go's."""
 
@@ -72,6 +73,23 @@ class _Queue(QueueMetrics):
 
     def dropped(self, count: int) -> None:
         self._depth.dec(count)
+
+
+class _ClusterSeries:
+    """Series that go with their cluster."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, set[tuple[Counter | Gauge, tuple[str, ...]]]] = {}
+
+    def of(self, family: _F, key: str, *labels: str) -> _F:
+        """Return a series of a cluster, whose name is the first label."""
+        self._series.setdefault(key, set()).add((family, (key, *labels)))
+        return family.labels(key, *labels)
+
+    def forget(self, key: str) -> None:
+        """Drop the series of a cluster that is gone."""
+        for family, labels in self._series.pop(key, ()):
+            family.remove(*labels)
 
 
 _HOUR: Final = 3600.0
@@ -123,47 +141,46 @@ def counts_of_remaining(seconds: Iterable[float]) -> tuple[int, ...]:
 class CertificateMetrics(Collector):
     """The newest figures of each cluster; remaining lifetimes are one histogram of the whole fleet."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, registry=registry)
+        self._machines = gauge(
+            "nodeattest_machines",
+            "Machines by how they are attested: attested, refused (a renewal was), expired, reset, not_attested "
+            "(joined without attestation), pending (did not join yet).",
+            ("cluster", "state"),
+        )
+        self._end = gauge(
+            "nodeattest_certificate_earliest_end_timestamp_seconds",
+            "When the first of the cluster's client certificates ends, of those that are still good.",
+            ("cluster",),
+        )
+        self._lifetime = gauge(
+            "nodeattest_certificate_earliest_lifetime_seconds", "The whole lifetime of that certificate.", ("cluster",)
+        )
+        self._series: Final = _ClusterSeries()
         self._clusters: dict[str, ClusterCertificates] = {}
+        registry.register(self)
 
     def show(self, key: str, found: ClusterCertificates) -> None:
         """Replace the figures of a cluster, ``namespace/name``."""
+        self.forget(key)
         self._clusters[key] = found
+        for state in MachineState:
+            self._series.of(self._machines, key, state).set(found.states.get(state, 0))
+        if found.earliest_end is not None:
+            self._series.of(self._end, key).set(found.earliest_end)
+            self._series.of(self._lifetime, key).set(found.earliest_lifetime)
 
     def forget(self, key: str) -> None:
         """Drop those of a cluster that is gone."""
         self._clusters.pop(key, None)
+        self._series.forget(key)
 
-    def collect(self) -> Iterator[GaugeMetricFamily | GaugeHistogramMetricFamily]:
-        """Make the families."""
-        machines = GaugeMetricFamily(
-            "nodeattest_machines",
-            "Machines by how they are attested: attested, refused (a renewal was), expired, reset, not_attested "
-            "(joined without attestation), pending (did not join yet).",
-            labels=("cluster", "state"),
-        )
-        end = GaugeMetricFamily(
-            "nodeattest_certificate_earliest_end_timestamp_seconds",
-            "When the first of the cluster's client certificates ends, of those that are still good.",
-            labels=("cluster",),
-        )
-        lifetime = GaugeMetricFamily(
-            "nodeattest_certificate_earliest_lifetime_seconds",
-            "The whole lifetime of that certificate.",
-            labels=("cluster",),
-        )
-        for key, found in self._clusters.items():
-            for state in MachineState:
-                machines.add_metric((key, state), found.states.get(state, 0))
-            if found.earliest_end is not None:
-                end.add_metric((key,), found.earliest_end)
-                lifetime.add_metric((key,), found.earliest_lifetime)
-        yield from (machines, end, lifetime, self._remaining())
-
-    def _remaining(self) -> GaugeHistogramMetricFamily:
+    def collect(self) -> Iterator[GaugeHistogramMetricFamily]:
+        """Make the family of remaining lifetimes."""
         counts = [sum(column) for column in zip(*(each.remaining for each in self._clusters.values()), strict=True)]
         bounds = (*(str(bound) for bound in REMAINING_BUCKETS), "+Inf")
-        return GaugeHistogramMetricFamily(
+        yield GaugeHistogramMetricFamily(
             "nodeattest_certificate_remaining_seconds",
             'Remaining lifetimes of the newest client certificate of each machine, all clusters together; le="0.0" are '
             "those that ended. A histogram of now, not of events: use it without rate().",
@@ -201,28 +218,6 @@ _AGE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 9
 """Seconds: from a join in one breath to one that waits for its Machine as long as it may."""
 
 
-class _ClusterSeries:
-    """Series that go with their cluster."""
-
-    def __init__(self) -> None:
-        self._series: dict[str, set[tuple[Counter | Gauge, tuple[str, ...]]]] = {}
-
-    def gauge(self, family: Gauge, key: str, *labels: str) -> Gauge:
-        """Return a series of a cluster, whose name is the first label."""
-        self._series.setdefault(key, set()).add((family, (key, *labels)))
-        return family.labels(key, *labels)
-
-    def counter(self, family: Counter, key: str, *labels: str) -> Counter:
-        """Return a series of a cluster, whose name is the first label."""
-        self._series.setdefault(key, set()).add((family, (key, *labels)))
-        return family.labels(key, *labels)
-
-    def forget(self, key: str) -> None:
-        """Drop the series of a cluster that is gone."""
-        for family, labels in self._series.pop(key, ()):
-            family.remove(*labels)
-
-
 class Metrics:
     """Counts and times of one controller process; every method is cheap and never raises."""
 
@@ -230,8 +225,7 @@ class Metrics:
         self.registry: Final = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         export_build_info(self.registry)
-        self.certificates: Final = CertificateMetrics()
-        self.registry.register(self.certificates)
+        self.certificates: Final = CertificateMetrics(self.registry)
         self.queues = WorkQueueMetrics(self.registry)
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
@@ -264,11 +258,12 @@ class Metrics:
             "Time of requests to the platforms that providers ask, by service and outcome.",
             ("provider", "service", "outcome"),
         )
-        self._foreign = counter(
+        self.foreign_challenge = counter(
             "nodeattest_foreign_challenges",
             "Output-only annotations that somebody else had written and that were overwritten.",
-        )
-        self._conflicts = counter("nodeattest_ledger_conflicts", "Ledger writes that another replica had overtaken.")
+        ).inc
+        conflicts = counter("nodeattest_ledger_conflicts", "Ledger writes that another replica had overtaken.")
+        self.attestation_conflict = conflicts.inc
         self._admitted = counter(
             "nodeattest_admission_requests",
             "Reviews answered by the webhook of bootstrap-config, by the object's kind and the outcome.",
@@ -280,7 +275,8 @@ class Metrics:
 
     def _define_clusters(self) -> None:
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
-        self._oldest = gauge("nodeattest_queue_oldest_seconds", "How long the oldest request waits for a worker.")
+        oldest = gauge("nodeattest_queue_oldest_seconds", "How long the oldest request waits for a worker.")
+        self.oldest_request = oldest.set
         self._connected = gauge(
             "nodeattest_cluster_connected",
             "Whether the workload cluster's requests are being watched (1) or its API server fails (0).",
@@ -305,7 +301,7 @@ class Metrics:
             "Objects of the management cluster that are not kept for their size, their name or their namespace's "
             "share. Above 0, a machine or a cluster may be missing.",
         )
-        self._leader = gauge("nodeattest_leader", "Whether this replica leads.")
+        self.leader = gauge("nodeattest_leader", "Whether this replica leads.").set
         self._failed_nodes = gauge(
             "nodeattest_failed_nodes",
             "Nodes whose own requests were refused for what their machine is: failing, of these treated by onFailure, "
@@ -370,35 +366,23 @@ class Metrics:
 
     def auto_approval_closed(self, key: str, *, closed: bool) -> None:
         """Show whether automatic approval is closed in a cluster; forgotten with the cluster."""
-        self._series.gauge(self._approval_closed, key).set(closed)
-        self._series.counter(self._in_tree_certificates, key)
+        self._series.of(self._approval_closed, key).set(closed)
+        self._series.of(self._in_tree_certificates, key)
 
     def in_tree_certificate(self, key: str) -> None:
         """Count a certificate that was issued past attestation; forgotten with the cluster."""
-        self._series.gauge(self._approval_closed, key)
-        self._series.counter(self._in_tree_certificates, key).inc()
+        self._series.of(self._approval_closed, key)
+        self._series.of(self._in_tree_certificates, key).inc()
 
     def admission(self, kind: str, outcome: str, seconds: float) -> None:
         """Count an object that the webhook was asked about; ``outcome`` is an ``AdmissionOutcome``."""
         self._admitted.labels(kind if kind in ADMISSION_KINDS else _OTHER, outcome).inc()
         self._admission_seconds.observe(max(0.0, seconds))
 
-    def foreign_challenge(self) -> None:
-        """Count an annotation of ours that somebody else wrote."""
-        self._foreign.inc()
-
-    def attestation_conflict(self) -> None:
-        """Count a lost compare-and-swap."""
-        self._conflicts.inc()
-
-    def oldest_request(self, oldest_seconds: float) -> None:
-        """Show how long the oldest certificate request waits."""
-        self._oldest.set(max(0.0, oldest_seconds))
-
     def cluster(self, key: str, *, connected: bool) -> None:
         """Show the state of a workload cluster, ``namespace/name``."""
         self._clusters[key] = connected
-        self._series.gauge(self._connected, key).set(connected)
+        self._series.of(self._connected, key).set(connected)
         self._count_clusters()
 
     def cache(self, used: int, limit: int, left_out: int) -> None:
@@ -409,7 +393,7 @@ class Metrics:
 
     def requests_passed_over(self, key: str, more: int) -> None:
         """Count requests of a cluster that were not taken; also none, so that there is a series."""
-        self._series.counter(self._passed_over, key).inc(more)
+        self._series.of(self._passed_over, key).inc(more)
 
     def forget_cluster(self, key: str) -> None:
         """Drop the series of a cluster that is gone."""
@@ -420,7 +404,7 @@ class Metrics:
     def standing(self, key: str, *, failing: int, treated: int, withheld: int) -> None:
         """Show how many of a cluster's Nodes fail, and what was done to them."""
         for state, count in zip(_STATES, (failing, treated, withheld), strict=True):
-            self._node_series.gauge(self._failed_nodes, key, state).set(count)
+            self._node_series.of(self._failed_nodes, key, state).set(count)
 
     def forget_standing(self, key: str) -> None:
         """Drop the same of a cluster that is gone, and the figures of its certificates."""
@@ -431,10 +415,6 @@ class Metrics:
         """Show how many policies are what (``POLICY_REASONS``)."""
         for reason in POLICY_REASONS:
             self._policies.labels(reason).set(counts.get(reason, 0))
-
-    def leader(self, leads: bool) -> None:
-        """Show whether this replica leads."""
-        self._leader.set(leads)
 
     def api_request(self, method: str, status: int | None) -> None:
         """Count a request to an API server; ``status`` is None when no answer came."""

@@ -231,9 +231,10 @@ class LeaseElector:
             "renewTime": now,
             "leaseTransitions": transitions if stays or lease is None or not holder else transitions + 1,
         }
-        metadata = self._metadata if lease is None else mapping(lease, "metadata")
+        metadata: JsonObject = self._metadata if lease is None else mapping(lease, "metadata")
         if self._annotations:
-            metadata = {**metadata, "annotations": {**mapping(metadata, "annotations"), **self._annotations}}
+            annotations: JsonObject = {**mapping(metadata, "annotations"), **self._annotations}
+            metadata = {**metadata, "annotations": annotations}
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     async def _read_term(self) -> LeaseTerm | ApiError:

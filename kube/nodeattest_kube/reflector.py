@@ -319,6 +319,8 @@ class Reflector(Store):
         if event.type is not WatchType.BOOKMARK:
             key, version, item = self._identify(event.object)
             if event.type is WatchType.DELETED:
+                if self.get(key) is None:
+                    self._left_out -= Counter((key.partition("/")[0],))
                 self._drop(key)
             elif self._is_usable(key, item) and not self.has(key, version):
                 if not self._shares:

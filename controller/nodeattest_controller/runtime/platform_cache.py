@@ -1,16 +1,13 @@
 """The infrastructure providers' objects, infrastructure machines and host objects, a kind at a time.
 
-A kind is listed and watched once, from the first request of a machine that names it. Nobody waits for a first list:
-while it is read, objects are read one by one, few at a time.
+A kind is listed and watched once, from the first request of a machine that names it, which waits a moment for the list.
 Source: apimachinery APIResourceList; cluster-api contract, "v1beta2 references name a group only".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -79,24 +76,12 @@ def _not_served(reference: ContractReference) -> NotFound:
     return NotFound(404, "NotFound", f"{where} serves no {reference.kind} {reference.name}".rstrip())
 
 
-_READ_TIMEOUT: Final = 1.0
-"""Seconds; after that the request waits, not its worker."""
+_TIMEOUT: Final = 1.0
+"""Seconds for a list or a read; after that the request waits, not its worker."""
 _READS: Final = 4
-_LONGEST_NAME: Final = 253
+"""Of pools' objects, at the same time."""
 _DEPTH: Final = 6
 _ELEMENTS: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """The cache of a kind, and where its objects are."""
-
-    group: str
-    version: str
-    resource: str
-    objects: Reflector
-    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_READS))
-    """Of single objects, while there is no list."""
 
 
 class PlatformCache:
@@ -105,10 +90,9 @@ class PlatformCache:
     def __init__(self, client: ApiClient, start_watch: StartWatch) -> None:
         self._client = client
         self._start_watch = start_watch
-        self._caches: dict[tuple[str, str], _Kind] = {}
+        self._caches: dict[tuple[str, str], Reflector] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._reads = asyncio.Semaphore(_READS)
-        """Of pools' objects."""
 
     async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
         """Return the namespaces of the objects of a kind that have an endorsement key, one each; raises Unavailable."""
@@ -149,17 +133,23 @@ class PlatformCache:
         await self._listed(own)
         return [
             f"{name} {text(found, 'metadata', 'name')}"
-            for (group, name), kind in self._caches.items()
-            for found in kind.objects.by_index("provider-id", provider_id)
+            for (group, name), objects in self._caches.items()
+            for found in objects.by_index("provider-id", provider_id)
             if text(found, "metadata", "namespace") == machine.namespace
             and text(found, "metadata", "labels", CLUSTER_LABEL) in {machine.cluster_name, ""}
             and (group, name, text(found, "metadata", "name")) != (own.group, own.kind, own.name)
         ]
 
     async def _listed(self, reference: ContractReference) -> Reflector:
-        """Return all objects of a kind; raises Unavailable while they are being listed."""
-        objects = (await self._cache(reference)).objects
-        if not objects.synced:
+        """Return all objects of a kind, whose cache starts with the first call; raises Unavailable without a list."""
+        kind = (reference.group, reference.kind)
+        async with self._locks.setdefault(kind, asyncio.Lock()):
+            objects = self._caches.get(kind)
+            if objects is None:
+                objects = self._caches[kind] = await self._watch(reference)
+        if not await objects.wait_synced(_TIMEOUT):
+            if objects.last_error is not None:
+                raise no_platform(f"cannot list {reference.kind} in {reference.group}")
             raise no_platform(f"{reference.kind} objects are being listed")
         return objects
 
@@ -169,12 +159,7 @@ class PlatformCache:
         What the platform says must be known before anything else is believed, so an object that cannot be read raises
         Unavailable.
         """
-        kind = await self._cache(reference)
-        if not kind.objects.synced:
-            if kind.objects.last_error is not None:
-                raise no_platform(f"cannot list {reference.kind} in {reference.group}")
-            return await self._read(kind, namespace, reference)
-        found = kind.objects.get(f"{namespace}/{reference.name}")
+        found = (await self._listed(reference)).get(f"{namespace}/{reference.name}")
         if found is None:
             raise no_platform(f"{reference.kind} {reference.name} is not there")
         return found
@@ -183,41 +168,33 @@ class PlatformCache:
         """Tell whether a MachinePool's infrastructure provider has a Machine made for each instance, by a read."""
         if pool.pool_infra is None:
             return False
-        async with _reading(pool.pool_infra, self._reads):
-            return await makes_machines(self._client, pool.pool_infra, pool.namespace)
+        what = f"{pool.pool_infra.kind} {pool.pool_infra.name}"
+        try:
+            async with asyncio.timeout(_TIMEOUT), self._reads:
+                return await makes_machines(self._client, pool.pool_infra, pool.namespace)
+        except TimeoutError as error:
+            raise no_platform(f"{what} could not be read in time") from error
+        except ApiError as error:
+            raise no_platform(f"cannot read {what}: {error.reason}") from error
 
-    async def _read(self, kind: _Kind, namespace: str, reference: ContractReference) -> JsonObject:
-        """Read one object now."""
-        path = paths.object_path(kind.group, kind.version, kind.resource, reference.name, namespace=namespace)
-        async with _reading(reference, kind.reads):
-            return slim_object(await self._client.get(path))
-
-    async def _cache(self, reference: ContractReference) -> _Kind:
-        """Return the cache of a kind, which starts with the first call; raises Unavailable."""
-        kind = (reference.group, reference.kind)
-        async with self._locks.setdefault(kind, asyncio.Lock()):
-            if kind not in self._caches:
-                self._caches[kind] = await self._watch(reference)
-            return self._caches[kind]
-
-    async def _watch(self, reference: ContractReference) -> _Kind:
+    async def _watch(self, reference: ContractReference) -> Reflector:
         try:
             version, resource = await served_resource(self._client, reference)
             objects = self._start_watch(reference.group, version, resource, keep=slim_object)
-            objects.index("provider-id", lambda obj: _values(obj, "spec", "providerID"))
-            objects.index("key", lambda obj: _values(obj, "metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY))
-            host = HOSTS.get((reference.group, reference.kind))
-            if host is not None:
-                objects.index("consumer", lambda obj: [host.names({"host": obj})])
-                objects.index("name", lambda obj: names_of_host(obj, host))
-                objects.index("label", lambda obj: [name.partition(".")[0] for name in names_of_host(obj, host)])
-            return _Kind(reference.group, version, resource, objects)
         except ValueError as error:
             raise no_platform("its reference names a group, version or resource that is none") from error
         except NotFound as error:
             raise no_platform(f"{reference.group} serves no {reference.kind}") from error
         except ApiError as error:
             raise no_platform(f"cannot tell what {reference.group} serves: {error.reason}") from error
+        objects.index("provider-id", lambda obj: _values(obj, "spec", "providerID"))
+        objects.index("key", lambda obj: _values(obj, "metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY))
+        host = HOSTS.get((reference.group, reference.kind))
+        if host is not None:
+            objects.index("consumer", lambda obj: [host.names({"host": obj})])
+            objects.index("name", lambda obj: names_of_host(obj, host))
+            objects.index("label", lambda obj: [name.partition(".")[0] for name in names_of_host(obj, host)])
+        return objects
 
 
 def slim_object(infra: JsonObject) -> JsonObject:
@@ -246,23 +223,6 @@ def _short(value: JsonValue, depth: int) -> JsonValue:
         return [_short(each, depth - 1) for each in value[:_ELEMENTS]]
     is_short = isinstance(value, str) and len(value) <= identifiers.MAX_PROVIDER_ID
     return value if is_short or (isinstance(value, int) and not isinstance(value, bool)) else None
-
-
-@asynccontextmanager
-async def _reading(reference: ContractReference, reads: asyncio.Semaphore) -> AsyncGenerator[None]:
-    """Read an object in the block, as one of few and for a moment; raises Unavailable."""
-    if not paths.is_segment(reference.name) or len(reference.name) > _LONGEST_NAME:
-        raise no_platform("its reference has a name that is none")
-    what = f"{reference.kind} {reference.name}"
-    try:
-        async with asyncio.timeout(_READ_TIMEOUT), reads:
-            yield
-    except TimeoutError as error:
-        raise no_platform(f"{what} could not be read in time") from error
-    except NotFound as error:
-        raise no_platform(f"{what} is not there") from error
-    except ApiError as error:
-        raise no_platform(f"cannot read {what}: {error.reason}") from error
 
 
 def no_platform(detail: str) -> Unavailable:
