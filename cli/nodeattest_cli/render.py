@@ -16,6 +16,7 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import files_option
 from nodeattest_cli.output import print_exactly, print_lines
+from nodeattest_controller.controllers.bootstrap_config.admission_review import paths as paths_changed
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     RenderingRefused,
     RenderOptions,
@@ -80,8 +81,8 @@ def render(
         except RenderingRefused as refused:
             refusals += [f"expected in {name}: {one.expected}, got {one.got}; {one.remedy}" for one in refused.refusals]
             continue
-        made.append(result.document)
-        changes += [f"{name}: {change}" for change in result.changes]
+        made.append(result)
+        changes += [f"{name}: {'.'.join(path)}" for path in sorted(paths_changed(document, result))]
     if refusals:
         print_lines(*refusals, err=True)
         return ExitCode.REFUSED

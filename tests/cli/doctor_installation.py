@@ -192,7 +192,7 @@ def config(*, rendered: bool = True) -> JsonObject:
         "spec": {"joinConfiguration": {"nodeRegistration": {"name": "b"}}},
     }
     options = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://x")
-    return render(plain, options).document if rendered else plain
+    return render(plain, options) if rendered else plain
 
 
 def deployment(*arguments: JsonValue) -> JsonObject:

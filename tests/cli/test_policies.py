@@ -212,7 +212,7 @@ def test_joiners_that_are_not_rendered_are_listed_control_planes_included(tmp_pa
     }
     plan = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://rack-1/node-7")
     done: JsonObject = {**template, "metadata": {"name": "done", "namespace": "fleet"}}
-    code, said = checked(tmp_path, made(enforcement=enforcement), template, control_plane, render(done, plan).document)
+    code, said = checked(tmp_path, made(enforcement=enforcement), template, control_plane, render(done, plan))
     assert code == 0
     listed = [line.partition(": note: not rendered")[0] for line in said.splitlines() if "not rendered" in line]
     assert listed == (

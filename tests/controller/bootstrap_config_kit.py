@@ -20,6 +20,7 @@ from virtual import advance
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT, AdmissionHandler
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
@@ -33,7 +34,7 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.patch import json_patch
 from nodeattest_serving.replies import Reply
 
-AGENT: Final = "/agent"
+AGENT: Final = DROP_IN
 GROUPS: Final = {
     "KubeadmConfig": "bootstrap.cluster.x-k8s.io",
     "KubeadmControlPlane": "controlplane.cluster.x-k8s.io",
@@ -73,9 +74,6 @@ class Versioned(PolicyRenderer):
     def proves_names(self, subject: Subject, policy: Policy, cluster: JsonObject) -> bool:
         assert text(cluster, "metadata", "name")
         return "tpm" not in policy.attestors or bool(subject.spec.get("named"))
-
-    def is_rendered(self, spec: JsonObject) -> bool:
-        return any(text(file, "path") == AGENT for file in items(spec, "files"))
 
 
 def agent(version: int = 1) -> JsonObject:

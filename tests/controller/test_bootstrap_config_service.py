@@ -131,7 +131,6 @@ async def serving(
     client_ca: Path | None = None,
     client_names: tuple[str, ...] = (),
     max_wait: float = 10.0,
-    max_records: int = 1000,
 ) -> AsyncGenerator[Webhook]:
     certificate, key = authority.certify(directory)
     certificate.rename(directory / "tls.crt")
@@ -142,7 +141,7 @@ async def serving(
         events = EventRecorder(client, component="test", instance="test", now=now)
         reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
         service = AdmissionHandler(
-            FactReader(client, namespace=None, now=now, max_records=max_records),
+            FactReader(client, namespace=None, now=now),
             Versioned(),
             metrics,
             clock=lambda: 0.0,

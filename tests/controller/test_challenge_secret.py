@@ -15,8 +15,9 @@ from fake_api import FakeApi
 from management_kit import add_cluster, add_policy, cached, cluster_path, management_api, tasks
 from polling import until
 
-from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Allow, Change, Refuse, decide
+from nodeattest_controller.controllers.bootstrap_config.decide import decide
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.controllers.bootstrap_config.verdict import UNCHANGED, Verdict
 from nodeattest_controller.controllers.challenge_secret import (
     NOT_CREATED,
     Step,
@@ -275,9 +276,7 @@ def with_id(whole: JsonObject) -> JsonObject:
     return {**whole, "spec": {**mapping(whole, "spec"), "joinConfiguration": join}}
 
 
-def decided(
-    whole: JsonObject, before: JsonObject | None = None, policy: Policy | None = None
-) -> Allow | Change | Refuse:
+def decided(whole: JsonObject, before: JsonObject | None = None, policy: Policy | None = None) -> Verdict:
     return decide(
         subject(whole),
         subject(before) if before else None,
@@ -290,18 +289,14 @@ def decided(
 
 def test_the_webhook_refers_to_the_secret_and_tells_the_agent_where_it_will_be() -> None:
     whole = with_id(config())
-    verdict = decided(whole)
-    assert isinstance(verdict, Change)
-    stored = made_of(whole, verdict.patch)
+    stored = made_of(whole, decided(whole).patch)
     [file] = [one for one in items(stored, "spec", "files") if text(one, "path") == SECRET_FILE]
     assert file["contentFrom"] == {"secret": {"name": "prod-md-0-attestation-challenge", "key": "secret"}}
     assert file["permissions"] == "0600"
     assert "content" not in file
     [command] = strings(stored, "spec", "preKubeadmCommands")
     assert f"--set 'secretFile=\"{SECRET_FILE}\"'" in command
-    again = decided(stored)
-    assert isinstance(again, Allow)
-    assert again.outcome is AdmissionOutcome.UNCHANGED
+    assert decided(stored) == UNCHANGED
 
 
 POOL: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool", "uid": "p"}
@@ -322,8 +317,8 @@ def pooled(whole: JsonObject) -> JsonObject:
     ],
 )
 def test_what_several_machines_share_is_refused(whole: JsonObject, before: JsonObject | None, got: str) -> None:
-    verdict = decided(whole, before)
-    assert isinstance(verdict, Refuse)
-    assert verdict.denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED
-    assert got in verdict.denied.got
-    assert "createSecrets" in verdict.denied.remedy
+    denied = decided(whole, before).denied
+    assert denied is not None
+    assert denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED
+    assert got in denied.got
+    assert "createSecrets" in denied.remedy

@@ -9,13 +9,6 @@ import pytest
 from bootstrap_config_kit import config, subject
 from fake_api import FakeApi
 
-from nodeattest_controller.controllers.bootstrap_config.decide import (
-    AdmissionOutcome,
-    Allow,
-    Change,
-    Refuse,
-    Verdict,
-)
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import (
     BURST,
     EVENT,
@@ -25,6 +18,7 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
     RefusalReporter,
 )
 from nodeattest_controller.controllers.bootstrap_config.subject import Subject
+from nodeattest_controller.controllers.bootstrap_config.verdict import AdmissionOutcome, Verdict
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -32,7 +26,11 @@ from nodeattest_providers.errors import Denied, Reason
 
 CORE = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default"
 POLICY = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies/tpm"
-REFUSAL = Refuse(Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it"))
+REFUSAL = Verdict(
+    AdmissionOutcome.DENIED,
+    denied=Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it"),
+)
+RENDERED = Verdict(AdmissionOutcome.RENDERED)
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -143,13 +141,13 @@ async def test_what_is_accepted_takes_it_back_for_every_machine_set_of_the_deplo
     world.put("machinepools", "MachinePool", "pool")
     await world.observe(owned())
     await world.observe(owned("MachinePool", "pool"))
-    for verdict in (Allow(AdmissionOutcome.LEFT), Allow(AdmissionOutcome.UNCONCERNED)):
+    for verdict in (Verdict(AdmissionOutcome.LEFT), Verdict(AdmissionOutcome.UNCONCERNED)):
         await world.observe(owned(), verdict)
-    await world.observe(owned(), Change([]), cluster="another")
+    await world.observe(owned(), RENDERED, cluster="another")
     assert len(world.entries()) == 2
-    await world.observe(owned(name="md-0-newer"), Change([]))
+    await world.observe(owned(name="md-0-newer"), RENDERED)
     assert [text(one, "name") for one in world.entries()] == ["pool"]
-    await world.observe(owned("MachinePool", "pool"), Allow(AdmissionOutcome.UNCHANGED))
+    await world.observe(owned("MachinePool", "pool"), Verdict(AdmissionOutcome.UNCHANGED))
     assert world.entries() == []
 
 

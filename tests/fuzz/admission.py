@@ -7,8 +7,8 @@ from typing import Final
 
 from fuzz.target import Target, refused, require
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
-from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
+from nodeattest_controller.controllers.bootstrap_config.verdict import UNCHANGED, UNCONCERNED
 from nodeattest_providers.errors import Denied, Reason
 
 
@@ -18,10 +18,10 @@ def _review(data: bytes) -> bool:
     except Denied as denied:
         return refused(denied, Reason.ADMISSION_REVIEW_MALFORMED)
     require(asked.operation is not admission_review.Operation.UPDATE or bool(asked.kind), "an update has a kind")
-    answer = json.loads(admission_review.allowed(asked.uid))
+    answer = json.loads(admission_review.answer(asked.uid, UNCHANGED, is_verified=False))
     require(answer["response"]["uid"] == asked.uid, "an answer bears the question's UID")
     whole = subject_of(asked.target, group=asked.group, kind=asked.kind, namespace=asked.namespace, name=asked.name)
-    if whole is not None:
+    if whole is not None and asked.before is not None:
         before = subject_of(asked.before, group=asked.group, kind=asked.kind, namespace="", name="")
         require(before is not None, "both are of one kind")
         _ = whole.cluster, whole.settled, whole.made_by_control_plane, whole.paused, whole.deleting
@@ -35,12 +35,12 @@ def _review(data: bytes) -> bool:
 
 def _policy_review(data: bytes) -> bool:
     try:
-        verdict = policy_reviewer.decide(admission_review.parse(data))
+        verdict = policy_reviewer.review(admission_review.parse(data))
     except Denied as denied:
         return refused(denied, Reason.ADMISSION_REVIEW_MALFORMED)
-    if isinstance(verdict, Refuse):
+    if verdict.denied is not None:
         require(verdict.denied.reason is Reason.POLICY_INVALID and bool(verdict.public), "a refusal says why")
-    return verdict.outcome is not AdmissionOutcome.UNCONCERNED
+    return verdict != UNCONCERNED
 
 
 TARGETS: Final = (

@@ -31,9 +31,9 @@ def _render(data: bytes) -> bool:
         return False
     finally:
         require(json.dumps(document) == before, "the input is left alone")
-    again = render(made.document, _PLAN)
-    require(again.document == made.document and not again.changes, "rendering twice is rendering once")
-    written = json.dumps(made.document)
+    again = render(made, _PLAN)
+    require(again == made, "rendering twice is rendering once")
+    written = json.dumps(made)
     require(json.dumps(DROP_IN) in written and MARK in written, "what attests is there")
     return True
 

@@ -83,7 +83,7 @@ def review(data: bytes) -> object:
     asked = admission_review.parse(data)
     new, old = (
         subject_of(each, group=asked.group, kind=asked.kind, namespace="", name="")
-        for each in (asked.target, asked.before)
+        for each in (asked.target, asked.before or {})
     )
     if new is None or old is None:
         return None

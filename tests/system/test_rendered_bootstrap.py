@@ -130,7 +130,7 @@ def template(
         "spec": {"template": {"spec": own}},
     }
     plan = RenderOptions(provider=ProviderName("tpm"), provider_id="sandbox://@NAME@", settings={"tcti": tcti})
-    return json.loads(json.dumps(render(document, plan).document))["spec"]["template"]["spec"]
+    return json.loads(json.dumps(render(document, plan)))["spec"]["template"]["spec"]
 
 
 def kubeadms(world: World, spec: dict[str, Any], token: str, name: str) -> str:

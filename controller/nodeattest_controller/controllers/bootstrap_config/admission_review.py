@@ -17,6 +17,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
+from nodeattest_controller.controllers.bootstrap_config.verdict import Verdict
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.objects import flag, mapping, text
@@ -95,6 +96,8 @@ MAX_MESSAGE: Final = 4096
 """Characters; the longest refusal quotes a few names and says what to do."""
 _MAX_WARNING: Final = 256
 """Characters that an API server shows of one warning (admission/v1, AdmissionResponse.warnings)."""
+_RETRY_AFTER: Final = 2
+"""Seconds."""
 _REMEDY: Final = "send what kube-apiserver sends to a webhook with admissionReviewVersions [v1]"
 
 
@@ -120,8 +123,8 @@ class AdmissionReview:
     dry_run: bool
     target: JsonObject = field(repr=False)
     """The object as it is to be."""
-    before: JsonObject = field(repr=False)
-    """The object as it is; empty at a creation."""
+    before: JsonObject | None = field(repr=False)
+    """The object as it is, at an update."""
 
 
 def cost(body: bytes) -> int:
@@ -139,7 +142,15 @@ def parse(body: bytes) -> AdmissionReview:
     there and of its type. Raises ``Denied``.
     """
     # 1
-    document = _document(body)
+    if len(body) > MAX_BODY:
+        raise _malformed(f"at most {MAX_BODY} bytes", str(len(body)))
+    cost(body)
+    try:
+        document = parse_json(body)
+    except ParseError as error:
+        raise _malformed(f"a JSON object: {error.expected}", error.found) from None
+    if document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:
+        raise _malformed(f"{KIND} of {API_VERSION}", "another kind or version")
     # 2
     request = mapping(document, "request")
     uid = text(request, "uid")
@@ -162,52 +173,30 @@ def parse(body: bytes) -> AdmissionReview:
         name=text(request, "name"),
         dry_run=flag(request, "dryRun"),
         target=mapping(request, "object"),
-        before=mapping(request, "oldObject"),
+        before=mapping(request, "oldObject") if operation is Operation.UPDATE else None,
     )
 
 
-def allowed(uid: str, patch: list[JsonObject] | None = None, warnings: tuple[str, ...] = ()) -> bytes:
-    """Let the object pass, changed by a JSON patch (RFC 6902) where there is one."""
-    response: JsonObject = {"uid": uid, "allowed": True}
-    if patch:
-        encoded = json.dumps(patch, separators=(",", ":"), ensure_ascii=False).encode()
+def answer(uid: str, verdict: Verdict, *, is_verified: bool) -> bytes:
+    """Let the object pass, with a JSON patch (RFC 6902) where there is one, or refuse it in words for its creator."""
+    response: JsonObject = {"uid": uid, "allowed": verdict.passes}
+    if not verdict.passes:
+        status = HTTPStatus.FORBIDDEN if verdict.denied else HTTPStatus.SERVICE_UNAVAILABLE
+        response["status"] = {
+            "status": "Failure",
+            "code": status.value,
+            "reason": str(verdict.denied.reason) if verdict.denied else "ServiceUnavailable",
+            "message": one_line(verdict.message(is_verified=is_verified), MAX_MESSAGE),
+            "details": {} if verdict.denied else {"retryAfterSeconds": _RETRY_AFTER},
+        }
+    elif verdict.patch:
+        encoded = json.dumps(verdict.patch, separators=(",", ":"), ensure_ascii=False).encode()
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(encoded).decode()}
-    return _answer(response, warnings)
-
-
-def refused(
-    uid: str, status: HTTPStatus, reason: str, message: str, *, retry_after: int = 0, warnings: tuple[str, ...] = ()
-) -> bytes:
-    """Refuse the object, in the words that its creator is shown."""
-    said: JsonObject = {
-        "status": "Failure",
-        "code": status.value,
-        "reason": reason,
-        "message": one_line(message, MAX_MESSAGE),
-    }
-    if retry_after:
-        said["details"] = {"retryAfterSeconds": retry_after}
-    return _answer({"uid": uid, "allowed": False, "status": said}, warnings)
-
-
-def _answer(response: JsonObject, warnings: tuple[str, ...]) -> bytes:
-    if warnings:
+    elif verdict.warnings:
+        warnings = verdict.all_warnings(is_verified=is_verified)
         response["warnings"] = [one_line(warning, _MAX_WARNING) for warning in warnings]
     document: JsonObject = {"apiVersion": API_VERSION, "kind": KIND, "response": response}
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _document(body: bytes) -> JsonObject:
-    if len(body) > MAX_BODY:
-        raise _malformed(f"at most {MAX_BODY} bytes", str(len(body)))
-    cost(body)
-    try:
-        document = parse_json(body)
-    except ParseError as error:
-        raise _malformed(f"a JSON object: {error.expected}", error.found) from None
-    if document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:
-        raise _malformed(f"{KIND} of {API_VERSION}", "another kind or version")
-    return document
 
 
 def _operation(request: JsonObject) -> Operation | None:

@@ -15,8 +15,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
@@ -25,25 +24,18 @@ from aiohttp import web
 
 from nodeattest_controller.controllers.bootstrap_config import admission_review, config_reviewer, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_MESSAGE, AdmissionReview
-from nodeattest_controller.controllers.bootstrap_config.config_reviewer import ReadReview, Reviewer
-from nodeattest_controller.controllers.bootstrap_config.decide import (
-    AdmissionOutcome,
-    Allow,
-    Change,
-    Refuse,
-    Unable,
-    Verdict,
-)
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import ConfigReviewer
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_controller.controllers.bootstrap_config.policy_reviewer import PolicyReviewer
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.controllers.bootstrap_config.verdict import UNCONCERNED, AdmissionOutcome, Verdict
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
+from nodeattest_kube.errors import ApiError
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.values import one_line
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import common_name
 
@@ -58,20 +50,9 @@ _MAX_WAITING: Final = 128
 """Each connection has one request."""
 _SMALL: Final = 32 << 10
 """Bytes of a review that is read in a few milliseconds; usual ones have 10 KiB."""
-_PLACE_WAIT: Final = 2.0
-"""Seconds that a review waits for its turn; counted in ``MAX_WAIT``."""
 _LINES, _LINE_RATE = 20, 1 / 10
 """Log lines about malformed reviews of all clients at once, and a second after that; metrics count all of them."""
-_RETRY_AFTER: Final = 2
-"""Seconds."""
-_UNREADABLE_TO_ALL: Final = "cannot read the object's Cluster and policy; try again"
-_BUSY: Final = "too many reviews at one time; try again"
-_SLOW: Final = "expected the review's body within {:g} s"
-_POLICY_SAYS_WHY: Final = (
-    "its cluster's policy does not allow it: see the policy's status, Events of the machine's owner, and the "
-    "controller's log"
-)
-"""What a caller that was not verified is told where the reason would name a policy, or quote it."""
+_PATHS: Final = (config_reviewer.PATH, policy_reviewer.PATH, policy_reviewer.UNLABELLED_PATH)
 
 log = logging.getLogger(__name__)
 
@@ -95,13 +76,8 @@ class AdmissionHandler:
 
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
         """
-        labelled = PolicyReviewer(reader.namespace, is_unlabelled=False)
-        unlabelled = PolicyReviewer(reader.namespace, is_unlabelled=True)
-        self._reviewers: Mapping[str, Reviewer] = {
-            config_reviewer.PATH: config_reviewer.ConfigReviewer(reader, renderer, reporter, max_wait=max_wait),
-            policy_reviewer.PATH: labelled,
-            policy_reviewer.UNLABELLED_PATH: unlabelled,
-        }
+        self._configs = ConfigReviewer(reader, renderer, reporter)
+        self._namespace = reader.namespace
         self._metrics = metrics
         self._clock = clock
         self._max_wait = max_wait
@@ -110,11 +86,10 @@ class AdmissionHandler:
         self._lines = RateLimiter(burst=_LINES, per_second=_LINE_RATE, clock=clock)
         self._held = Counter[str]()
         """Bytes, by client."""
-        wait = min(_PLACE_WAIT, max_wait)
         self._places = FairSemaphore(
-            limit=MAX_REVIEWS, limit_of_peer=MAX_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=wait
+            limit=MAX_REVIEWS, limit_of_peer=MAX_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=max_wait
         )
-        self._reading = FairSemaphore(limit=1, max_waiting=_MAX_WAITING, timeout=wait)
+        self._reading = FairSemaphore(limit=1, max_waiting=_MAX_WAITING, timeout=max_wait)
         """Whose turn it is to have a large review read."""
 
     @property
@@ -124,75 +99,96 @@ class AdmissionHandler:
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
         """Answer an API server."""
+        path = request.raw_path.partition("?")[0]
+        encoding = request.headers.get("Content-Encoding", "identity")
         if self._client_names and not is_api_server(request.transport, self._client_names):
             return _text_reply(HTTPStatus.FORBIDDEN, "expected the client certificate of an API server")
-        reviewer = self._reviewers.get(request.raw_path.partition("?")[0])
-        if reviewer is None:
-            return _text_reply(HTTPStatus.NOT_FOUND, f"expected {' or '.join(self._reviewers)}")
-        misdirected = _misdirected(request)
-        if misdirected is not None:
-            return misdirected
+        if path not in _PATHS:
+            return _text_reply(HTTPStatus.NOT_FOUND, f"expected {' or '.join(_PATHS)}")
+        if request.method != "POST":
+            return replace(_text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "expected POST"), headers={"Allow": "POST"})
+        if request.content_type != "application/json" or encoding != "identity":
+            return _text_reply(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected Content-Type application/json")
         hold = _Hold(self._held, client)
         try:
-            reply = await self._answer(reviewer, request, client, hold)
+            reply = await self._answer(path, request, client, hold)
         except _RefusedError as refused:
-            hold.release()
+            hold.resize(0)
             return _text_reply(refused.status, str(refused))
         except BaseException:  # nobody is left to be answered
-            hold.release()
+            hold.resize(0)
             raise
-        return replace(reply, written=hold.release)
+        return replace(reply, written=lambda: hold.resize(0))
 
-    async def _answer(self, reviewer: Reviewer, request: web.BaseRequest, client: str, hold: _Hold) -> Reply:
-        deadline = asyncio.get_running_loop().time() + self._max_wait
-        try:
-            async with asyncio.timeout_at(deadline):
-                body = await _read_body(request, hold)
-        except TimeoutError:
-            raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, _SLOW.format(self._max_wait)) from None
-        try:
-            async with AsyncExitStack() as place:
-                async with asyncio.timeout_at(deadline):
-                    await place.enter_async_context(self._places.acquire(client))
-                return await self._review(reviewer, body, client, hold, deadline)
-        except (Unavailable, TimeoutError):
-            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, _BUSY) from None
-
-    async def _review(self, reviewer: Reviewer, body: bytes, client: str, hold: _Hold, deadline: float) -> Reply:
+    async def _answer(self, path: str, request: web.BaseRequest, client: str, hold: _Hold) -> Reply:
+        body: bytes | None = None
+        question: AdmissionReview | None = None
         began = self._clock()
         try:
-            async with asyncio.timeout_at(deadline):
-                review = await self._read(reviewer, body, client, hold)
+            async with asyncio.timeout(self._max_wait):
+                body = await _read_body(request, hold)
+                async with self._places.acquire(client):
+                    began = self._clock()
+                    question, verdict = await self._read(path, body, client, hold)
+                    if verdict is None:
+                        verdict = await self._configs.review_with_facts(question, client)
+        except (ApiError, Unavailable, TimeoutError) as error:
+            if body is None:
+                message = f"expected the review's body within {self._max_wait:g} s"
+                raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, message) from None
+            if question is None:
+                message = "too many reviews at one time; try again"
+                raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, message) from None
+            slow = f"the API server did not answer within {self._max_wait:g} s"
+            verdict = self._configs.without_facts(question, slow if isinstance(error, TimeoutError) else str(error))
         except Denied as denied:
             if self._lines.take(""):
                 what = fields(client=client, expected=denied.expected, got=denied.got)
                 log.warning("not an AdmissionReview", extra=what)
             self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
-            return _text_reply(HTTPStatus.BAD_REQUEST, str(denied))
-        verdict = await review.verdict(client, deadline)
-        _log_verdict(reviewer, review.question, verdict)
-        self._metrics.admission(review.question.kind, verdict.outcome, self._clock() - began)
-        answer = _answer(review.question, verdict, tells_everything=self._verifies_clients)
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, str(denied)) from None
+        _log_verdict(path, question, verdict)
+        self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
+        answer = admission_review.answer(question.uid, verdict, is_verified=self._verifies_clients)
         hold.resize(len(answer))
         return Reply(status=HTTPStatus.OK, body=answer)
 
-    async def _read(self, reviewer: Reviewer, body: bytes, client: str, hold: _Hold) -> ReadReview:
-        """Read a review; large ones one at a time, and they get at most half of the event loop's time."""
+    async def _read(self, path: str, body: bytes, client: str, hold: _Hold) -> tuple[AdmissionReview, Verdict | None]:
+        """Read a review, and decide it if it needs no facts; raises ``Denied``.
+
+        Large ones are read one at a time, and get at most half of the event loop's time.
+        """
         if len(body) <= _SMALL:
-            hold.resize(admission_review.cost(body))
-            return reviewer.read(body)
+            return self._review(path, body, hold)
         async with self._reading.acquire(client):
             began = time.monotonic()
-            hold.resize(admission_review.cost(body))
-            review = reviewer.read(body)
+            review = self._review(path, body, hold)
             await asyncio.sleep(time.monotonic() - began)
             return review
 
+    def _review(self, path: str, body: bytes, hold: _Hold) -> tuple[AdmissionReview, Verdict | None]:
+        hold.resize(admission_review.cost(body))
+        question = admission_review.parse(body)
+        if path == config_reviewer.PATH:
+            return question, self._configs.review(question)
+        if self._namespace not in {None, question.namespace}:  # another controller serves it
+            return question, UNCONCERNED
+        is_unlabelled, sections = path == policy_reviewer.UNLABELLED_PATH, len(body) <= policy_reviewer.MAX_SECTIONS
+        return question, policy_reviewer.review(question, is_unlabelled=is_unlabelled, sections=sections)
+
 
 def is_api_server(transport: asyncio.BaseTransport | None, names: Collection[str]) -> bool:
-    """Whether a client's verified certificate has one of these common names; of no names, any."""
+    """Return whether a client's verified certificate has one of these common names; of no names, any."""
     name = common_name(transport)
     return name is not None and (not names or name in names)
+
+
+class _RefusedError(Exception):
+    """A request that is not reviewed."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class _Hold:
@@ -207,23 +203,10 @@ class _Hold:
         """Hold so many bytes from now on; raises ``_RefusedError``."""
         self._held[self._client] += size - self._size
         self._size = size
-        if self._held[self._client] > MAX_HELD - self._held.total():  # a client leaves as much as it has
-            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
-
-    def release(self) -> None:
-        """Hold nothing more."""
-        self._held[self._client] -= self._size
-        self._size = 0
         if not self._held[self._client]:
             del self._held[self._client]
-
-
-class _RefusedError(Exception):
-    """A request that is not reviewed."""
-
-    def __init__(self, status: HTTPStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+        elif size and self._held[self._client] > MAX_HELD - self._held.total():  # a client leaves as much as it has
+            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
 
 
 async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytes:
@@ -238,81 +221,36 @@ async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytes:
     return bytes(body)
 
 
-def _log_verdict(reviewer: Reviewer, question: AdmissionReview, verdict: Verdict | Unable) -> None:
+def _log_verdict(path: str, question: AdmissionReview, verdict: Verdict) -> None:
     """Log a verdict, unless nothing happened; a topology's controller makes dry runs again and again."""
     if verdict.outcome in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
         return
-    is_bad = verdict.outcome in {AdmissionOutcome.DENIED, AdmissionOutcome.UNAVAILABLE}
-    level = logging.DEBUG if question.dry_run else logging.WARNING if is_bad else logging.INFO
-    log.log(level, reviewer.log_message, extra=fields(**_reported(question, verdict)))
-
-
-def _misdirected(request: web.BaseRequest) -> Reply | None:
-    """Refuse what is no question to us, before its body is read."""
-    if request.method != "POST":
-        return _text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "expected POST", {"Allow": "POST"})
-    if request.content_type != "application/json" or request.headers.get("Content-Encoding", "identity") != "identity":
-        return _text_reply(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected Content-Type application/json")
-    return None
-
-
-def _answer(question: AdmissionReview, verdict: Verdict | Unable, *, tells_everything: bool) -> bytes:
-    match verdict:
-        case Allow():
-            return admission_review.allowed(question.uid, warnings=_warnings(verdict, tells_everything))
-        case Change():
-            return admission_review.allowed(question.uid, verdict.patch)
-        case Refuse(denied):
-            message = _explain(denied, verdict.public, tells_everything)
-            return admission_review.refused(question.uid, HTTPStatus.FORBIDDEN, denied.reason, message)
-        case Unable(why):
-            status, message = HTTPStatus.SERVICE_UNAVAILABLE, why if tells_everything else _UNREADABLE_TO_ALL
-            return admission_review.refused(
-                question.uid, status, "ServiceUnavailable", message, retry_after=_RETRY_AFTER
-            )
-
-
-def _warnings(verdict: Allow, tells_everything: bool) -> tuple[str, ...]:
-    if verdict.because is None:
-        return verdict.warnings
-    *others, last = verdict.warnings
-    return (*others, f"{last} {_explain(verdict.because, verdict.public, tells_everything)}")
-
-
-def _explain(denied: Denied, public: str, tells_everything: bool) -> str:
-    """Write a refusal for the caller; what contradicts the rendering is in the caller's own object."""
-    if tells_everything or denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED:
-        return str(denied)
-    return f"{denied.reason}: {public or _POLICY_SAYS_WHY}"
-
-
-def _reported(question: AdmissionReview, verdict: Verdict | Unable) -> dict[str, object]:
     reported: dict[str, object] = {
         "outcome": verdict.outcome,
         "kind": question.kind,
         "object": f"{question.namespace}/{question.name}",
         "operation": question.operation,
+        "dry_run": question.dry_run,
     }
-    if question.dry_run:
-        reported["dry_run"] = True
-    match verdict:
-        case Refuse():
-            reported["reason"], reported["error"] = verdict.denied.reason, str(verdict.denied)
-        case Unable():
-            reported["error"] = verdict.why
-        case Change():
-            reported["changed"] = [str(operation["path"]) for operation in verdict.patch]
-        case Allow():
-            reported["warnings"] = list(_warnings(verdict, tells_everything=True))
-    return reported
+    if verdict.denied is not None:
+        reported["reason"] = verdict.denied.reason
+    if not verdict.passes:
+        reported["error"] = verdict.message(is_verified=True)
+    elif verdict.patch:
+        reported["changed"] = [str(operation["path"]) for operation in verdict.patch]
+    else:
+        reported["warnings"] = list(verdict.all_warnings(is_verified=True))
+    level = logging.DEBUG if question.dry_run else logging.INFO if verdict.passes else logging.WARNING
+    message = "bootstrap configuration" if path == config_reviewer.PATH else "policy review"
+    log.log(level, message, extra=fields(**reported))
 
 
-def _text_reply(status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> Reply:
-    said = {
+def _text_reply(status: HTTPStatus, message: str) -> Reply:
+    document = {
         "kind": "Status",
         "apiVersion": "v1",
         "status": "Failure",
         "code": status.value,
         "message": one_line(message, MAX_MESSAGE),
     }
-    return Reply(status=status, body=json.dumps(said).encode(), headers=headers or {})
+    return Reply(status=status, body=json.dumps(document).encode())

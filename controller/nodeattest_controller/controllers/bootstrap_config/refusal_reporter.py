@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse, Verdict
-from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
+from nodeattest_controller.controllers.bootstrap_config.subject import Subject
+from nodeattest_controller.controllers.bootstrap_config.verdict import AdmissionOutcome, Verdict
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS
 from nodeattest_controller.runtime.conditions import update_status
@@ -28,7 +27,6 @@ from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.objects import items, mapping, moment, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue, one_line
-from nodeattest_providers.errors import Denied
 
 EVENT: Final = "BootstrapConfigRefused"
 MAX_REFUSED: Final = 16
@@ -52,29 +50,13 @@ _OWNERS: Final = {
     ("controlplane.cluster.x-k8s.io", "KubeadmControlPlane"): "kubeadmcontrolplanes",
 }
 """Resources of the kinds that bootstrap configurations are made for."""
+_DEPLOYMENT: Final = ("cluster.x-k8s.io", "MachineDeployment")
 _VERSION: Final = re.compile(r"v[0-9]{1,3}((alpha|beta)[0-9]{1,3})?", re.ASCII)
 _DEPLOYMENT_LABEL: Final = "cluster.x-k8s.io/deployment-name"
 _ACCEPTED: Final = frozenset({AdmissionOutcome.RENDERED, AdmissionOutcome.UNCHANGED, AdmissionOutcome.AUDITED})
 _REMEDY: Final = "apply manifests/crd, manifests/rbac and manifests/webhook in the management cluster"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    """What a bootstrap configuration is for, as the configuration claims it."""
-
-    api_version: str
-    resource: str
-    ref: ObjectRef
-    deployment: str
-    """By the label on the configuration; empty where there is none."""
-
-    def is_named_by(self, entry: JsonObject, cluster: str) -> bool:
-        """Return whether an entry of the status is about it, or about another MachineSet of its MachineDeployment."""
-        same = (text(entry, "kind"), text(entry, "name")) == (self.ref.kind, self.ref.name)
-        sibling = bool(self.deployment) and text(entry, "deployment") == self.deployment
-        return text(entry, "cluster") == cluster and (same or sibling)
 
 
 class RefusalReporter:
@@ -103,13 +85,22 @@ class RefusalReporter:
         owner = _owner_of(subject)
         if owner is None:
             return
-        if isinstance(verdict, Refuse):
-            if self._may_report(client, subject.namespace):
-                self._start(client, self._refused(subject, owner, verdict.denied, cluster, policy))
+        if verdict.outcome is AdmissionOutcome.DENIED:
+            report = self._report_refused(subject, verdict, owner, cluster, policy)
         elif policy is not None and verdict.outcome in _ACCEPTED:
-            named = any(owner.is_named_by(one, cluster) for one in items(policy, "status", REFUSED_CONFIGURATIONS))
-            if named and self._may_report(client, subject.namespace):
-                self._start(client, self._accepted(owner, cluster, policy))
+            deployment = text(subject.whole, "metadata", "labels", _DEPLOYMENT_LABEL)
+            known = items(policy, "status", REFUSED_CONFIGURATIONS)
+            if not any(_is_about(entry, owner, deployment, cluster) for entry in known):
+                return
+            report = self._report_accepted(owner, deployment, cluster, policy)
+        else:
+            return
+        if self._may_report(client, subject.namespace):
+            task = asyncio.create_task(report)
+            self._tasks[task] = client
+            task.add_done_callback(self._tasks.pop)
+        else:
+            report.close()
 
     async def drain(self, timeout_seconds: float = 2.0) -> None:
         """Wait for reports that are being written, at shutdown."""
@@ -124,57 +115,57 @@ class RefusalReporter:
         has_task = len(self._tasks) < _MAX_TASKS and own < _MAX_TASKS_OF_CALLER
         return has_task and self._of_namespace.take(f"{client} {namespace}") and self._of_caller.take(client)
 
-    def _start(self, client: str, report: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(self._guarded(report))
-        self._tasks[task] = client
-        task.add_done_callback(self._tasks.pop)
-
-    async def _guarded(self, report: Coroutine[None, None, None]) -> None:
-        try:
-            await report
-        except ApiError as error:
-            if self._limiter.allow(("failed", error.reason), EVENT_PERIOD):
-                log.warning("cannot report a refused configuration", extra=fields(error=str(error), remedy=_REMEDY))
-
-    async def _refused(
-        self, subject: Subject, owner: _Owner, denied: Denied, cluster: str, policy: JsonObject | None
+    async def _report_refused(
+        self, subject: Subject, verdict: Verdict, ref: ObjectRef, cluster: str, policy: JsonObject | None
     ) -> None:
-        ref = owner.ref
-        group, _, version = owner.api_version.partition("/")
+        group, _, version = ref.api_version.partition("/")
+        path = paths.object_path(group, version, _OWNERS[group, ref.kind], ref.name, namespace=ref.namespace)
         try:
-            path = paths.object_path(group, version, owner.resource, ref.name, namespace=ref.namespace)
-            found = await self._client.get(path)
-        except NotFound:
+            owner = await self._client.get(path)
+        except ApiError as error:
+            self._warn(error)
             return
-        if text(found, "metadata", "uid") != ref.uid:
+        denied = verdict.denied
+        if denied is None or text(owner, "metadata", "uid") != ref.uid:
             return
-        message = f"{subject.kind} for {ref.kind} {ref.name} is refused: {denied}"
-        deployments = [one for one in items(found, "metadata", "ownerReferences") if _is_deployment(one)][:1]
+        message = one_line(f"{subject.kind} for {ref.kind} {ref.name} is refused: {denied}", MAX_MESSAGE)
+        entry: JsonObject = {
+            "cluster": cluster,
+            "kind": ref.kind,
+            "name": ref.name,
+            "reason": str(denied.reason),
+            "message": message,
+            "time": rfc3339(self._now()),
+        }
+        refs = [ref]
+        for reference in items(owner, "metadata", "ownerReferences"):
+            if _group_kind(reference) == _DEPLOYMENT:
+                refs.append(_ref(reference, ref.namespace))
+                entry["deployment"] = text(reference, "name")
+                break
         if self._limiter.allow((ref.uid, denied.reason), EVENT_PERIOD):
-            for each in (ref, *(_ref(deployment, ref.namespace) for deployment in deployments)):
+            for each in refs:
                 self._events.record(each, "Warning", EVENT, message)
-        if policy is None:
-            return
-        entry: JsonObject = {"cluster": cluster, "kind": ref.kind, "name": ref.name}
-        for deployment in deployments:
-            entry["deployment"] = text(deployment, "name")
-        entry |= {"reason": str(denied.reason), "message": one_line(message, MAX_MESSAGE), "time": rfc3339(self._now())}
-        await self._update(policy, lambda known: self._with(known, entry))
+        if policy is not None:
+            await self._update(policy, lambda known: self._with(known, entry))
 
-    async def _accepted(self, owner: _Owner, cluster: str, policy: JsonObject) -> None:
-        await self._update(policy, lambda known: [one for one in known if not owner.is_named_by(one, cluster)])
+    async def _report_accepted(self, owner: ObjectRef, deployment: str, cluster: str, policy: JsonObject) -> None:
+        await self._update(
+            policy, lambda known: [entry for entry in known if not _is_about(entry, owner, deployment, cluster)]
+        )
 
     def _with(self, known: Sequence[JsonObject], entry: JsonObject) -> Sequence[JsonObject]:
         """Put an entry in the place of its predecessor; one that says the same stays for a while."""
-        before = next((one for one in known if _key(one) == _key(entry)), None)
-        since = moment(text(before, "time")) if before is not None else None
-        is_young = since is not None and (self._now() - since).total_seconds() < REWRITE_SECONDS
-        if before is not None and is_young and {**entry, "time": before.get("time")} == before:
-            return known
-        return [*(one for one in known if _key(one) != _key(entry)), entry][-MAX_REFUSED:]
+        others = [one for one in known if _key(one) != _key(entry)]
+        for before in known:
+            since = moment(text(before, "time"))
+            is_young = since is not None and (self._now() - since).total_seconds() < REWRITE_SECONDS
+            if is_young and {**entry, "time": before["time"]} == before:
+                return known
+        return [*others, entry][-MAX_REFUSED:]
 
     async def _update(self, policy: JsonObject, change: Callable[[Sequence[JsonObject]], Sequence[JsonObject]]) -> None:
-        """Change the status of the policy by compare-and-swap; raises ApiError."""
+        """Change the status of the policy by compare-and-swap."""
         group, _, version = text(policy, "apiVersion").partition("/")
         name, namespace = text(policy, "metadata", "name"), text(policy, "metadata", "namespace")
         path = paths.object_path(group, version, "nodeattestationpolicies", name, namespace=namespace)
@@ -187,39 +178,44 @@ class RefusalReporter:
             meta: JsonObject = {"resourceVersion": text(found, "metadata", "resourceVersion")}
             return {"metadata": meta, "status": {REFUSED_CONFIGURATIONS: wanted}}
 
-        await update_status(self._client, path, policy, patch_of)
+        try:
+            await update_status(self._client, path, policy, patch_of)
+        except ApiError as error:
+            self._warn(error)
+
+    def _warn(self, error: ApiError) -> None:
+        if not isinstance(error, NotFound) and self._limiter.allow(("failed", error.reason), EVENT_PERIOD):
+            log.warning("cannot report a refused configuration", extra=fields(error=str(error), remedy=_REMEDY))
 
 
-def _owner_of(subject: Subject) -> _Owner | None:
-    """Return who makes machines of a configuration; None where it names nobody that could be told."""
+def _owner_of(subject: Subject) -> ObjectRef | None:
+    """Return who makes machines of a configuration, as it claims; None where it names nobody that could be told."""
     references = items(subject.whole, "metadata", "ownerReferences")
-    if subject.kind is Kind.CONTROL_PLANE:
-        meta = mapping(subject.whole, "metadata")
-        references = [{**meta, "apiVersion": subject.api_version, "kind": str(subject.kind)}]
+    if subject.is_control_plane:
+        references = [{**mapping(subject.whole, "metadata"), **subject.whole}]
     for reference in references:
         ref = _ref(reference, subject.namespace)
-        group, _, version = ref.api_version.partition("/")
-        resource = _OWNERS.get((group, ref.kind))
-        if resource and ref.uid and paths.is_segment(ref.name) and _VERSION.fullmatch(version):
-            label = text(subject.whole, "metadata", "labels", _DEPLOYMENT_LABEL)
-            return _Owner(ref.api_version, resource, ref, label)
+        version = ref.api_version.partition("/")[2]
+        is_known = _group_kind(reference) in _OWNERS and _VERSION.fullmatch(version)
+        if is_known and ref.uid and paths.is_segment(ref.name):
+            return ref
     return None
 
 
-def _is_deployment(reference: JsonObject) -> bool:
-    group = text(reference, "apiVersion").partition("/")[0]
-    return (group, text(reference, "kind")) == ("cluster.x-k8s.io", "MachineDeployment")
+def _is_about(entry: JsonObject, owner: ObjectRef, deployment: str, cluster: str) -> bool:
+    """Return whether an entry of the status is about an owner, or another MachineSet of its MachineDeployment."""
+    sibling = bool(deployment) and text(entry, "deployment") == deployment
+    return _key(entry) == (cluster, owner.kind, owner.name) or (sibling and text(entry, "cluster") == cluster)
 
 
 def _key(entry: JsonObject) -> tuple[str, str, str]:
     return text(entry, "cluster"), text(entry, "kind"), text(entry, "name")
 
 
+def _group_kind(reference: JsonObject) -> tuple[str, str]:
+    return text(reference, "apiVersion").partition("/")[0], text(reference, "kind")
+
+
 def _ref(reference: JsonObject, namespace: str) -> ObjectRef:
-    return ObjectRef(
-        api_version=text(reference, "apiVersion"),
-        kind=text(reference, "kind"),
-        namespace=namespace,
-        name=text(reference, "name"),
-        uid=text(reference, "uid"),
-    )
+    names = {field: text(reference, field) for field in ("kind", "name", "uid")}
+    return ObjectRef(api_version=text(reference, "apiVersion"), namespace=namespace, **names)

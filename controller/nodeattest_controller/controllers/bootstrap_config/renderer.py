@@ -1,6 +1,6 @@
 """Renders the agent into a bootstrap configuration (``kubeadmconfig.render``), with a policy's options. Pure.
 
-Promises: what is rendered depends on the object, its policy and its Cluster only, so that every replica renders alike.
+What is rendered depends on the object, its policy and its Cluster only, so that every replica renders alike.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
-    RenderingRefused,
     RenderOptions,
     ServingOptions,
+    refusal,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
-from nodeattest_controller.controllers.bootstrap_config.subject import Kind, Subject
+from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, challenge_secret_name, creates_secrets
 from nodeattest_controller.model.policy import Policy
-from nodeattest_parsing.objects import items, mapping, strings, text
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge.protocol import PROVIDER as CHALLENGE
 from nodeattest_providers.composite.config import parse_policy as parse_composite
@@ -42,8 +41,8 @@ class PolicyRenderer:
         self._signers: dict[ProviderName, ClusterAPISigner] = {}
 
     def proves_names(self, subject: Subject, policy: Policy, cluster: JsonObject) -> bool:
-        """Tell whether these machines could prove a node name; raises ``Denied``."""
-        provider = plan_for(subject, policy, cluster).provider
+        """Return whether these machines could prove a node name; raises ``Denied``."""
+        provider = _options(subject, policy, cluster).provider
         if provider not in self._signers:
             self._signers[provider] = make_signer(provider, OFFLINE)
         names = provable_names(self._signers[provider], policy.sections)
@@ -51,19 +50,7 @@ class PolicyRenderer:
 
     def render(self, subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
         """Return the bootstrap configuration with the agent in it; raises ``Denied``."""
-        plan = plan_for(subject, policy, cluster)
-        try:
-            made = render(subject.whole, plan).document
-        except RenderingRefused as refused:
-            raise _as_one(refused.refusals) from None
-        return mapping(made, *subject.place)
-
-    def is_rendered(self, spec: JsonObject) -> bool:
-        """Know it by our files and commands."""
-        commands = strings(spec, "preKubeadmCommands")
-        return any(command.endswith(MARK) for command in commands) or any(
-            text(file, "path") == DROP_IN for file in items(spec, "files")
-        )
+        return mapping(render(subject.whole, _options(subject, policy, cluster)), *subject.place)
 
 
 def annotated(whole: JsonObject, name: str) -> str:
@@ -72,59 +59,23 @@ def annotated(whole: JsonObject, name: str) -> str:
     return text(whole, *place, "annotations", name)
 
 
-def plan_for(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOptions:
-    """Say what to render for an object of a cluster; raises ``Denied``."""
+def _options(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOptions:
+    """Return what to render for an object of a cluster; raises ``Denied``."""
     provider = _provider(subject, policy, cluster)
-    uses_secret = CHALLENGE in _proofs(provider, policy) and creates_secrets(policy)
+    parts = _parts(provider, policy)
+    settings: dict[str, JsonValue] = {}
+    secret = ""
+    if CHALLENGE in parts and creates_secrets(policy):
+        own: dict[str, JsonValue] = {"secretFile": SECRET_FILE}
+        secret = _challenge_secret(subject)
+        settings = own if provider == CHALLENGE else {str(part): own if part == CHALLENGE else {} for part in parts}
     return RenderOptions(
         provider=provider,
-        settings=_secret_settings(provider, policy) if uses_secret else {},
+        settings=settings,
         provider_id=annotated(subject.whole, ANNOTATION_PROVIDER_ID) or None,
-        challenge_secret=_challenge_secret(subject) if uses_secret else "",
+        challenge_secret=secret,
         serving=ServingOptions.KUBELET if policy.serving.approves_kubelet else ServingOptions.NONE,
     )
-
-
-def shares_secret(got: str) -> Denied:
-    """Make the refusal of a configuration that is not one worker Machine's (``challenge.createSecrets``)."""
-    return Denied(
-        Reason.BOOTSTRAP_CONFIG_REFUSED,
-        expected="a named KubeadmConfig of one worker Machine, for which the controller creates a secret",
-        got=got,
-        remedy=f"choose another attestor of the policy by annotation {ATTESTOR_ANNOTATION} on it, make the machines by "
-        "a MachineDeployment, or take challenge.createSecrets out of the policy",
-    )
-
-
-def _proofs(provider: ProviderName, policy: Policy) -> frozenset[ProviderName]:
-    """Return the providers that these machines attest by: of a composite with one alternative, its parts."""
-    if provider != COMPOSITE:
-        return frozenset({provider})
-    alternatives = parse_composite(policy.settings(COMPOSITE)).alternatives
-    return alternatives[0] if len(alternatives) == 1 else frozenset()
-
-
-def _secret_settings(provider: ProviderName, policy: Policy) -> dict[str, JsonValue]:
-    """Tell the agent where the secret is."""
-    own: dict[str, JsonValue] = {"secretFile": SECRET_FILE}
-    if provider == CHALLENGE:
-        return own
-    return {part: own if part == CHALLENGE else {} for part in sorted(_proofs(provider, policy))}
-
-
-def _challenge_secret(subject: Subject) -> str:
-    """Name the Secret that the controller creates for one machine's KubeadmConfig; raises ``Denied`` for any other."""
-    if subject.kind is Kind.CONTROL_PLANE or subject.made_by_control_plane:
-        got = f"{subject.kind} {subject.name}, whose configuration all control-plane machines must have in common"
-    elif subject.pool:
-        got = f"{subject.kind} {subject.name} of MachinePool {subject.pool}, whose instances share it"
-    elif not (name := text(subject.whole, "metadata", "name")):
-        got = "a KubeadmConfig without metadata.name (generateName)"
-    elif len(name) > _LONGEST_NAME:
-        got = f"a name of {len(name)} characters; at most {_LONGEST_NAME} leave room for the Secret's"
-    else:
-        return challenge_secret_name(name)
-    raise shares_secret(got)
 
 
 def _provider(subject: Subject, policy: Policy, cluster: JsonObject) -> ProviderName:
@@ -146,13 +97,30 @@ def _provider(subject: Subject, policy: Policy, cluster: JsonObject) -> Provider
     return ProviderName(chosen) if chosen else next(iter(policy.attestors))
 
 
-def _as_one(refusals: tuple[Denied, ...]) -> Denied:
-    """Report everything that prevents it at once."""
-    if len(refusals) == 1:
-        return refusals[0]
-    return Denied(
-        refusals[0].reason,
-        expected="; ".join(refusal.expected for refusal in refusals),
-        got="; ".join(refusal.got for refusal in refusals),
-        remedy="; ".join(refusal.remedy for refusal in refusals),
+def _parts(provider: ProviderName, policy: Policy) -> list[ProviderName]:
+    """Return the providers that these machines attest by: of a composite with one alternative, its parts."""
+    if provider != COMPOSITE:
+        return [provider]
+    alternatives = parse_composite(policy.settings(COMPOSITE)).alternatives
+    return sorted(alternatives[0]) if len(alternatives) == 1 else []
+
+
+def _challenge_secret(subject: Subject) -> str:
+    """Name the Secret that the controller creates for one machine's KubeadmConfig; raises ``Denied`` for any other."""
+    name = text(subject.whole, "metadata", "name")
+    if subject.is_control_plane or subject.made_by_control_plane:
+        got = f"{subject.kind} {subject.name}, whose configuration all control-plane machines must have in common"
+    elif subject.pool:
+        got = f"{subject.kind} {subject.name} of MachinePool {subject.pool}, whose instances share it"
+    elif not name:
+        got = "a KubeadmConfig without metadata.name (generateName)"
+    elif len(name) > _LONGEST_NAME:
+        got = f"a name of {len(name)} characters; at most {_LONGEST_NAME} leave room for the Secret's"
+    else:
+        return challenge_secret_name(name)
+    raise refusal(
+        expected="a named KubeadmConfig of one worker Machine, for which the controller creates a secret",
+        got=got,
+        remedy=f"choose another attestor of the policy by annotation {ATTESTOR_ANNOTATION} on it, make the machines by "
+        "a MachineDeployment, or take challenge.createSecrets out of the policy",
     )

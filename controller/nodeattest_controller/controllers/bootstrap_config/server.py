@@ -70,12 +70,14 @@ class WebhookServer:
     def __init__(self, settings: Settings, client: ApiClient, metrics: Metrics) -> None:
         self._address = settings.webhook_address if settings.has_webhook else None
         self._settings = settings
-        self._client_ca = settings.webhook_client_ca_file
         self._client = client
         self._metrics = metrics
         self._listener: Listener | None = None
         self._certificate: FileCertificate | None = None
-        self._reporter: RefusalReporter | None = None
+        # Not the controllers' recorder: a standby writes these, too, and callers of the webhook, who may be anybody,
+        # must not use up what Events about machines may take.
+        events = EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
+        self._reporter = RefusalReporter(client, events=events, now=_now, clock=time.monotonic)
 
     @property
     def is_on(self) -> bool:
@@ -92,35 +94,29 @@ class WebhookServer:
         return self._certificate.trouble() if self._certificate else None
 
     async def __aenter__(self) -> Self:
-        """Listen; raises ``SettingsError`` where address or files cannot be had."""
+        """Listen; raises ``SettingsError`` where the address or the files cannot be used."""
         if self._address is None:
             return self
-        host, port = self._address
-        # Not the controllers' recorder: a standby writes these, too, and callers of the webhook, who may be anybody,
-        # must not use up what Events about machines may take.
-        events = EventRecorder(self._client, component=COMPONENT, instance=self._settings.identity, now=_now)
-        self._reporter = RefusalReporter(self._client, events=events, now=_now, clock=time.monotonic)
-        service = AdmissionHandler(
-            FactReader(self._client, namespace=self._settings.watch_namespace, now=_now),
+        settings, host, port = self._settings, *self._address
+        client_ca, names = settings.webhook_client_ca_file, settings.webhook_client_names
+        handler = AdmissionHandler(
+            FactReader(self._client, namespace=settings.watch_namespace, now=_now),
             PolicyRenderer(),
             self._metrics,
             clock=time.monotonic,
             reporter=self._reporter,
-            verifies_clients=self._client_ca is not None,
-            client_names=self._settings.webhook_client_names,
+            verifies_clients=client_ca is not None,
+            client_names=names,
         )
         try:
-            folder = Path(self._settings.webhook_cert_dir or "")
-            self._certificate = FileCertificate(folder, self._client_ca, now=_now)
+            self._certificate = FileCertificate(Path(settings.webhook_cert_dir or ""), client_ca, now=_now)
             self._listener = Listener(
-                service.handle,
+                handler.handle,
                 serving.BindAddress(host, port),
                 self._certificate.context,
                 _LIMITS,
-                unauthenticated=None
-                if self._client_ca is None
-                else unauthenticated_limits(self._settings.webhook_client_names),
-                allowed=tuple(map(parse_network, self._settings.webhook_allowed_cidrs)),
+                unauthenticated=None if client_ca is None else unauthenticated_limits(names),
+                allowed=tuple(map(parse_network, settings.webhook_allowed_cidrs)),
             )
             await self._listener.start()
         except SettingsError as error:
@@ -131,8 +127,7 @@ class WebhookServer:
         """Stop listening; what is being answered is answered."""
         if self._listener is not None:
             await self._listener.stop()
-        if self._reporter is not None:
-            await self._reporter.drain()
+        await self._reporter.drain()
 
 
 def unauthenticated_limits(names: Collection[str]) -> UnauthenticatedLimits:

@@ -1,8 +1,7 @@
 """What a user's own bootstrap configuration says that contradicts attestation: found and named, never overwritten.
 
-Promises: reads, changes nothing; whatever is not a contradiction stays as it is. Files of ours are known by their path
-and replaced, whatever is in them: no content, annotation or mark makes a check unnecessary.
-Leaves to others: what commands do when they run. They are programs, and not read here.
+Reads, changes nothing. Files of ours are known by their path and replaced, whatever is in them: no content, annotation
+or mark makes a check unnecessary. Out of scope: what commands do when they run. They are programs, and not read here.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import base64
 import binascii
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
@@ -32,6 +31,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
     KUBELET_CONF,
     MARK,
     PROVIDER_ID_SCRIPT,
+    file_path,
     kubelet_arguments,
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE
@@ -44,11 +44,12 @@ from nodeattest_providers.provider_id_template import check_template, has_source
 _OWN: Final = frozenset({DROP_IN, ADOPT_UNIT, ADOPT_SCRIPT, PROVIDER_ID_SCRIPT, SECRET_FILE})
 _CREDENTIALS: Final = frozenset({KUBELET_CONF, "/etc/kubernetes/bootstrap-kubelet.conf"})
 _UNIT_FOLDERS: Final = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+_UNITS: Final = frozenset(f"{folder}/kubelet.service" for folder in _UNIT_FOLDERS)
+_DROP_IN_FOLDERS: Final = frozenset(f"{unit}.d" for unit in _UNITS)
 _ENVIRONMENT_FILES: Final = frozenset({"/etc/default/kubelet", "/etc/sysconfig/kubelet"})
-"""``KUBELET_EXTRA_ARGS`` of kubeadm's packages, which stands last on kubelet's command line."""
-_ROTATES: Final = re.compile(r"rotate-certificates(?!=false\b)")
+"""``KUBELET_EXTRA_ARGS`` of kubeadm's packages, which is last on kubelet's command line."""
+_BOOTSTRAPS: Final = re.compile(r"bootstrap-kubeconfig|rotate-certificates(?!=false\b)")
 _VARIABLE: Final = "KUBELET_KUBECONFIG_ARGS"
-_BOOTSTRAP_FLAG: Final = "bootstrap-kubeconfig"
 _ROTATION_SET: Final = re.compile(r"""["']?rotateCertificates["']?\s*:\s*["']?true""", re.IGNORECASE)
 _SERVING_UNSET: Final = re.compile(r"""["']?serverTLSBootstrap["']?\s*:\s*["']?false""", re.IGNORECASE)
 _PHASE: Final = "kubelet-start"
@@ -59,22 +60,7 @@ _EXPRESSION: Final = re.compile(r"\{\{[^{}]*\}\}")
 
 def find(spec: JsonObject, plan: RenderOptions, roles: tuple[str, ...]) -> Iterator[Denied]:
     """Yield every contradiction; ``roles`` are the configurations that count: join, and init where it may run."""
-    yield from _plan(plan, spec, roles)
-    for role in roles:
-        yield from _role(section(spec, role), plan, role)
-    for file in objects(spec, "files"):
-        yield from _file(file, plan)
-    for command in words(spec, "preKubeadmCommands"):
-        if "kubelet-authenticator join" in command and not command.endswith(MARK):
-            yield refusal(
-                "one kubelet-authenticator join, the rendered one",
-                "preKubeadmCommands run another",
-                "remove it: what is rendered reads kubeadm's configuration by itself",
-            )
-
-
-def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iterator[Denied]:
-    for name, value in (("program", plan.program), *((name, str(plan.settings[name])) for name in plan.settings)):
+    for name, value in (("program", plan.program), *((name, str(value)) for name, value in plan.settings.items())):
         if _TEMPLATE.search(f"{name}{value}"):
             yield refusal(
                 f"{name} without braces that cloud-init or clusterctl would fill in",
@@ -83,27 +69,24 @@ def _plan(plan: RenderOptions, spec: JsonObject, roles: tuple[str, ...]) -> Iter
             )
     yield from _provider_id(plan)
     for role in roles:
-        named = dict(arguments(section(section(spec, role), "nodeRegistration"))).get("provider-id")
-        if named and has_sources(named):
+        configuration = section(spec, role)
+        kubelet = list(arguments(section(configuration, "nodeRegistration")))
+        yield from _provider_id_argument(dict(kubelet).get("provider-id"), plan, role)
+        yield from _arguments(kubelet, plan, role)
+        if any(phase == _PHASE or phase.startswith(f"{_PHASE}/") for phase in words(configuration, "skipPhases")):
             yield refusal(
-                f"{role} kubeletExtraArgs provider-id without parts that only the agent fills in",
-                named,
-                f"write it into the annotation {ANNOTATION_PROVIDER_ID} instead",
+                f"{role} that runs kubeadm's phase {_PHASE}",
+                "skipPhases names it",
+                "take it out: it writes kubelet's arguments, and finds its kubeconfig in place",
             )
-        if named and plan.tells_agent:
+    for file in objects(spec, "files"):
+        yield from _file(file, plan)
+    for command in words(spec, "preKubeadmCommands"):
+        if "kubelet-authenticator join" in command and not command.endswith(MARK):
             yield refusal(
-                "one source of the provider ID",
-                f"{role} kubeletExtraArgs provider-id, and a source for the agent alone",
-                "remove one of both: the agent takes kubelet's value",
-            )
-        # A node that joins by a token is told its provider ID; one that kubeadm init made asks by its own certificate.
-        is_adopted = role == "initConfiguration" and plan.adopts and plan.provider in NEEDS_PROVIDER_ID
-        if is_adopted and not (plan.tells_agent or plan.provider_id or named):
-            yield refusal(
-                f"a provider ID, which {plan.provider} cannot find by itself, for the node that kubeadm init makes",
-                f"{role} gives kubelet no provider-id",
-                "set kubeletExtraArgs provider-id (a template, where the machines differ), or the annotation "
-                f"{ANNOTATION_PROVIDER_ID}",
+                "one kubelet-authenticator join, the rendered one",
+                "preKubeadmCommands run another",
+                "remove it: what is rendered reads kubeadm's configuration by itself",
             )
 
 
@@ -133,91 +116,99 @@ def _provider_id(plan: RenderOptions) -> Iterator[Denied]:
         )
 
 
-def _role(configuration: JsonObject, plan: RenderOptions, role: str) -> Iterator[Denied]:
-    given = list(arguments(section(configuration, "nodeRegistration")))
-    wanted = kubelet_arguments(plan) | {"kubeconfig": KUBELET_CONF}
-    for name, value in given:
-        if name in wanted and not _same(name, value, wanted[name]):
-            yield _argument(role, name, f"{wanted[name]!r}", repr(value))
-        elif plan.serving is ServingOptions.KUBELET and name in {"tls-cert-file", "tls-private-key-file"}:
-            yield _argument(role, name, "none, with serving certificates from the cluster", "one")
-        elif plan.serving is ServingOptions.KUBELET and "RotateKubeletServerCertificate=false" in value:
-            yield _argument(role, name, "without RotateKubeletServerCertificate=false", "it")
-    if any(phase == _PHASE or phase.startswith(f"{_PHASE}/") for phase in words(configuration, "skipPhases")):
+def _provider_id_argument(named: str | None, plan: RenderOptions, role: str) -> Iterator[Denied]:
+    """Refuse what is wrong with kubelet's own argument beside the plan's provider ID."""
+    if named and has_sources(named):
         yield refusal(
-            f"{role} that runs kubeadm's phase {_PHASE}",
-            "skipPhases names it",
-            "take it out: it writes kubelet's arguments, and finds its kubeconfig in place",
+            f"{role} kubeletExtraArgs provider-id without parts that only the agent fills in",
+            named,
+            f"write it into the annotation {ANNOTATION_PROVIDER_ID} instead",
+        )
+    if named and plan.tells_agent:
+        yield refusal(
+            "one source of the provider ID",
+            f"{role} kubeletExtraArgs provider-id, and a source for the agent alone",
+            "remove one of both: the agent takes kubelet's value",
+        )
+    # A node that joins by a token is told its provider ID; one that kubeadm init made asks by its own certificate.
+    is_adopted = role == "initConfiguration" and plan.adopts and plan.provider in NEEDS_PROVIDER_ID
+    if is_adopted and not (plan.tells_agent or plan.provider_id or named):
+        yield refusal(
+            f"a provider ID, which {plan.provider} cannot find by itself, for the node that kubeadm init makes",
+            f"{role} gives kubelet no provider-id",
+            "set kubeletExtraArgs provider-id (a template, where the machines differ), or the annotation "
+            f"{ANNOTATION_PROVIDER_ID}",
         )
 
 
-def _same(name: str, value: str, wanted: str) -> bool:
+def _arguments(kubelet: list[tuple[str, str]], plan: RenderOptions, role: str) -> Iterator[Denied]:
+    """Refuse kubelet's arguments that contradict ours."""
+    wanted = kubelet_arguments(plan) | {"kubeconfig": KUBELET_CONF}
+    serves = plan.serving is ServingOptions.KUBELET
+    for name, value in kubelet:
+        if name in wanted and not _is_same(name, value, wanted[name]):
+            expected, got = repr(wanted[name]), repr(value)
+        elif serves and name in {"tls-cert-file", "tls-private-key-file"}:
+            expected, got = "none, with serving certificates from the cluster", "one"
+        elif serves and "RotateKubeletServerCertificate=false" in value:
+            expected, got = "without RotateKubeletServerCertificate=false", "it"
+        else:
+            continue
+        both = name == "provider-id"
+        remedy = "remove one of both, so that kubelet and agent get the same" if both else "remove it"
+        yield refusal(f"{role} kubeletExtraArgs {name}: {expected}", got, remedy)
+
+
+def _is_same(name: str, value: str, wanted: str) -> bool:
     """Compare as kubelet does: Go's strconv.ParseBool for truth values."""
     if name.startswith("rotate"):
         return value.lower() in ({"false", "f", "0"} if wanted == "false" else {"true", "t", "1"})
     return value == wanted
 
 
-def _argument(role: str, name: str, expected: str, got: str) -> Denied:
-    remedy = "remove it" if name != "provider-id" else "remove one of both, so that kubelet and agent get the same"
-    return refusal(f"{role} kubeletExtraArgs {name}: {expected}", got, remedy)
-
-
 def _file(file: JsonObject, plan: RenderOptions) -> Iterator[Denied]:
-    path = posixpath.normpath("/" + text(file, "path").lstrip("/"))
+    path = file_path(file)
+    folder, name = posixpath.split(path)
     if path in _OWN:
         return
     if path in _CREDENTIALS:
         yield refusal(f"no {path} in files: kubelet-authenticator or kubeadm writes it", "one", "remove it from files")
         return
-    if posixpath.basename(path).startswith("kubeletconfiguration"):
-        yield from _settings(path, _content(file) or "", plan)
-    rule = _rule(path)
-    if rule is None:
-        return
     content = _content(file)
+    if name.startswith("kubeletconfiguration"):  # a patch: flags win over it, but its author meant something else
+        if _ROTATION_SET.search(content or ""):
+            yield refusal(
+                f"{path} without rotateCertificates: true", "it", "remove it: the agent renews the certificate"
+            )
+        if plan.serving is ServingOptions.KUBELET and _SERVING_UNSET.search(content or ""):
+            yield refusal(f"{path} without serverTLSBootstrap: false", "it", "remove it, or render with --serving none")
+    if not (path in _ENVIRONMENT_FILES or path in _UNITS or folder in _DROP_IN_FOLDERS):
+        return
     if content is None:
         yield refusal(
             f"{path} with its content in plain sight, since it decides how kubelet starts",
             "content of a Secret, or compressed",
             "put it into content, or into the machine's image",
         )
-        return
-    for line in content.splitlines():
-        if not line.lstrip().startswith(("#", ";")) and rule(line):
-            yield refusal(
-                f"{path} that starts kubelet without --{_BOOTSTRAP_FLAG} and rotation of its own",
-                "a line that says otherwise",
-                f"take {_BOOTSTRAP_FLAG}, rotate-certificates and {_VARIABLE} out of it; {DROP_IN} sets them",
-            )
-            return
+    elif any(_undoes(line, path) for line in content.splitlines() if not line.lstrip().startswith(("#", ";"))):
+        yield refusal(
+            f"{path} that starts kubelet without --bootstrap-kubeconfig and rotation of its own",
+            "a line that says otherwise",
+            f"take bootstrap-kubeconfig, rotate-certificates and {_VARIABLE} out of it; {DROP_IN} sets them",
+        )
 
 
-def _rule(path: str) -> Callable[[str], bool] | None:
-    """Say which lines of a file would undo ours; None: the file has nothing to do with it."""
-    folder, _, name = path.rpartition("/")
+def _undoes(line: str, path: str) -> bool:
+    """Return whether a line of a file that decides how kubelet starts would undo ours."""
     if path in _ENVIRONMENT_FILES:
-        return lambda line: _BOOTSTRAP_FLAG in line or _VARIABLE in line or _ROTATES.search(line) is not None
-    if name == "kubelet.service" and folder in _UNIT_FOLDERS:
-        return _starts_wrongly
-    if not (folder.removesuffix("/kubelet.service.d") in _UNIT_FOLDERS and folder.endswith("/kubelet.service.d")):
-        return None
-    if name < posixpath.basename(DROP_IN):  # ours comes later and sets the variable anew
-        return _starts_wrongly
-    return lambda line: _starts_wrongly(line) or f"{_VARIABLE}=" in line
-
-
-def _starts_wrongly(line: str) -> bool:
-    overridden = line.lstrip().startswith("Environment=") and _VARIABLE + "=" in line
-    return not overridden and (_BOOTSTRAP_FLAG in line or _ROTATES.search(line) is not None)
-
-
-def _settings(path: str, content: str, plan: RenderOptions) -> Iterator[Denied]:
-    """Look at a patch of KubeletConfiguration: flags win over it, but its author meant something else."""
-    if _ROTATION_SET.search(content):
-        yield refusal(f"{path} without rotateCertificates: true", "it", "remove it: the agent renews the certificate")
-    if plan.serving is ServingOptions.KUBELET and _SERVING_UNSET.search(content):
-        yield refusal(f"{path} without serverTLSBootstrap: false", "it", "remove it, or render with --serving none")
+        return _VARIABLE in line or _BOOTSTRAPS.search(line) is not None
+    folder, name = posixpath.split(path)
+    sets_variable = f"{_VARIABLE}=" in line
+    if folder in _DROP_IN_FOLDERS and name >= posixpath.basename(DROP_IN) and sets_variable:
+        return True
+    # In a unit, and in a drop-in before ours, which sets the variable anew, an assignment does nothing.
+    is_overridden = line.lstrip().startswith("Environment=") and sets_variable
+    return not is_overridden and _BOOTSTRAPS.search(line) is not None
 
 
 def _content(file: JsonObject) -> str | None:

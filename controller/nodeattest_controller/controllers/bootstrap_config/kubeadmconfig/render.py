@@ -1,25 +1,22 @@
 """Render a bootstrap configuration, so that the machines made of it join attested. Pure.
 
-Promises: ``render`` twice is ``render`` once; the user's own settings stay, in their order; what contradicts is refused
-with everything that does. A KubeadmConfig that Cluster API makes of a rendered KubeadmControlPlane is as rendered as
-can be: rendering it changes nothing, so its control plane never takes its machines for outdated.
+``render`` twice is ``render`` once; the user's own settings stay, in their order; every contradiction is named. A
+KubeadmConfig that Cluster API makes of a rendered KubeadmControlPlane is rendered already: rendering it changes
+nothing, so its control plane never takes its machines for outdated.
 """
 
 from __future__ import annotations
 
 import copy
-import posixpath
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import conflicts, payload
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
     LIMITS,
-    Rendered,
     RenderingRefused,
     RenderOptions,
     arguments,
     is_control_plane,
-    is_rendered_kind,
     objects,
     refusal,
     section,
@@ -31,45 +28,48 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload im
     ADOPT_UNIT,
     IGNORED_PREFLIGHT,
     MARK,
-    File,
+    file_path,
 )
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
-
-__all__ = ["has_agent", "is_rendered_kind", "render"]
 
 _JOIN: Final = "joinConfiguration"
 _INIT: Final = "initConfiguration"
 _FORMATS: Final = ("cloud-config", "ignition")
 
 
-def render(document: JsonObject, plan: RenderOptions) -> Rendered:
+def render(document: JsonObject, plan: RenderOptions) -> JsonObject:
     """Return the object as its machines need it; raises ``RenderingRefused``."""
-    made = copy.deepcopy(document)
-    path, version = spec_path(made), text(made, "apiVersion").rpartition("/")[2]
-    spec = made
-    for step in path:
-        spec = _made(spec, step)
-    control_plane = is_control_plane(made, spec) or any(_path(file) == ADOPT_UNIT for file in objects(spec, "files"))
+    rendered = copy.deepcopy(document)
+    spec = rendered
+    for step in spec_path(rendered):
+        spec = _make_section(spec, step)
+    control_plane = is_control_plane(rendered, spec) or any(
+        file_path(file) == ADOPT_UNIT for file in objects(spec, "files")
+    )
     adopts = control_plane and plan.adopts
-    roles = _roles(made, spec, control_plane=control_plane, adopts=adopts)
-    found = tuple(conflicts.find(spec, plan, roles))
-    if found:
-        raise RenderingRefused(found)
+    roles = _roles(rendered, spec, control_plane=control_plane, adopts=adopts)
+    contradictions = list(conflicts.find(spec, plan, roles))
     file_format = text(spec, "format") or _FORMATS[0]
     if file_format not in _FORMATS:
-        raise RenderingRefused((refusal("format cloud-config or ignition", repr(file_format), "correct it"),))
-    changes: list[str] = []
+        contradictions.append(refusal("format cloud-config or ignition", repr(file_format), "correct it"))
+    if contradictions:
+        raise RenderingRefused(contradictions)
+    version = text(rendered, "apiVersion").rpartition("/")[2]
     for role in roles:
-        _registration(_made(_made(spec, role), "nodeRegistration"), plan, version, role, changes)
-    files = (*payload.join_files(plan), *(payload.adopt_files(plan) if adopts else ()))
-    _files(spec, files, changes)
-    command = payload.agent_join_command(plan, file_format=file_format, may_init=control_plane)
-    _command(spec, "preKubeadmCommands", command, changes)
+        registration = _make_section(_make_section(spec, role), "nodeRegistration")
+        for name, value in payload.kubelet_arguments(plan).items():
+            set_argument(registration, version, name, value)
+        if role == _JOIN:
+            _accept_kubeconfig(registration)
+    for file in (*payload.join_files(plan), *(payload.adopt_files(plan) if adopts else ())):
+        _put_file(spec, file)
+    join = payload.agent_join_command(plan, file_format=file_format, may_init=control_plane)
+    _put_command(spec, "preKubeadmCommands", join)
     if adopts:
-        _command(spec, "postKubeadmCommands", payload.adopt_command(), changes)
+        _put_command(spec, "postKubeadmCommands", payload.adopt_command())
     _check_room(spec, roles)
-    return Rendered(made, tuple(changes))
+    return rendered
 
 
 def is_rendered(document: JsonObject) -> bool:
@@ -77,8 +77,7 @@ def is_rendered(document: JsonObject) -> bool:
     spec = document
     for step in spec_path(document):
         spec = section(spec, step)
-    commands = words(spec, "preKubeadmCommands")
-    return any(command.endswith(MARK) for command in commands)
+    return any(command.endswith(MARK) for command in words(spec, "preKubeadmCommands"))
 
 
 def has_agent(document: JsonObject) -> bool:
@@ -99,69 +98,47 @@ def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopt
     wanted = (_INIT, _JOIN) if adopts else (_JOIN,)
     if not control_plane or text(document, "kind") != "KubeadmConfig":
         return wanted
-    there = tuple(role for role in (_INIT, _JOIN) if role in spec)
-    return tuple(role for role in wanted if role in there) if there or not adopts else wanted
+    present = tuple(role for role in (_INIT, _JOIN) if role in spec)
+    return tuple(role for role in wanted if role in present) if present or not adopts else wanted
 
 
-def _registration(registration: JsonObject, plan: RenderOptions, version: str, role: str, changes: list[str]) -> None:
-    for name, value in payload.kubelet_arguments(plan).items():
-        if set_argument(registration, version, name, value):
-            changes.append(f"{role}: kubelet gets --{name}={value}")
-    if role == _JOIN:
-        ignored = words(registration, "ignorePreflightErrors")
-        if not {"all", IGNORED_PREFLIGHT.lower()} & {word.lower() for word in ignored}:
-            registration["ignorePreflightErrors"] = [*ignored, IGNORED_PREFLIGHT]
-            changes.append(
-                f"{role}: kubeadm's preflight accepts that {payload.KUBELET_CONF} is there; no phase is skipped"
-            )
+def _accept_kubeconfig(registration: JsonObject) -> None:
+    """Have kubeadm's preflight accept that kubelet's kubeconfig exists; no phase is skipped."""
+    ignored = words(registration, "ignorePreflightErrors")
+    if not {"all", IGNORED_PREFLIGHT.lower()} & {word.lower() for word in ignored}:
+        registration["ignorePreflightErrors"] = [*ignored, IGNORED_PREFLIGHT]
 
 
-def _files(spec: JsonObject, files: tuple[File, ...], changes: list[str]) -> None:
+def _put_file(spec: JsonObject, file: JsonObject) -> None:
+    """Replace the file of this path, however often it is there, or append it."""
     entries = objects(spec, "files")
-    for file in files:
-        wanted = file.entry()
-        places = [index for index, entry in enumerate(entries) if _path(entry) == file.path]
-        if [entries[index] for index in places] == [wanted]:
-            continue
-        kept = [entry for entry in entries if _path(entry) != file.path]
-        kept.insert(places[0] if places else len(kept), wanted)
-        entries = kept
-        changes.append(f"files: {file.path}")
-    spec["files"] = list[JsonValue](entries)
+    places = [index for index, entry in enumerate(entries) if file_path(entry) == file["path"]]
+    kept = [entry for entry in entries if file_path(entry) != file["path"]]
+    kept.insert(places[0] if places else len(kept), file)
+    spec["files"] = list[JsonValue](kept)
 
 
-def _path(file: JsonObject) -> str:
-    return posixpath.normpath("/" + text(file, "path").lstrip("/"))
-
-
-def _command(spec: JsonObject, name: str, command: str, changes: list[str]) -> None:
+def _put_command(spec: JsonObject, name: str, command: str) -> None:
     """Put our one command behind all others: what comes before may still write kubeadm's configuration."""
-    given = words(spec, name)
-    wanted = [*(word for word in given if not word.endswith(MARK)), command]
-    if wanted != given:
-        spec[name] = list[JsonValue](wanted)
-        changes.append(f"{name}: {command.removesuffix(MARK).rstrip()}")
+    spec[name] = [*(word for word in words(spec, name) if not word.endswith(MARK)), command]
 
 
-def _made(parent: JsonObject, name: str) -> JsonObject:
-    found = section(parent, name)
-    parent[name] = found
-    return found
+def _make_section(parent: JsonObject, name: str) -> JsonObject:
+    made = parent[name] = section(parent, name)
+    return made
 
 
 def _check_room(spec: JsonObject, roles: tuple[str, ...]) -> None:
-    sizes = [(name, len(objects(spec, name) if name == "files" else words(spec, name))) for name in _SPEC_LISTS]
+    sizes = [("files", len(objects(spec, "files")))]
+    sizes += [(name, len(words(spec, name))) for name in ("preKubeadmCommands", "postKubeadmCommands")]
     for role in roles:
         registration = section(section(spec, role), "nodeRegistration")
         sizes.append(("kubeletExtraArgs", len(list(arguments(registration)))))
         sizes.append(("ignorePreflightErrors", len(words(registration, "ignorePreflightErrors"))))
-    full = tuple(
+    full = [
         refusal(f"{name} with room for ours within {LIMITS[name]}", f"{size}", "shorten the list")
         for name, size in sizes
         if size > LIMITS[name]
-    )
+    ]
     if full:
         raise RenderingRefused(full)
-
-
-_SPEC_LISTS: Final = ("files", "preKubeadmCommands", "postKubeadmCommands")
