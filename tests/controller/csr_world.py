@@ -289,7 +289,7 @@ class World:
         for each in self.management.inventory.machines_of(KEY):
             if each.infra is not None:
                 with suppress(Unavailable):
-                    await self.management.platforms._cache(each.infra)  # pyright: ignore[reportPrivateUsage] - as a request does
+                    await self.management.platforms.get(each.infra, each.namespace)
         await self.settle()
 
     async def settle(self) -> None:
