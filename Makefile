@@ -120,7 +120,7 @@ packages: venv
 
 images: venv
 	@tools/system-packages images
-	@$(BIN)/python -m images.controller $(ARGS)
+	@$(BIN)/python -m images.controller.build $(ARGS)
 
 release: venv
 	@$(BIN)/python -m tools.release $(if $(KEY),--key "$(KEY)") $(ARGS)
@@ -133,7 +133,7 @@ audit: venv
 
 lock-images: venv
 	@tools/system-packages images
-	@$(BIN)/python -m images.controller lock
+	@$(BIN)/python -m images.controller.build lock
 
 lock: venv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --no-emit-index-url --no-emit-find-links \

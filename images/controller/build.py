@@ -6,6 +6,7 @@ Debian 13's interpreter, so neither depends on the Python that runs this.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import subprocess
 import sys
@@ -17,12 +18,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from images.controller import contents
 from images.controller.oci import Layer, layer_tar, write_archive
-from images.controller.requirements import PYTHON_LOCK, download, environment, locked_lines, needed
-from images.controller.sbom import write_sbom
-from images.debian import ARCHITECTURES, PYTHON, TREE, Architecture, cached, commit_time, debian, interpreter, read_lock
+from images.debian import (
+    ARCHITECTURES,
+    CACHE,
+    PYTHON,
+    TREE,
+    Architecture,
+    cached,
+    commit_time,
+    debian,
+    interpreter,
+    read_lock,
+    write_lock,
+)
+from images.requirements import PYTHON_LOCK, download, environment, locked_lines, needed
+from images.sbom import component, deb_component, wheel_component, write_sbom
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import of_checkout
 
@@ -84,17 +98,10 @@ def build(*, wheels: list[Path], version: str, commit: str, out: Path, cache: Pa
             names={"org.opencontainers.image.ref.name": version, "io.containerd.image.name": f"{NAME}:{version}"},
         )
         sbom = out / f"{NAME}-{version}-linux-{architecture.debian}.cdx.json"
-        everything = [*own, *(below / "wheels").glob("*.whl")]
-        write_sbom(
-            sbom,
-            name=NAME,
-            version=version,
-            digest=digest,
-            created=created,
-            architecture=architecture.debian,
-            debs=read_lock(architecture),
-            wheels=everything,
-        )
+        purl = f"pkg:oci/{NAME}@{quote(digest)}?arch={architecture.debian}&tag={version}"
+        components = [deb_component(deb, architecture) for deb in read_lock(architecture)]
+        components += map(wheel_component, sorted([*own, *(below / "wheels").glob("*.whl")]))
+        write_sbom(sbom, component(NAME, version, purl, "container"), created, components)
         return Built(archive, sbom, digest)
 
     with ThreadPoolExecutor() as pool:  # most of it is other programs' work
@@ -196,3 +203,22 @@ def _config(version: str, commit: str) -> dict[str, object]:
 def _labels(version: str, commit: str) -> dict[str, str]:
     named = {"title": _TITLE, "version": version, "revision": commit, "licenses": "Apache-2.0"}
     return {f"org.opencontainers.image.{name}": value for name, value in named.items()}
+
+
+def main() -> None:
+    """Build, or renew the locks."""
+    parser = argparse.ArgumentParser(prog="python -m images.controller.build", description=__doc__)
+    parser.add_argument("action", nargs="?", choices=("build", "lock"), default="build")
+    parser.add_argument("--out", type=Path, default=TREE / "dist", help="folder for archives and SBOMs (%(default)s)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="(%(default)s)")
+    options = parser.parse_args()
+    if options.action == "lock":
+        for architecture in ARCHITECTURES.values():
+            write_lock(architecture)
+        return
+    for built in build_from_tree(options.out, options.cache):
+        print(f"{built.archive}\n{built.sbom}\n{built.digest}")
+
+
+if __name__ == "__main__":
+    main()

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from images.controller.requirements import PYTHON_LOCK, download, locked_lines
 from images.debian import PYTHON, TREE, Architecture, cached, debian, interpreter, read_lock, run
+from images.requirements import PYTHON_LOCK, download, locked_lines
 from nodeattest_providers import __version__
 
 HOME: Final = "/opt/nodeattest"

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from images.controller.requirements import PYTHON_LOCK
 from images.debian import ARCHITECTURES, TREE
+from images.requirements import PYTHON_LOCK
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import UNKNOWN, of_checkout
 from tools.release.artefacts import KINDS

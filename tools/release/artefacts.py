@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Final
 
 from images.controller.build import build_from_tree, created_at
-from images.controller.sbom import write_agent_sbom
-from images.debian import ARCHITECTURES, CACHE, TREE
+from images.debian import ARCHITECTURES, CACHE, TREE, read_lock
+from images.sbom import component, deb_component, pypi_component, write_sbom
 from nodeattest_providers import __version__
 from tools.release.archive import packed
 from tools.release.chart import write_chart
@@ -36,16 +36,14 @@ def _image(out: Path) -> None:
 def _packages(out: Path) -> None:
     subprocess.run([str(TREE / "tools" / "system-packages"), "packages"], check=True)
     subprocess.run([sys.executable, "-m", "images.node", "--out", str(out.resolve())], cwd=TREE, check=True)
-    for architecture in ARCHITECTURES:
-        listed = (out / f"nodeattest-agent-{architecture}.packages.txt").read_text(encoding="utf-8")
-        write_agent_sbom(
-            out / f"nodeattest-agent-{__version__}-{architecture}.cdx.json",
-            name="nodeattest-agent",
-            version=__version__,
-            created=created_at(),
-            architecture=architecture,
-            listed=listed,
-        )
+    for name, architecture in ARCHITECTURES.items():
+        listed = (out / f"nodeattest-agent-{name}.packages.txt").read_text(encoding="utf-8").split("\n")
+        debs = [deb for deb in read_lock(architecture) if f"{deb.name} {deb.version}" in listed]
+        components = [deb_component(deb, architecture) for deb in debs]
+        components += [pypi_component(*line.split("==")) for line in listed if "==" in line]
+        purl = f"pkg:generic/nodeattest-agent@{__version__}?arch={name}"
+        about = component("nodeattest-agent", __version__, purl, "application")
+        write_sbom(out / f"nodeattest-agent-{__version__}-{name}.cdx.json", about, created_at(), components)
 
 
 def _clusterctl(out: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from images.controller.requirements import PYTHON_LOCK, environment, locked_lines, metadata_of, needed
+from images.requirements import PYTHON_LOCK, environment, locked_lines, metadata_of, needed
 
 _CLOUDS: Final = frozenset({"aws", "azure", "gcp", "store"})
 SETS: Final[Mapping[str, tuple[str, frozenset[str]]]] = MappingProxyType(
