@@ -103,6 +103,8 @@ def test_a_certificate_is_reused_until_it_expires_and_new_connections_present_th
 
     def is_rotated() -> bool:
         answer = client.get()
+        if "use of closed network connection" in answer["error"]:
+            return False  # client-go closes all connections when the certificate changes, also one that is being made
         assert answer["status"] == 200, answer
         assert set(answer["runs"]) == {"0"}
         if answer["runs"]["0"] > 1:
