@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -26,14 +26,11 @@ from nodeattest_identity.addon.sidecar.verifiers import JwtVerifier, TokenReview
 from nodeattest_identity.issuer.documents import UrlError, issuer_url
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.paths import parse_rule
-from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, read_key_files
+from nodeattest_identity.proxy.paths import PathRule, parse_rule
+from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, read_trusted_keys
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, discover
-from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.bounded_server import SettingsError
-
-T = TypeVar("T")
 
 _USER: Final = UserLimits()
 _PROXY: Final = ProxyLimits()
@@ -96,16 +93,11 @@ async def gateway(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
     await gateway_app.run(settings, api_client(flags["kubeconfig"]), started=lambda _: None)
 
 
-def _each(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[T, ...]]:
-    """Make the callback that parses each value of an option."""
-
-    def parse(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[T, ...]:
-        try:
-            return tuple(map(read, values))
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return parse
+def _rules(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[PathRule, ...]:
+    try:
+        return tuple(map(parse_rule, values))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -131,21 +123,13 @@ def _each(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter,
     "--open-path",
     "open_paths",
     multiple=True,
-    callback=_each(parse_rule),
+    callback=_rules,
     help="Let anybody ask for /path or /below/**, as nobody.",
 )
 @click.option(
     "--tell-groups", "send_groups", is_flag=True, help="Send the add-on the groups, one X-Authenticated-Groups each."
 )
 @click.option("--deny-status", type=click.Choice(["401", "403"]), default="401", help="Of bad tokens.")
-@click.option(
-    "--trusted-proxy",
-    "trusted",
-    metavar="CIDR",
-    multiple=True,
-    callback=_each(parse_network),
-    help="Whose X-Forwarded-For is passed on.",
-)
 @click.option("--max-request-duration", type=POSITIVE, default=_PROXY.request_seconds, help="Seconds; streams, too.")
 @click.option("--max-body-bytes", type=COUNT, help="Of a request  [the add-on decides]")
 @click.option("--max-connections", type=COUNT, default=_PROXY.connections, help="At once.")
@@ -167,22 +151,21 @@ async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
     named: frozenset[str] = frozenset(flags["audiences"])
     async with AsyncExitStack() as stack:
         client, services, keys = None, None, None
+        tasks: list[Callable[[], Awaitable[None]]] = []
         if flags["token_review"] or not named:
             client = await stack.enter_async_context(api_client(flags["kubeconfig"]))
-            services = None if named else _services(client, flags)
-        audiences: Callable[[], frozenset[str]] = (lambda: named) if services is None else services.audiences
+            if not named:
+                services = _services(client, flags)
+                tasks.append(services.run)
         if flags["token_review"] and client is not None:
-            verifier, keep = TokenReviewVerifier(client, audiences=audiences), sidecar_app.REVIEW_CACHE_SECONDS
+            verifier, keep = TokenReviewVerifier(client), sidecar_app.REVIEW_CACHE_SECONDS
         else:
             keys = _keys(flags)
             stack.push_async_callback(keys.aclose)
+            tasks.append(partial(first_keys, keys))
             keep = sidecar_app.JWT_CACHE_SECONDS
             verifier = JwtVerifier(
-                keys,
-                issuer=flags["issuer"],
-                audiences=audiences,
-                longest_lifetime=flags["longest_lifetime"],
-                now=time.time,
+                keys, issuer=flags["issuer"], longest_lifetime=flags["longest_lifetime"], now=time.time
             )
 
         def unready_reason() -> str | None:
@@ -190,13 +173,12 @@ async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
                 return "the issuer's keys were not read yet"
             return None if services is None else services.unready_reason()
 
-        tasks: list[Callable[[], Awaitable[None]]] = []
-        if keys is not None:
-            tasks.append(partial(first_keys, keys))
-        if services is not None:
-            tasks.append(services.run)
         setup = sidecar_app.VerifierSetup(
-            verifier=verifier, keep=keep, unready_reason=unready_reason, tasks=tuple(tasks)
+            verifier=verifier,
+            audiences=(lambda: named) if services is None else services.audiences,
+            keep=keep,
+            unready_reason=unready_reason,
+            tasks=tuple(tasks),
         )
         await sidecar_app.run(settings, setup, started=lambda _: None)
 
@@ -222,7 +204,6 @@ def _sidecar_settings(flags: dict[str, Any]) -> SidecarSettings:
         send_groups=flags["send_groups"],
         deny_status=HTTPStatus(int(flags["deny_status"])),
         max_user_requests=flags["requests_per_user"],
-        trusted=flags["trusted"],
         limits=ProxyLimits(
             connections=connections,
             upstream_connections=connections,
@@ -238,7 +219,7 @@ def _keys(flags: dict[str, Any]) -> JWKSCache:
     issuer: str = flags["issuer"]
     try:
         if files:
-            read_key_files(files)
+            read_trusted_keys(files)
             return key_file_cache(files, monotonic=time.monotonic)
         issuer_url(issuer)
     except KeysError as error:

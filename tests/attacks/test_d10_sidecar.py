@@ -60,7 +60,6 @@ def by_jwt() -> JwtVerifier:
     return JwtVerifier(
         StaticKeys((KEY.verifying,)),
         issuer=ISSUER,
-        audiences=lambda: frozenset({OURS}),
         longest_lifetime=60,
         now=lambda: NOW + 1,
     )
@@ -72,11 +71,8 @@ class ByReview:
 
     answer: JsonObject
 
-    async def verify(self, _token: bytes, _peer: str, /) -> Caller:
-        return parse_review(self.answer, self.audiences(), expires=None)
-
-    def audiences(self) -> frozenset[str]:
-        return frozenset({OURS})
+    async def verify(self, _token: bytes, _peer: str, audiences: frozenset[str], /) -> Caller:
+        return parse_review(self.answer, audiences, expires=None)
 
 
 @asynccontextmanager
@@ -88,7 +84,12 @@ async def sidecar(seen: Seen, verifier: Verifier | None = None, *, requests: int
         send_groups=True,
         max_user_requests=requests,
     )
-    parts = VerifierSetup(verifier=verifier or by_jwt(), keep=10, unready_reason=lambda: None)
+    parts = VerifierSetup(
+        verifier=verifier or by_jwt(),
+        audiences=lambda: frozenset({OURS}),
+        keep=10,
+        unready_reason=lambda: None,
+    )
     started: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(settings, parts, started=started.set_result, now=lambda: NOW + 1))
     try:

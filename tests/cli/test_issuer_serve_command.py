@@ -59,7 +59,10 @@ def test_it_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
         ([FILE], "expected --service-account-issuer"),
         ([FILE, "--service-account-issuer=http://a.example"], "expected the https URL"),
         ([FILE, ISSUER, ISSUER], "got two under"),
-        (["--service-account-key-file=none.pem", ISSUER], "none.pem: expected a file with keys, got No such file"),
+        (
+            ["--service-account-key-file=none.pem", ISSUER],
+            "none.pem: expected a readable file with keys, got",
+        ),
         (
             [FILE, ISSUER, "--service-account-jwks-uri=keys"],
             "expected the https URL of a key set",

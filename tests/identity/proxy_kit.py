@@ -11,7 +11,7 @@ from typing import Final, SupportsIndex
 
 from aiohttp import web
 
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal
@@ -136,7 +136,6 @@ async def proxy(
                 upstream=Upstream(host=LOOPBACK, port=seen.port),
                 target=read_target(request.raw_path),
                 deadline=asyncio.get_running_loop().time() + limits.request_seconds,
-                sender=sender_of(request),
                 inject=inject,
             )
             return await forwarder.forward(request, order)

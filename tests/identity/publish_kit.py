@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nodeattest_identity.issuer.documents import default_jwks_uri
 from nodeattest_identity.issuer.keys import VerifyingKey, read_jwks, verifying_key
 from nodeattest_identity.publish.plan import Desired, IssuerState, parse_state
-from nodeattest_identity.publish.store import DirectoryStore, ObjectStore, StoredObject
+from nodeattest_identity.publish.store import DirectoryStore, ObjectStore, StoredObject, Write
 
 ISSUER = "https://issuer.example/c1"
 START = 1_800_000_000
@@ -56,16 +56,14 @@ class Faulty:
     def name(self) -> str:
         return self.inner.name
 
-    async def read(self, path: str) -> StoredObject | None:
+    async def read(self, path: str, /) -> StoredObject | None:
         found = await self.inner.read(path)
         return found if found is None else replace(found, content_type=self.content_type)
 
-    async def write(
-        self, path: str, body: bytes, *, content_type: str, cache_control: str, replaces: StoredObject | None
-    ) -> None:
-        self.before_write(len(self.written), path)
-        await self.inner.write(path, body, content_type=content_type, cache_control=cache_control, replaces=replaces)
-        self.written.append(path)
+    async def write(self, write: Write, /) -> None:
+        self.before_write(len(self.written), write.path)
+        await self.inner.write(write)
+        self.written.append(write.path)
 
 
 def directory(path: Path) -> DirectoryStore:

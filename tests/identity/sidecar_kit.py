@@ -58,20 +58,13 @@ def authorization(given: bytes) -> str:
     return f"Authorization: Bearer {given.decode()}"
 
 
-def jwt_verifier(
-    time: Callable[[], float], audiences: Callable[[], frozenset[str]] = lambda: frozenset({AUDIENCE})
-) -> JwtVerifier:
-    """Verify by the key of ``users_token``."""
-    keys = StaticKeys((elliptic().verifying,))
-    return JwtVerifier(keys, issuer=ISSUER, audiences=audiences, longest_lifetime=3600.0, now=time)
-
-
 @asynccontextmanager
 async def sidecar(
     seen: Seen,
     settings: SidecarSettings | None = None,
     *,
     verifier: Verifier | None = None,
+    audiences: Callable[[], frozenset[str]] = lambda: frozenset({AUDIENCE}),
     time: Time | None = None,
     keep: float = 300.0,
     clock: Callable[[], float] = lambda: 0.0,
@@ -81,7 +74,10 @@ async def sidecar(
     usual = settings or SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
     settings = replace(usual, upstream=BindAddress(LOOPBACK, seen.port))
     metrics = Metrics()
-    verified = CachedVerifier(verifier or jwt_verifier(time), keep=keep, secret=b"k" * 32, now=time, clock=clock)
+    if verifier is None:
+        keys = StaticKeys((elliptic().verifying,))
+        verifier = JwtVerifier(keys, issuer=ISSUER, longest_lifetime=3600.0, now=time)
+    verified = CachedVerifier(verifier, audiences, keep=keep, secret=b"k" * 32, now=time, clock=clock)
     async with Forwarder(settings.limits) as forwarder:
         service = SidecarService(settings, verified, forwarder, metrics=metrics, now=time, clock=clock)
         server = ProxyServer(service.handle, settings.address, None, settings.limits, refused=metrics.refused)

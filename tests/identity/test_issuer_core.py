@@ -239,7 +239,6 @@ def test_no_keys_and_two_keys_of_one_name_give_no_documents() -> None:
         b'{"issuer":"https://a.example"}',
         b'{"issuer":"https://a.example","jwks_uri":"http://a.example/jwks"}',
         b'{"issuer":"https://a.example?x","jwks_uri":"https://a.example/jwks"}',
-        b'{"issuer":"https://a.example","jwks_uri":"https://a.example","id_token_signing_alg_values_supported":"RS256"}',
         b'{"issuer":"' + b"a" * 70_000 + b'"}',
         b'{"issuer":"https://a.example","jwks_uri":"https://b.example","jwks_uri":"https://a.example"}',
     ],

@@ -11,7 +11,7 @@ from issuer_kit import LOOPBACK, ask_until, get, running
 from nodeattest_controller import manifests
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import read_jwks
-from nodeattest_identity.serve.app import ApiServerSource, ServeSettings
+from nodeattest_identity.serve.app import KeysSource, ServeSettings
 from nodeattest_identity.serve.service import issuer_paths
 from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
@@ -111,7 +111,7 @@ async def _read(client: ApiClient, issuer: str) -> object:
 async def _served_equal(kubeconfig: Path, issuer: str, theirs: bytes) -> None:
     """Serve what is read so: the key set is the API server's byte for byte."""
     place = issuer_paths(issuer)
-    settings = ServeSettings(address=BindAddress(LOOPBACK, 0), source=ApiServerSource(issuers=(place,)), period=1.0)
+    settings = ServeSettings(address=BindAddress(LOOPBACK, 0), source=KeysSource(issuers=(place,)), period=1.0)
     async with running(settings, lambda: ApiClient.from_kubeconfig_file(kubeconfig)) as ports:
         jwks = await ask_until(lambda answer: answer.status == 200, ports.main, get("/openid/v1/jwks"))
         said = await ask_until(lambda answer: answer.status == 200, ports.main, get(place.configuration_path))

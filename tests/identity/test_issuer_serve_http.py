@@ -11,7 +11,7 @@ import pytest
 from issuer_kit import LOOPBACK, ask, get, new_key, pem, running
 
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.serve.app import FileSource, ServeSettings
+from nodeattest_identity.serve.app import KeysSource, ServeSettings
 from nodeattest_identity.serve.service import issuer_paths
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 
@@ -26,7 +26,7 @@ async def serving(
     file = directory / "keys.pem"
     file.write_bytes(pem(*KEYS))
     served = (issuer_paths(issuers[0], jwks_uri), *(issuer_paths(issuer) for issuer in issuers[1:]))
-    source = FileSource(issuers=served, files=(file,))
+    source = KeysSource(issuers=served, files=(file,))
     async with running(ServeSettings(address=BindAddress(LOOPBACK, 0), source=source, max_age=max_age)) as ports:
         yield ports.main
 
@@ -85,7 +85,7 @@ async def test_every_other_path_is_not_found(path: str, tmp_path: Path) -> None:
 
 
 def test_plain_http_is_for_this_machine_only() -> None:
-    source = FileSource(issuers=(issuer_paths(ISSUERS[0]),), files=())
+    source = KeysSource(issuers=(issuer_paths(ISSUERS[0]),), files=())
     for host in ("", "0.0.0.0", "10.0.0.1", "localhost"):
         with pytest.raises(SettingsError, match="--tls-cert-file"):
             ServeSettings(address=BindAddress(host, 8080), source=source)

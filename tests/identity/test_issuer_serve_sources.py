@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from issuer_kit import LOOPBACK, Upstream, ask, ask_until, get, new_key, pem, running, upstream
 from polling import until
 
 from nodeattest_identity.issuer.documents import JWKS_TYPE, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.serve.app import ApiServerSource, ServeSettings
+from nodeattest_identity.serve.app import KeysSource, ServeSettings
 from nodeattest_identity.serve.service import Metrics, RouteTable, issuer_paths
 from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
@@ -135,9 +136,8 @@ def followed(max_stale: float | None) -> tuple[Source, Poller, RouteTable, list[
     return source, poller, routes, time
 
 
-def served(routes: RouteTable) -> bytes | None:
-    page = routes.find(PLACE.jwks_path)
-    return None if page is None else page.full.body
+def served(routes: RouteTable) -> bytes:
+    return routes.answer(make_mocked_request("GET", PLACE.jwks_path)).body
 
 
 async def test_what_was_read_last_is_served_while_the_source_is_away_and_not_for_ever() -> None:
@@ -150,8 +150,8 @@ async def test_what_was_read_last_is_served_while_the_source_is_away_and_not_for
     assert (served(routes), poller.last_error) == (last, "away")
     time[0] += 1
     assert not await poller.poll()
-    assert served(routes) is None
-    assert not poller.has_documents
+    assert b"ServiceUnavailable" in served(routes)
+    assert poller.unready_reason() == "away"
     source.gives = (ONE, OTHER)
     assert await poller.poll()
     assert served(routes) == documents(ISSUER, PLACE.jwks_uri, [ONE, OTHER]).jwks
@@ -167,7 +167,7 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
         settings = ServeSettings(
             address=BindAddress(LOOPBACK, 0),
             health=BindAddress(LOOPBACK, 0),
-            source=ApiServerSource(issuers=(PLACE,)),
+            source=KeysSource(issuers=(PLACE,)),
             period=1.0,
         )
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
@@ -189,7 +189,7 @@ async def test_an_api_servers_keys_are_served_under_our_own_key_sets_url_and_rea
 async def test_however_many_ask_an_api_server_is_asked_once(tmp_path: Path) -> None:
     async with upstream(ISSUER, [ONE], tmp_path) as there:
         there.hang = asyncio.Event()
-        settings = ServeSettings(address=BindAddress(LOOPBACK, 0), source=ApiServerSource(issuers=(PLACE,)))
+        settings = ServeSettings(address=BindAddress(LOOPBACK, 0), source=KeysSource(issuers=(PLACE,)))
         async with running(settings, lambda: ApiClient.from_kubeconfig(there.kubeconfig)) as ports:
             answers = await asyncio.gather(*(ask(ports.main, get("/c/openid/v1/jwks")) for _ in range(50)))
             assert {answer.status for answer in answers} == {503}

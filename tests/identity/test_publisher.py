@@ -18,7 +18,7 @@ import pytest
 from publish_kit import START, Clock, Faulty, directory, kids, state_of, stood, wanted
 
 from nodeattest_identity.publish.publisher import publish
-from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, WriteConflictError
+from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, Write, WriteConflictError
 
 _OBJECTS = {".well-known/openid-configuration", "openid/v1/jwks", ".nodeattest/issuer-state.json"}
 
@@ -30,7 +30,7 @@ async def test_a_key_that_another_run_publishes_while_we_read_is_never_removed(t
 
     @dataclass
     class Raced(Faulty):
-        async def read(self, path: str) -> StoredObject | None:
+        async def read(self, path: str, /) -> StoredObject | None:
             found = await super().read(path)
             if path == raced and other:
                 await other.pop()
@@ -64,7 +64,7 @@ async def test_a_directory_that_becomes_a_link_while_it_is_written_leads_nowhere
             with suppress(WriteConflictError, StoreRefusedError):
                 body, store = str(number).encode(), directory(inside)
                 found = await store.read("openid/v1/jwks")
-                await store.write("openid/v1/jwks", body, content_type="", cache_control="", replaces=found)
+                await store.write(Write(path="openid/v1/jwks", body=body, replaces=found))
     finally:
         ended.set()
         await swapping

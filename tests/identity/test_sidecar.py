@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from polling import until
 from proxy_kit import LOOPBACK, exchange, read_answer, request, upstream
-from sidecar_kit import AUDIENCE, Time, authorization, jwt_verifier, sidecar, users_token
+from sidecar_kit import AUDIENCE, Time, authorization, sidecar, users_token
 from token_kit import elliptic
 
 from nodeattest_identity.addon.sidecar.caller import Caller
@@ -73,16 +73,13 @@ async def test_a_token_is_verified_once_and_refusals_each_time() -> None:
     class Counting:
         calls = 0
 
-        def audiences(self) -> frozenset[str]:
-            return frozenset({AUDIENCE})
-
-        async def verify(self, token: bytes, peer: str, /) -> Caller:
+        async def verify(self, token: bytes, peer: str, audiences: frozenset[str], /) -> Caller:
             assert peer == LOOPBACK
             self.calls += 1
             await asyncio.sleep(0.01)
             if token == b"bad":
                 raise Denied(Reason.TOKEN_REVIEW_REFUSED, expected="a", got="b", remedy="c")
-            return Caller(user="alice", audiences=self.audiences(), expires=None, key_id="k")
+            return Caller(user="alice", audiences=audiences, expires=None, key_id="k")
 
     verifier = Counting()
     async with upstream() as seen, sidecar(seen, verifier=verifier) as running:
@@ -163,11 +160,10 @@ async def test_a_connection_serves_users_one_after_another_each_as_himself() -> 
 
 async def test_what_was_verified_is_forgotten_after_its_time_and_with_its_audience() -> None:
     ours, time, clock = {AUDIENCE}, Time(), [0.0]
-    verifier = jwt_verifier(time, lambda: frozenset(ours))
     given = request("/", authorization(users_token(lasts=60)))
     async with (
         upstream() as seen,
-        sidecar(seen, verifier=verifier, time=time, keep=300, clock=lambda: clock[0]) as running,
+        sidecar(seen, audiences=lambda: frozenset(ours), time=time, keep=300, clock=lambda: clock[0]) as running,
     ):
         assert (await exchange(running.port, given)).status == 200
         ours.clear()

@@ -56,9 +56,9 @@ def test_a_service_selects_by_equality_and_an_empty_selector_selects_nothing(sel
 async def test_a_token_for_others_besides_is_refused_whatever_a_review_would_say(audience: object, asked: bool) -> None:
     token = users_token(aud=audience)
     async with _nobody() as client:
-        verifier = TokenReviewVerifier(client, audiences=lambda: OURS)
+        verifier = TokenReviewVerifier(client)
         with pytest.raises(Unavailable if asked else Denied, match="did not review" if asked else "one audience"):
-            await verifier.verify(token)
+            await verifier.verify(token, "", OURS)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_answer_that_is_not_a_plain_yes_is_no(changed: JsonObject) -> None:
 async def test_a_token_that_is_no_jwt_is_reviewed_by_the_api_server(token: bytes) -> None:
     async with _nobody() as client:
         with pytest.raises(Unavailable, match="did not review"):
-            await TokenReviewVerifier(client, audiences=lambda: OURS).verify(token)
+            await TokenReviewVerifier(client).verify(token, "", OURS)
 
 
 async def test_a_review_waits_in_the_line_of_the_peer_who_asks_for_it() -> None:
@@ -103,8 +103,8 @@ async def test_a_review_waits_in_the_line_of_the_peer_who_asks_for_it() -> None:
 
     peers: list[str] = []
     async with _nobody() as client:
-        verifier = TokenReviewVerifier(client, audiences=lambda: OURS, semaphore=Line())
-        cached = CachedVerifier(verifier, keep=10, secret=b"k" * 32, now=lambda: 0.0, clock=lambda: 0.0)
+        verifier = TokenReviewVerifier(client, semaphore=Line())
+        cached = CachedVerifier(verifier, lambda: OURS, keep=10, secret=b"k" * 32, now=lambda: 0.0, clock=lambda: 0.0)
         for peer in ("10.0.0.1", "10.0.0.2"):
             with pytest.raises(Unavailable):
                 await cached.caller(b"opaque", peer)
@@ -138,10 +138,15 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
             admin.create(f"{root}/services", _service("dashboard", {"app": "dashboard"}))
             admin.create(f"{root}/services", _service("other", {"app": "other"}))
             await until(lambda: services.audiences() == frozenset({"sidecar/dashboard"}))
-            verifier = TokenReviewVerifier(client, audiences=services.audiences)
+            verifier = TokenReviewVerifier(client)
             good, foreign = token("sidecar/dashboard"), token("sidecar/other")
             shared = token("sidecar/dashboard", "sidecar/other")
-            async with upstream() as seen, sidecar(seen, verifier=verifier, keep=10, time=Time(time.time())) as running:
+            async with (
+                upstream() as seen,
+                sidecar(
+                    seen, verifier=verifier, audiences=services.audiences, keep=10, time=Time(time.time())
+                ) as running,
+            ):
                 for bad in (foreign, shared):
                     answer = await exchange(running.port, request("/", f"Authorization: Bearer {bad}"))
                     assert answer.status == 401
@@ -151,7 +156,7 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
                     assert answer.status == 200
                 assert client.requests == before + 1
                 assert seen.values("x-authenticated-user") == ["system:serviceaccount:sidecar:robot"] * 2
-            caller = await verifier.verify(good.encode())
+            caller = await verifier.verify(good.encode(), "", services.audiences())
             assert caller.user == "system:serviceaccount:sidecar:robot"
             assert caller.expires is not None
             admin.delete(f"{root}/services/dashboard")

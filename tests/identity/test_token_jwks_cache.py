@@ -12,17 +12,16 @@ from token_kit import elliptic, rsa_key
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.tokens.jwks_cache import (
-    CacheTimes,
+    MAX_STALE,
+    MIN_INTERVAL,
     FetchedKeys,
     JWKSCache,
-    StaticKeys,
     key_file_cache,
-    read_key_files,
+    read_trusted_keys,
 )
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 OLD, NEW = elliptic().verifying, rsa_key().verifying
-TIMES = CacheTimes(refresh_wait=0.05)
 AWAY = Unavailable(Reason.ISSUER_UNAVAILABLE, "away", remedy="wait")
 ODD = Denied(Reason.ISSUER_DOCUMENT_REFUSED, expected="a key set", got="none", remedy="publish")
 
@@ -49,7 +48,7 @@ class Issuer:
         return FetchedKeys(self.keys, self.max_age)
 
     def ring(self) -> JWKSCache:
-        return JWKSCache(self.fetch, monotonic=lambda: self.now, times=TIMES)
+        return JWKSCache(self.fetch, monotonic=lambda: self.now, refresh_wait=0.05)
 
 
 async def test_an_unknown_kid_is_asked_for_once_in_ten_seconds_whatever_tokens_name() -> None:
@@ -59,7 +58,7 @@ async def test_an_unknown_kid_is_asked_for_once_in_ten_seconds_whatever_tokens_n
     for number in range(100):
         assert await ring.keys_for(f"made up {number}") == (OLD,)
     assert issuer.fetches == 1
-    issuer.now += TIMES.min_interval
+    issuer.now += MIN_INTERVAL
     issuer.keys = (OLD, NEW)
     assert await ring.keys_for(NEW.kid) == (OLD, NEW)
     assert issuer.fetches == 2
@@ -88,7 +87,7 @@ async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_ta
     ring = issuer.ring()
     await ring.keys_for(OLD.kid)
     issuer.error = error
-    issuer.now += TIMES.max_stale - 1
+    issuer.now += MAX_STALE - 1
     assert await ring.keys_for(OLD.kid) == (OLD,)
     assert ring.last_error is error
     issuer.now += 1
@@ -96,7 +95,7 @@ async def test_the_last_good_keys_count_for_a_day_while_the_issuer_is_away_or_ta
     with pytest.raises(type(error)):
         await ring.keys_for(OLD.kid)
     issuer.error = None
-    issuer.now += TIMES.min_interval
+    issuer.now += MIN_INTERVAL
     assert await ring.keys_for(OLD.kid) == (OLD,)
     assert ring.last_error is None
 
@@ -140,8 +139,7 @@ async def test_keys_from_files_are_read_in_both_forms_and_again_when_they_change
     jwks, pem = tmp_path / "jwks.json", tmp_path / "keys.pem"
     jwks.write_bytes(documents("https://a", "https://a/k", [OLD]).jwks)
     pem.write_bytes(_pem(NEW))
-    assert {key.kid for key in read_key_files([jwks, pem, pem])} == {OLD.kid, NEW.kid}
-    assert await StaticKeys(read_key_files([jwks])).keys_for("another") == read_key_files([jwks])
+    assert {key.kid for key in read_trusted_keys([jwks, pem, pem])} == {OLD.kid, NEW.kid}
     now = [0.0]
     ring = key_file_cache([jwks], monotonic=lambda: now[0])
     assert [key.kid for key in await ring.keys_for(OLD.kid)] == [OLD.kid]
@@ -151,7 +149,7 @@ async def test_keys_from_files_are_read_in_both_forms_and_again_when_they_change
     jwks.unlink()
     now[0] += 60
     assert [key.kid for key in await ring.keys_for(NEW.kid)] == [NEW.kid]
-    assert "jwks.json: No such file" in str(ring.last_error)
+    assert "jwks.json: expected a readable file with keys" in str(ring.last_error)
 
 
 def _pem(key: VerifyingKey) -> bytes:

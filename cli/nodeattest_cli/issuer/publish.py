@@ -21,7 +21,7 @@ from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import Duration, output_option
 from nodeattest_cli.output import format_table, print_document, print_lines, to_json
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, configuration_url, default_jwks_uri
-from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_pem
+from nodeattest_identity.issuer.keys import KeysError, read_key_file
 from nodeattest_identity.publish.plan import Desired, Plan
 from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, check_public, open_store
 from nodeattest_identity.publish.publisher import dry_run as plan
@@ -112,10 +112,14 @@ def publish(
     boto3's chain, azure-identity's or AZURE_STORAGE_KEY, Google's application default credentials. Exit code 1: the
     public URL is wrong; 3: not yet.
     """
+    try:
+        keys = tuple(key for path in key_files for key in read_key_file(path))
+    except KeysError as error:
+        raise UserError(str(error)) from None
     desired = Desired(
         issuer=service_account_issuer,
         jwks_uri=service_account_jwks_uri or default_jwks_uri(service_account_issuer),
-        keys=read_keys(key_files),
+        keys=keys,
         owner=owner,
         max_age=int(max_age.total_seconds()),
         retire_after=int(retire_after.total_seconds()),
@@ -143,24 +147,6 @@ def publish(
         return ExitCode.NO_ACCESS
     except (PublishError, KeysError, UrlError) as error:
         raise UserError(str(error)) from None
-
-
-def read_keys(paths: tuple[Path, ...]) -> tuple[VerifyingKey, ...]:
-    """Read key files as kube-apiserver does; raises ``UserError``."""
-    keys: list[VerifyingKey] = []
-    for path in paths:
-        try:
-            with path.open("rb") as file:
-                keys += read_pem(file.read(MAX_SIZE + 1))
-        except OSError as error:
-            got = os.strerror(error.errno) if error.errno else "an error without a number"
-            raise UserError(
-                f"{path}: expected a readable file with keys, got {got!r}; give the path of a file, its public half "
-                "is enough"
-            ) from None
-        except KeysError as error:
-            raise UserError(f"{path}: {error}") from None
-    return tuple(keys)
 
 
 def _code_of_unknown(outcome: Plan) -> ExitCode:

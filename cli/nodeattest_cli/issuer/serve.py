@@ -11,9 +11,9 @@ import click
 from nodeattest_cli.serving import FILE, POSITIVE, Address, api_client, server, tls_options
 from nodeattest_identity.issuer.documents import MAX_AGE, issuer_url
 from nodeattest_identity.serve import app
-from nodeattest_identity.serve.app import ApiServerSource, CertificateFiles, FileSource, ServeSettings
+from nodeattest_identity.serve.app import KeysSource, ServeSettings
 from nodeattest_identity.serve.clusters import KubeconfigSecretsSource
-from nodeattest_identity.serve.service import IssuerPaths, issuer_paths
+from nodeattest_identity.serve.service import issuer_paths
 from nodeattest_kube.addresses import POD_IPS, AddressRules, parse_network, parse_pod_ips
 from nodeattest_serving.bounded_server import SettingsError
 
@@ -74,13 +74,11 @@ async def serve(**flags: Any) -> None:  # noqa: ANN401 - click passes what the o
     Keys come from files, from one API server, or from those of all workload clusters. Every client gets them: they are
     public, and an issuer's tokens can be verified by them without asking its API server.
     """
-    certificate, key = flags["tls_cert_file"], flags["tls_private_key_file"]
-    if (certificate is None) != (key is None):
-        raise SettingsError("expected --tls-cert-file and --tls-private-key-file together, got one of them")
     settings = ServeSettings(
         address=flags["bind_address"],
         source=_source(flags),
-        certificate=None if certificate is None else CertificateFiles(certificate=certificate, key=key),
+        certificate=flags["tls_cert_file"],
+        key=flags["tls_private_key_file"],
         health=flags["health_bind_address"],
         max_age=flags["max_age"],
         period=flags["period"],
@@ -89,7 +87,7 @@ async def serve(**flags: Any) -> None:  # noqa: ANN401 - click passes what the o
     await app.run(settings, lambda: api_client(flags["kubeconfig"]), started=lambda _: None)
 
 
-def _source(flags: dict[str, Any]) -> FileSource | ApiServerSource | KubeconfigSecretsSource:
+def _source(flags: dict[str, Any]) -> KeysSource | KubeconfigSecretsSource:
     """Return where the keys come from; raises ``SettingsError`` and ``UrlError``."""
     files: tuple[Path, ...] = flags["files"]
     base: str | None = flags["clusters_base_url"]
@@ -98,8 +96,12 @@ def _source(flags: dict[str, Any]) -> FileSource | ApiServerSource | KubeconfigS
             "expected one source of keys: --service-account-key-file, --kubeconfig or --in-cluster, got none or several"
         )
     if not base:
-        issuers = _issuers(flags)
-        return FileSource(issuers=issuers, files=files) if files else ApiServerSource(issuers=issuers)
+        issuers: tuple[str, ...] = flags["issuers"]
+        if not issuers:
+            raise SettingsError("expected --service-account-issuer, the URL of the issuer in its tokens, got none")
+        first, *others = issuers
+        served = issuer_paths(first, flags["jwks_uri"]), *map(issuer_paths, others)
+        return KeysSource(issuers=served, files=files)
     if files or flags["issuers"] or flags["jwks_uri"]:
         raise SettingsError(
             "--clusters-base-url: expected --kubeconfig or --in-cluster beside it, and no issuer, key set or key file: "
@@ -113,22 +115,14 @@ def _source(flags: dict[str, Any]) -> FileSource | ApiServerSource | KubeconfigS
     )
 
 
-def _issuers(flags: dict[str, Any]) -> tuple[IssuerPaths, ...]:
-    issuers: tuple[str, ...] = flags["issuers"]
-    if not issuers:
-        raise SettingsError("expected --service-account-issuer, the URL of the issuer in its tokens, got none")
-    return issuer_paths(issuers[0], flags["jwks_uri"]), *(issuer_paths(issuer) for issuer in issuers[1:])
-
-
 def _addresses(allowed: str) -> AddressRules:
-    words = [word.strip() for word in allowed.split(",") if word.strip()]
     pod_ips = os.environ.get(POD_IPS, "")
     try:
         own = parse_pod_ips(pod_ips)
     except ValueError:
         raise SettingsError(f"{POD_IPS}: expected IP addresses separated by commas, got {pod_ips!r}") from None
     try:
-        return AddressRules(tuple(parse_network(word) for word in words), own)
+        return AddressRules(tuple(parse_network(word.strip()) for word in allowed.split(",") if word.strip()), own)
     except ValueError as error:
         raise SettingsError(
             f"--allowed-addresses: expected IP addresses and networks such as 127.0.0.0/8, got: {error}"

@@ -41,8 +41,7 @@ class UrlError(ValueError):
 
 def issuer_url(text: str) -> str:
     """Check ``--service-account-issuer``; raises ``UrlError``."""
-    expected = "expected the https URL of an issuer, without user, query and fragment"
-    return _checked(text, _ALLOWED, expected)
+    return _checked(text, _ALLOWED, "expected the https URL of an issuer, without user, query and fragment")
 
 
 def jwks_url(text: str) -> str:
@@ -68,10 +67,8 @@ def _checked(text: str, allowed: re.Pattern[str], expected: str) -> str:
         port_of(parts)
     except ValueError:
         raise UrlError(f"{expected}, got {text[:100]!a}: no host or no port can be read") from None
-    if "@" in parts.netloc:
-        raise UrlError(f"{expected}, got one with a user in it")
-    if not parts.hostname or not _HOST.fullmatch(parts.hostname):
-        raise UrlError(f"{expected}, got {text[:100]!a}: no host, or none that could be reached")
+    if "@" in parts.netloc or not parts.hostname or not _HOST.fullmatch(parts.hostname):
+        raise UrlError(f"{expected}, got one with a user, or without a host that could be reached")
     return text
 
 
@@ -107,7 +104,6 @@ class Configuration:
 
     issuer: str
     jwks_uri: str
-    algorithms: tuple[str, ...]
 
 
 def documents(issuer: str, jwks_uri: str, keys: Iterable[VerifyingKey]) -> Documents:
@@ -139,17 +135,12 @@ def parse_configuration(body: bytes) -> Configuration:
     except ValueError as error:
         raise DocumentError(f"expected an OpenID configuration in JSON, got {error}") from None
     issuer, jwks_uri = members.get("issuer"), members.get("jwks_uri")
-    algorithms = members.get("id_token_signing_alg_values_supported", [])
     if not isinstance(issuer, str) or not isinstance(jwks_uri, str):
         raise DocumentError("expected `issuer` and `jwks_uri` in an OpenID configuration, got none")
-    if not isinstance(algorithms, list):
-        raise DocumentError("expected a list of algorithms in an OpenID configuration, got something else")
     try:
-        issuer_url(issuer)
-        jwks_url(jwks_uri)
+        return Configuration(issuer_url(issuer), jwks_url(jwks_uri))
     except UrlError as error:
         raise DocumentError(str(error)) from None
-    return Configuration(issuer, jwks_uri, tuple(each for each in algorithms if isinstance(each, str)))
 
 
 def _jwk(key: VerifyingKey) -> dict[str, JsonValue]:

@@ -1,4 +1,4 @@
-"""Public keys by which service accounts' tokens are verified, out of PEM files and key sets. Pure.
+"""Public keys by which service accounts' tokens are verified, out of PEM files and key sets.
 
 Promises: whatever is read, only the public half of it leaves this module; bytes give keys in their order, or
 ``KeysError``, which quotes none of them. A key is RSA of 2048 bits or more, or on one of NIST's curves P-256, P-384 and
@@ -12,8 +12,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -44,18 +45,12 @@ _LARGEST_EXPONENT: Final = 2**31 - 1
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 """Members that only a private or a symmetric key has (RFC 7518 §6.2.2, §6.3.2, §6.4)."""
 _CURVES: Final = {"secp256r1": ("P-256", "ES256"), "secp384r1": ("P-384", "ES384"), "secp521r1": ("P-521", "ES512")}
-_BY_NAME: Final[dict[str, ec.EllipticCurve]] = {
-    "P-256": ec.SECP256R1(),
-    "P-384": ec.SECP384R1(),
-    "P-521": ec.SECP521R1(),
-}
+_BY_NAME: Final = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 _MAX_DASHES: Final = 64
 """Of one block; its two ends have 20."""
 _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\r?\n((?:[^-]++|-(?!----))*+)-----END \1-----")
 """A body has no five dashes, and is read once also where a block has no end."""
 _BLANKS: Final = b" \t\n\r\v\f"
-_PARAMETERS: Final = "EC PARAMETERS"
-"""What ``openssl ecparam -genkey`` writes before a key: no key."""
 _PRIVATE_BLOCKS: Final = frozenset({"PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"})
 
 
@@ -107,7 +102,7 @@ def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
     blocks = [(found[1].decode(), found[2]) for found in _BLOCK.finditer(data)]
     if data.count(b"-----BEGIN ") != len(blocks):
         raise KeysError("expected whole PEM blocks, got one that does not end or has another name at its end")
-    keys = tuple(_of_block(label, body) for label, body in blocks if label != _PARAMETERS)
+    keys = tuple(_of_block(label, body) for label, body in blocks if label != "EC PARAMETERS")
     if not keys:
         raise KeysError("expected at least one RSA or ECDSA key in PEM, got none")
     return keys
@@ -152,6 +147,20 @@ def deduplicate(keys: Iterable[VerifyingKey]) -> tuple[VerifyingKey, ...]:
     return tuple(named.values())
 
 
+def read_key_file(path: Path, read: Callable[[bytes], tuple[VerifyingKey, ...]] = read_pem) -> tuple[VerifyingKey, ...]:
+    """Read the keys of a file; raises ``KeysError``, which names it."""
+    try:
+        with path.open("rb") as file:
+            return read(file.read(MAX_SIZE + 1))
+    except OSError as error:
+        raise KeysError(
+            f"{path}: expected a readable file with keys, got {error.strerror!r}; give the path of a file, its public "
+            "half is enough"
+        ) from None
+    except KeysError as error:
+        raise KeysError(f"{path}: {error}") from None
+
+
 def _of_block(label: str, body: bytes) -> VerifyingKey:
     """Read one PEM block."""
     try:
@@ -179,8 +188,7 @@ def _usable(key: object) -> tuple[PublicKey, str]:
         return key, "RS256"
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES:
         return key, _CURVES[key.curve.name][1]
-    kind = key.curve.name if isinstance(key, ec.EllipticCurvePublicKey) else type(key).__name__.removeprefix("_")
-    raise KeysError(f"expected RSA, or ECDSA on P-256, P-384 or P-521, got {kind}")
+    raise KeysError("expected RSA, or ECDSA on P-256, P-384 or P-521, got another key")
 
 
 def _public_member(value: JsonValue) -> JsonObject:
@@ -194,13 +202,13 @@ def _public_member(value: JsonValue) -> JsonObject:
 
 def _of_jwk(value: JsonObject) -> VerifyingKey:
     """Read one member of a key set."""
-    foreign = value.get("kty") not in ("RSA", "EC") or value.get("use", "sig") != "sig"
-    if foreign or (value.get("kty") == "EC" and value.get("crv") not in tuple(_BY_NAME)):
-        raise KeysError("expected keys of kty RSA or EC, on P-256, P-384 or P-521, for use sig, got another")
+    kind = value.get("kty")
+    if kind not in ("RSA", "EC") or value.get("use", "sig") != "sig":
+        raise KeysError("expected keys of kty RSA or EC for use sig, got another")
     kid = value.get("kid")
     if not isinstance(kid, str) or not 0 < len(kid.encode()) <= _MAX_KID:
         raise KeysError(f"expected a kid of 1 to {_MAX_KID} bytes, got another")
-    public, alg = _usable(_rsa(value) if value["kty"] == "RSA" else _elliptic(value))
+    public, alg = _usable(_rsa(value) if kind == "RSA" else _elliptic(value))
     if value.get("alg", alg) != alg:
         raise KeysError(f"expected alg {alg} for this key, got another")
     return VerifyingKey(public, kid, alg)
@@ -218,7 +226,9 @@ def _rsa(value: JsonObject) -> rsa.RSAPublicKey:
 
 def _elliptic(value: JsonObject) -> ec.EllipticCurvePublicKey:
     """Read a point; each coordinate is as long as the curve's field, zeros included (RFC 7518 §6.2.1.2)."""
-    curve = _BY_NAME[str(value["crv"])]
+    curve = _BY_NAME.get(str(value.get("crv")))
+    if curve is None:
+        raise KeysError("expected a key on P-256, P-384 or P-521, got another")
     size = (curve.key_size + 7) // 8
     x, y = _octets(value, "x"), _octets(value, "y")
     if len(x) != size or len(y) != size:
@@ -232,12 +242,9 @@ def _elliptic(value: JsonObject) -> ec.EllipticCurvePublicKey:
 def _octets(value: JsonObject, name: str) -> bytes:
     """Decode base64url in its one spelling."""
     text = value.get(name)
+    if not isinstance(text, str) or not text:
+        raise KeysError(f"expected `{name}` in base64url, got none")
     try:
-        if not isinstance(text, str):
-            raise KeysError(f"expected `{name}` in base64url, got none")
-        data = decode_base64url(text)
+        return decode_base64url(text)
     except ParseError as error:
         raise KeysError(f"`{name}`: {error}") from None
-    if not data:
-        raise KeysError(f"expected `{name}` in base64url, got nothing")
-    return data

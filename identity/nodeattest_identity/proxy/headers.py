@@ -11,17 +11,15 @@ pkg/server/httplog and authentication/request/websocket (a bearer token in ``Sec
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from multidict import CIMultiDict
 
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
-from nodeattest_kube.addresses import IPNetwork
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """Raw names and values."""
@@ -32,8 +30,7 @@ _FOLD: Final = bytes(
 )  # fmt: skip
 """Maps each byte of a name: lower case, and ``-`` for everything but letters and digits."""
 
-COOKIE: Final = b"cookie"
-CREDENTIALS: Final = frozenset({b"authorization", COOKIE})
+CREDENTIALS: Final = frozenset({b"authorization", b"cookie"})
 """Removed from unauthenticated requests."""
 _HOP_BY_HOP: Final = frozenset({
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
@@ -85,19 +82,6 @@ class Sender:
     peer: str
     """The address of the connection."""
     scheme: str
-    trusted: Sequence[IPNetwork] = ()
-    """Proxies whose own X-Forwarded-For, -Proto and -Host are forwarded."""
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether the peer is one of these proxies."""
-        if not self.trusted:
-            return False
-        try:
-            address = ipaddress.ip_address(self.peer.partition("%")[0])
-        except ValueError:
-            return False
-        return any(address in network for network in self.trusted)
 
 
 def canonical(name: bytes) -> bytes:
@@ -123,25 +107,20 @@ def request_headers(
        alias of what is injected. 2. Take bearer tokens out of the WebSocket protocols. 3. Write Host and X-Forwarded-*.
     4. Inject.
     """
-    names = [canonical(name) for name, _ in raw]
-    dropped = _DROPPED | without | _listed(raw, names) | {canonical(name.encode()) for name, _ in inject}
+    dropped = _DROPPED | without | _listed(raw) | {canonical(name.encode()) for name, _ in inject}
     made: CIMultiDict[str] = CIMultiDict()
-    for (name, value), known in zip(raw, names, strict=True):
+    for name, value in raw:
+        known = canonical(name)
         if known in dropped or known.startswith(_PREFIXES) or _IDENTITY.match(known) is not None:  # 1
             continue
-        if known == _PROTOCOLS:  # 2
-            kept = b", ".join(_protocols(value))
-            if kept:
-                made.add("Sec-WebSocket-Protocol", _text(kept))
-        else:
-            made.add(name.decode(), _text(value))
+        passed = value if known != _PROTOCOLS else b", ".join(_protocols(value))  # 2
+        if passed or not value:
+            made.add(name.decode(), _text(passed))
     made.update(_origin(raw, sender))  # 3
     # 4
     for name, value in inject:
         if not is_safe_value(value):
-            raise RefusalError(
-                Refusal.INTERNAL_ERROR, f"expected a value of {name} that a header can carry, got another"
-            )
+            raise RefusalError(Refusal.INTERNAL_ERROR, f"expected a value of {name} that fits into a header")
         made.add(name, value)
     return made
 
@@ -151,46 +130,32 @@ def response_headers(raw: RawHeaders) -> CIMultiDict[str]:
 
     Bytes that are no UTF-8 become ``?``: nothing that reads a header byte by byte may read ours otherwise.
     """
-    names = [canonical(name) for name, _ in raw]
-    listed = _listed(raw, names)
+    dropped = _HOP_BY_HOP | _BACK_BARE | _listed(raw)
     made: CIMultiDict[str] = CIMultiDict()
-    for (name, value), known in zip(raw, names, strict=True):
-        if known in _HOP_BY_HOP or known in listed or known in _BACK_BARE or known.startswith(_BACK):
-            continue
-        made.add(name.decode(errors="replace"), value.decode(errors="replace").replace("\ufffd", "?"))
+    for name, value in raw:
+        known = canonical(name)
+        if known not in dropped and not known.startswith(_BACK):
+            made.add(name.decode(errors="replace"), value.decode(errors="replace").replace("\ufffd", "?"))
     return made
 
 
 def _origin(raw: RawHeaders, sender: Sender) -> dict[str, str]:
     """Return Host and X-Forwarded-*."""
-    given: dict[bytes, bytes] = {}
-    for name, value in raw:
-        known = name.lower()
-        if known == b"host" or sender.is_trusted:
-            given[known] = _joined(given.get(known), value)
-    host = given.get(b"host", b"")
+    host = b", ".join(value for name, value in raw if name.lower() == b"host")
     if _HOST.fullmatch(host) is None:
         raise RefusalError(Refusal.HEADER_NOT_ALLOWED, "expected a Host of name and port, got another")
-    before = given.get(b"x-forwarded-for")
     return {
         "Host": host.decode(),
-        "X-Forwarded-For": sender.peer if before is None else f"{_text(before)}, {sender.peer}",
-        "X-Forwarded-Proto": _text(given.get(b"x-forwarded-proto", sender.scheme.encode())),
-        "X-Forwarded-Host": _text(given.get(b"x-forwarded-host", host)),
+        "X-Forwarded-For": sender.peer,
+        "X-Forwarded-Proto": sender.scheme,
+        "X-Forwarded-Host": host.decode(),
     }
 
 
-def _listed(raw: RawHeaders, names: Iterable[bytes]) -> frozenset[bytes]:
+def _listed(raw: RawHeaders) -> set[bytes]:
     """Return the names that ``Connection`` lists (RFC 9110 §7.6.1)."""
-    values = [value for (_, value), known in zip(raw, names, strict=True) if known == b"connection"]
-    if not values:
-        return frozenset()
-    listed = {canonical(option.strip()) for value in values for option in value.split(b",")}
-    return frozenset(listed)
-
-
-def _joined(before: bytes | None, value: bytes) -> bytes:
-    return value if before is None else before + b", " + value
+    values = [value for name, value in raw if canonical(name) == b"connection"]
+    return {canonical(option.strip()) for value in values for option in value.split(b",")}
 
 
 def _protocols(value: bytes) -> list[bytes]:

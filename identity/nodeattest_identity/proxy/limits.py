@@ -32,10 +32,7 @@ class ProxyLimits:
     connections: int = 4096
     """At once, without unauthenticated ones; an idle one costs some 25 KiB, with TLS ``CONNECTION_BYTES``."""
     unauthenticated_connections: int = 64
-    """At once, in addition: for a proxy that authenticates connections and serves only documents to others.
-
-    Handshakes in progress count, too.
-    """
+    """At once, in addition, handshakes in progress included: others than the front proxy only get documents."""
     unauthenticated_seconds: float = 15.0
     """Lifetime of an unauthenticated connection: to fetch a document takes milliseconds."""
     upstream_connections: int = 4096
@@ -60,13 +57,9 @@ class ProxyLimits:
     """Bytes of a request's body; None: the upstream decides."""
 
 
-_LINES, _LINES_PER_SECOND = 20, 2.0
-"""Log lines about refusals of one kind: in a burst, and after that."""
-
-
 def refusal_lines(clock: Callable[[], float]) -> RateLimiter:
     """Limit log lines about refused requests, by kind: unauthenticated clients must not fill the log."""
-    return RateLimiter(burst=_LINES, per_second=_LINES_PER_SECOND, clock=clock)
+    return RateLimiter(burst=20, per_second=2.0, clock=clock)
 
 
 class UserRequests:

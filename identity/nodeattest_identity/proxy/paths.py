@@ -64,15 +64,12 @@ class PathRule:
 
     def matches(self, segments: Sequence[str]) -> bool:
         """Compare the raw spelling; another spelling of the same path does not match."""
-        own = self.segments
-        if own[-1] == "**":
-            own = own[:-1]
-            if len(segments) <= len(own):
-                return False
-            segments = segments[: len(own)]
-        return len(own) == len(segments) and all(
-            mine == other or (mine == "*" and other != "") for mine, other in zip(own, segments, strict=True)
-        )
+        *own, last = self.segments
+        if len(segments) <= len(own) or (last != "**" and len(segments) != len(self.segments)):
+            return False
+        wanted = own if last == "**" else self.segments
+        pairs = zip(wanted, segments, strict=False)
+        return all(mine == other or (mine == "*" and other != "") for mine, other in pairs)
 
 
 def read_target(raw: str) -> RequestTarget:
@@ -113,17 +110,18 @@ def read_target(raw: str) -> RequestTarget:
 
 def parse_rule(text: str) -> PathRule:
     """Read ``/healthz``, ``/static/**`` or ``/api/*/status``; raises ``ValueError``."""
-    segments = tuple(text[1:].split("/"))
-    last = len(segments) - 1
-    for index, segment in enumerate(segments):
-        literal = _SEGMENT.fullmatch(segment) is not None and segment not in {".", ".."}
-        wild = segment == "*" or (segment == "**" and index == last)
-        if not literal and not wild and not (segment == "" and index == last):
-            break
-    else:
-        if text.startswith("/"):
-            return PathRule(segments)
-    raise ValueError(f"expected a path of plain segments, * for one and ** at the end for any rest, got {text!a}")
+    *segments, last = text[1:].split("/")
+    if (
+        not text.startswith("/")
+        or not all(segment == "*" or _is_literal(segment) for segment in segments)
+        or not (last in {"", "*", "**"} or _is_literal(last))
+    ):
+        raise ValueError(f"expected a path of plain segments, * for one and ** at the end for any rest, got {text!a}")
+    return PathRule((*segments, last))
+
+
+def _is_literal(segment: str) -> bool:
+    return _SEGMENT.fullmatch(segment) is not None and segment not in {".", ".."}
 
 
 def _refused(expected: str) -> RefusalError:

@@ -10,97 +10,67 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Self
 
 from aiohttp import web
 
 from nodeattest_serving.replies import Reply, failure_status, response
 
-_NO_HEADERS: Final[Mapping[str, str]] = {}
-
-
-class Refusal(StrEnum):
-    """The reason; its value is in responses, logs and metrics."""
-
-    # The request itself
-    REQUEST_MALFORMED = "RequestMalformed"
-    HEADERS_TOO_LARGE = "HeadersTooLarge"
-    HEADER_NOT_ALLOWED = "HeaderNotAllowed"
-    PATH_NOT_ALLOWED = "PathNotAllowed"
-    METHOD_NOT_ALLOWED = "MethodNotAllowed"
-    EXPECTATION_NOT_ALLOWED = "ExpectationNotAllowed"
-    UPGRADE_MALFORMED = "UpgradeMalformed"
-    UPGRADE_NOT_ALLOWED = "UpgradeNotAllowed"
-    BODY_TOO_LARGE = "BodyTooLarge"
-    REQUEST_TOO_SLOW = "RequestTooSlow"
-    # The caller
-    CREDENTIALS_MISSING = "CredentialsMissing"
-    CREDENTIALS_AMBIGUOUS = "CredentialsAmbiguous"
-    CREDENTIALS_REFUSED = "CredentialsRefused"
-    USER_NOT_ALLOWED = "UserNotAllowed"
-    USER_BUSY = "UserBusy"
-    # Proxy and upstream
-    VERIFICATION_UNAVAILABLE = "VerificationUnavailable"
-    UPSTREAM_UNREACHABLE = "UpstreamUnreachable"
-    UPSTREAM_MALFORMED = "UpstreamMalformed"
-    UPSTREAM_TOO_SLOW = "UpstreamTooSlow"
-    TIME_OVER = "TimeOver"
-    INTERNAL_ERROR = "InternalError"
-
-
-STATUS: Final[Mapping[Refusal, HTTPStatus]] = {
-    Refusal.REQUEST_MALFORMED: HTTPStatus.BAD_REQUEST,
-    Refusal.HEADERS_TOO_LARGE: HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-    Refusal.HEADER_NOT_ALLOWED: HTTPStatus.BAD_REQUEST,
-    Refusal.PATH_NOT_ALLOWED: HTTPStatus.BAD_REQUEST,
-    Refusal.METHOD_NOT_ALLOWED: HTTPStatus.NOT_IMPLEMENTED,
-    Refusal.EXPECTATION_NOT_ALLOWED: HTTPStatus.EXPECTATION_FAILED,
-    Refusal.UPGRADE_MALFORMED: HTTPStatus.BAD_REQUEST,
-    Refusal.UPGRADE_NOT_ALLOWED: HTTPStatus.NOT_IMPLEMENTED,
-    Refusal.BODY_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    Refusal.REQUEST_TOO_SLOW: HTTPStatus.REQUEST_TIMEOUT,
-    Refusal.CREDENTIALS_MISSING: HTTPStatus.UNAUTHORIZED,
-    Refusal.CREDENTIALS_AMBIGUOUS: HTTPStatus.BAD_REQUEST,
-    Refusal.CREDENTIALS_REFUSED: HTTPStatus.UNAUTHORIZED,
-    Refusal.USER_NOT_ALLOWED: HTTPStatus.FORBIDDEN,
-    Refusal.USER_BUSY: HTTPStatus.TOO_MANY_REQUESTS,
-    Refusal.VERIFICATION_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    Refusal.UPSTREAM_UNREACHABLE: HTTPStatus.BAD_GATEWAY,
-    Refusal.UPSTREAM_MALFORMED: HTTPStatus.BAD_GATEWAY,
-    Refusal.UPSTREAM_TOO_SLOW: HTTPStatus.GATEWAY_TIMEOUT,
-    Refusal.TIME_OVER: HTTPStatus.GATEWAY_TIMEOUT,
-    Refusal.INTERNAL_ERROR: HTTPStatus.INTERNAL_SERVER_ERROR,
-}
-"""Default status; ``--deny-status`` replaces some."""
-_RETRY: Final[Mapping[HTTPStatus, str]] = {
-    HTTPStatus.TOO_MANY_REQUESTS: "1",
-    HTTPStatus.SERVICE_UNAVAILABLE: "5",
-}
+_RETRY: Final[Mapping[HTTPStatus, str]] = {HTTPStatus.TOO_MANY_REQUESTS: "1", HTTPStatus.SERVICE_UNAVAILABLE: "5"}
 """Retry-After in seconds."""
 
 
-class RefusalError(Exception):
-    """A request is not forwarded.
+class Refusal(StrEnum):
+    """The reason, as in responses, logs and metrics, and the default status."""
 
-    ``detail`` is for our log and quotes nothing of the request. ``close``: close the connection. ``status`` and
-    ``headers`` replace and complete the defaults.
-    """
+    status: HTTPStatus
+
+    def __new__(cls, value: str, status: HTTPStatus) -> Self:
+        """Make a member."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.status = status
+        return member
+
+    # The request itself
+    REQUEST_MALFORMED = "RequestMalformed", HTTPStatus.BAD_REQUEST
+    HEADERS_TOO_LARGE = "HeadersTooLarge", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    HEADER_NOT_ALLOWED = "HeaderNotAllowed", HTTPStatus.BAD_REQUEST
+    PATH_NOT_ALLOWED = "PathNotAllowed", HTTPStatus.BAD_REQUEST
+    METHOD_NOT_ALLOWED = "MethodNotAllowed", HTTPStatus.NOT_IMPLEMENTED
+    EXPECTATION_NOT_ALLOWED = "ExpectationNotAllowed", HTTPStatus.EXPECTATION_FAILED
+    UPGRADE_MALFORMED = "UpgradeMalformed", HTTPStatus.BAD_REQUEST
+    UPGRADE_NOT_ALLOWED = "UpgradeNotAllowed", HTTPStatus.NOT_IMPLEMENTED
+    BODY_TOO_LARGE = "BodyTooLarge", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    REQUEST_TOO_SLOW = "RequestTooSlow", HTTPStatus.REQUEST_TIMEOUT
+    # The caller
+    CREDENTIALS_MISSING = "CredentialsMissing", HTTPStatus.UNAUTHORIZED
+    CREDENTIALS_AMBIGUOUS = "CredentialsAmbiguous", HTTPStatus.BAD_REQUEST
+    CREDENTIALS_REFUSED = "CredentialsRefused", HTTPStatus.UNAUTHORIZED
+    USER_NOT_ALLOWED = "UserNotAllowed", HTTPStatus.FORBIDDEN
+    USER_BUSY = "UserBusy", HTTPStatus.TOO_MANY_REQUESTS
+    # Proxy and upstream
+    VERIFICATION_UNAVAILABLE = "VerificationUnavailable", HTTPStatus.SERVICE_UNAVAILABLE
+    UPSTREAM_UNREACHABLE = "UpstreamUnreachable", HTTPStatus.BAD_GATEWAY
+    UPSTREAM_MALFORMED = "UpstreamMalformed", HTTPStatus.BAD_GATEWAY
+    UPSTREAM_TOO_SLOW = "UpstreamTooSlow", HTTPStatus.GATEWAY_TIMEOUT
+    TIME_OVER = "TimeOver", HTTPStatus.GATEWAY_TIMEOUT
+    INTERNAL_ERROR = "InternalError", HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+class RefusalError(Exception):
+    """A request is not forwarded."""
 
     def __init__(
-        self,
-        refusal: Refusal,
-        detail: str,
-        *,
-        close: bool = False,
-        status: HTTPStatus | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
+        self, refusal: Refusal, detail: str, *, close: bool = False, headers: Mapping[str, str] | None = None
     ) -> None:
+        """``detail`` is for our log and quotes nothing of the request. ``close``: close the connection."""
         super().__init__(f"{refusal}: {detail}")
         self.refusal = refusal
         self.detail = detail
         self.close = close
-        self.status = status or STATUS[refusal]
-        self.headers = headers
+        self.status = refusal.status
+        self.headers = headers or {}
 
 
 def reply(refused: RefusalError) -> Reply:

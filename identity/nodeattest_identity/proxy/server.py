@@ -56,21 +56,6 @@ class ProxyServer(HttpListener):
         """
         self._proxy = handler
         self._refused = refused
-        # Who connects is a proxy, and all its users come from one address: no limit of one client below that of all.
-        slots = ConnectionLimits(
-            connections=limits.connections,
-            connections_of_client=limits.connections,
-            replaces_oldest=is_unauthenticated is None,
-        )
-        http = HttpLimits(
-            line=MAX_LINE,
-            field=MAX_FIELD,
-            fields=MAX_FIELDS,
-            head=MAX_HEAD,
-            header_seconds=limits.header_seconds,
-            idle_seconds=limits.idle_seconds,
-            unread_seconds=limits.unread_seconds,
-        )
         unauthenticated = None
         if is_unauthenticated is not None:
             unauthenticated = UnauthenticatedLimits(
@@ -87,8 +72,21 @@ class ProxyServer(HttpListener):
             self._answer,
             address,
             tls,
-            slots,
-            http,
+            # Who connects is a proxy, and all its users come from one address: no lower limit of one client.
+            ConnectionLimits(
+                connections=limits.connections,
+                connections_of_client=limits.connections,
+                replaces_oldest=is_unauthenticated is None,
+            ),
+            HttpLimits(
+                line=MAX_LINE,
+                field=MAX_FIELD,
+                fields=MAX_FIELDS,
+                head=MAX_HEAD,
+                header_seconds=limits.header_seconds,
+                idle_seconds=limits.idle_seconds,
+                unread_seconds=limits.unread_seconds,
+            ),
             refuse=self._refuse,
             lifetime=lifetime,
             handler_cancellation=True,
@@ -96,17 +94,16 @@ class ProxyServer(HttpListener):
         )
 
     def _refuse(self, kind: InvalidRequest) -> Reply:
-        refusal = _INVALID[kind]
-        self._refused(refusal)
-        return reply(RefusalError(refusal, "expected HTTP/1.1, got something else", close=True))
+        return reply(self._refusal(_INVALID[kind], "expected HTTP/1.1, got something else"))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Respond to one request; an unexpected error is a 500, and logged."""
         try:
-            refused = _unacceptable(request)
-            if refused is not None:
-                self._refused(refused.refusal)
-                return answer(refused)
+            # aiohttp accepts other versions, and limits no more than each field
+            if request.version not in _VERSIONS:
+                return answer(self._refusal(Refusal.REQUEST_MALFORMED, "expected HTTP/1.1 or 1.0"))
+            if sum(len(name) + len(value) for name, value in request.raw_headers) > MAX_HEAD:
+                return answer(self._refusal(Refusal.HEADERS_TOO_LARGE, f"expected at most {MAX_HEAD} bytes of header"))
             return await self._proxy(request)
         except RefusalError as error:
             return answer(error)
@@ -116,12 +113,6 @@ class ProxyServer(HttpListener):
             log.exception("answering a request failed")
             return answer(RefusalError(Refusal.INTERNAL_ERROR, "a bug", close=True))
 
-
-def _unacceptable(request: web.BaseRequest) -> RefusalError | None:
-    """Refuse requests that aiohttp accepts and we do not."""
-    if request.version not in _VERSIONS:
-        return RefusalError(Refusal.REQUEST_MALFORMED, "expected HTTP/1.1 or 1.0, got another version", close=True)
-    size = sum(len(name) + len(value) for name, value in request.raw_headers)
-    if size > MAX_HEAD:
-        return RefusalError(Refusal.HEADERS_TOO_LARGE, f"expected at most {MAX_HEAD} bytes of header", close=True)
-    return None
+    def _refusal(self, refusal: Refusal, detail: str) -> RefusalError:
+        self._refused(refusal)
+        return RefusalError(refusal, detail, close=True)

@@ -56,11 +56,9 @@ def requested(request: web.BaseRequest) -> str | None:
 def accepted(response: ClientResponse, key: str) -> web.StreamResponse:
     """Make the client's 101 from the upstream's; raises ``RefusalError``."""
     digest = hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()
-    proper = (
-        response.headers.getall(hdrs.SEC_WEBSOCKET_ACCEPT, []) == [base64.b64encode(digest).decode()]
-        and response.headers.get(hdrs.UPGRADE, "").strip().lower() == "websocket"
-    )
-    if not proper:
+    accepts = response.headers.getall(hdrs.SEC_WEBSOCKET_ACCEPT, [])
+    upgrade = response.headers.get(hdrs.UPGRADE, "").strip().lower()
+    if accepts != [base64.b64encode(digest).decode()] or upgrade != "websocket":
         raise RefusalError(Refusal.UPSTREAM_MALFORMED, "expected a 101 that answers the key, got another", close=True)
     headers = response_headers(response.raw_headers)
     headers.popall(hdrs.CONTENT_LENGTH, None)
@@ -125,7 +123,7 @@ class _Pipe:
             self._ended.set_result(None)
 
     def is_eof(self) -> bool:
-        """Return whether the tunnel ended, as aiohttp asks its parsers."""
+        """Return whether the tunnel ended."""
         return self._ended.done()
 
     def set_exception(self, _error: BaseException, _cause: BaseException | None = None) -> None:

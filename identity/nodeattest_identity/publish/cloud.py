@@ -23,17 +23,18 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from nodeattest_identity.publish.store import (
     MAX_OBJECT,
-    PublishError,
     StoreAccess,
     StoredObject,
     StoreLocation,
     StoreRefusedError,
     StoreUnavailableError,
+    Write,
     WriteConflictError,
 )
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
+    from obstore.auth.boto3 import Boto3CredentialProvider
     from obstore.store import AzureConfig, ClientConfig, GCSConfig, RetryConfig, S3Config
 
 
@@ -47,7 +48,7 @@ _TOTAL: Final = 60.0
 """Seconds of one call with its retries and the cloud's credentials."""
 _STATUS: Final = re.compile(r"status code: ([0-9]{3})\b", re.ASCII)
 _CODE: Final = re.compile(r"<Code>([A-Za-z]{1,60})</Code>", re.ASCII)
-_BUSY, _NOT_IMPLEMENTED, _SERVER_ERROR = 429, 501, 500
+_TOO_MANY_REQUESTS, _SERVER_ERROR, _NOT_IMPLEMENTED = 429, 500, 501
 _CREDENTIALS: Final = {
     "s3": "AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, aws sso login, or a role (IRSA, instance profile)",
     "azblob": "a workload identity, a managed identity, az login, or AZURE_STORAGE_KEY",
@@ -59,8 +60,8 @@ _RIGHTS: Final = {
     "azblob": "the role Storage Blob Data Contributor on the container, and its firewall must let this machine in",
     "gs": "storage.objects.get, storage.objects.create and storage.objects.delete",
 }
-_CLOCK: Final = "set this machine's clock: the cloud accepts 15 minutes of difference"
 _REGION: Final = "the bucket is in another region: give --region"
+_CLOCK: Final = "set this machine's clock: the cloud accepts 15 minutes of difference"
 _REMEDIES: Final = {
     "NoSuchBucket": "make the bucket first, or check its name",
     "ContainerNotFound": "make the container first, or check its name",
@@ -92,7 +93,7 @@ class CloudStore:
         self._request_timeout = request_timeout
         self._opened: _Store | None = None
 
-    async def read(self, path: str) -> StoredObject | None:
+    async def read(self, path: str, /) -> StoredObject | None:
         """Read an object."""
         async with self._reported(path):
             try:
@@ -115,23 +116,21 @@ class CloudStore:
                 cache_control=found.attributes.get("Cache-Control", ""),
             )
 
-    async def write(
-        self, path: str, body: bytes, *, content_type: str, cache_control: str, replaces: StoredObject | None
-    ) -> None:
+    async def write(self, write: Write, /) -> None:
         """Replace an object."""
-        async with self._reported(path):
+        async with self._reported(write.path):
             try:
                 await obstore.put_async(
                     await self._store(),
-                    path,
-                    body,
-                    attributes={"Content-Type": content_type, "Cache-Control": cache_control},
-                    mode="create" if replaces is None else _version(replaces),
+                    write.path,
+                    write.body,
+                    attributes={"Content-Type": write.content_type, "Cache-Control": write.cache_control},
+                    mode="create" if write.replaces is None else _version(write.replaces),
                 )
             except FileNotFoundError as error:
                 if _code(error) in _MISSING_ROOT:
                     raise
-                raise self._conflict(path) from None
+                raise self._conflict(write.path) from None
 
     async def _store(self) -> _Store:
         """Open the store once; the cloud's credentials are looked up in a thread."""
@@ -143,21 +142,44 @@ class CloudStore:
         return self._opened
 
     def _open(self) -> _Store:
-        endpoint = self._access.endpoint_url
+        location, endpoint = self._location, self._access.endpoint_url
         options: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": self._request_timeout}
         if endpoint is not None and endpoint.startswith("http://"):
             options["allow_http"] = True
-        prefix = self._location.prefix or None
-        if self._location.kind == "s3":
-            return self._open_s3(prefix, endpoint, options)
-        if self._location.kind == "azblob":
-            return self._open_azure(prefix, endpoint, options)
-        google: GCSConfig = {} if endpoint is None else {"base_url": endpoint}
-        return GCSStore(
-            self._location.root, prefix=prefix, config=google, client_options=options, retry_config=self._retry
+        prefix, retry = location.prefix or None, self._retry
+        if location.kind == "gs":
+            google: GCSConfig = {} if endpoint is None else {"base_url": endpoint}
+            return GCSStore(location.root, prefix=prefix, config=google, client_options=options, retry_config=retry)
+        if location.kind == "s3":
+            amazon, credentials = self._s3()
+            return S3Store(
+                location.root,
+                prefix=prefix,
+                config=amazon,
+                client_options=options,
+                retry_config=retry,
+                credential_provider=credentials,
+            )
+        azure: AzureConfig = {"account_name": location.root}
+        if endpoint is not None:
+            azure["endpoint"] = endpoint
+        provider = None
+        if self._access.azure_key is not None:
+            azure["account_key"] = self._access.azure_key
+        else:
+            from obstore.auth.azure import AzureCredentialProvider
+
+            provider = AzureCredentialProvider()
+        return AzureStore(
+            location.container,
+            prefix=prefix,
+            config=azure,
+            client_options=options,
+            retry_config=retry,
+            credential_provider=provider,
         )
 
-    def _open_s3(self, prefix: str | None, endpoint: str | None, options: ClientConfig) -> _Store:
+    def _s3(self) -> tuple[S3Config, Boto3CredentialProvider]:
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
 
@@ -168,36 +190,9 @@ class CloudStore:
         config: S3Config = {"conditional_put": "etag"}
         if self._access.region is not None:
             config["region"] = credentials.config["region"] = self._access.region
-        if endpoint is not None:
-            config["aws_endpoint_url_s3"] = endpoint
-        return S3Store(
-            self._location.root,
-            prefix=prefix,
-            config=config,
-            client_options=options,
-            retry_config=self._retry,
-            credential_provider=credentials,
-        )
-
-    def _open_azure(self, prefix: str | None, endpoint: str | None, options: ClientConfig) -> _Store:
-        config: AzureConfig = {"account_name": self._location.root}
-        if endpoint is not None:
-            config["endpoint"] = endpoint
-        if self._access.azure_key is not None:
-            config["account_key"] = self._access.azure_key
-            credentials = None
-        else:
-            from obstore.auth.azure import AzureCredentialProvider
-
-            credentials = AzureCredentialProvider()
-        return AzureStore(
-            self._location.container,
-            prefix=prefix,
-            config=config,
-            client_options=options,
-            retry_config=self._retry,
-            credential_provider=credentials,
-        )
+        if self._access.endpoint_url is not None:
+            config["aws_endpoint_url_s3"] = self._access.endpoint_url
+        return config, credentials
 
     @asynccontextmanager
     async def _reported(self, path: str) -> AsyncGenerator[None]:
@@ -207,7 +202,7 @@ class CloudStore:
                 yield
         except TimeoutError:
             raise StoreUnavailableError(
-                f"{self.name}: {path}: expected an answer within {_TOTAL:.0f} s, got none; see the store's status"
+                f"{self.name}: {path}: expected an answer in {_TOTAL:.0f} s, got none"
             ) from None
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             raise self._conflict(path) from None
@@ -230,33 +225,26 @@ class CloudStore:
             f"{_CREDENTIALS[self._location.kind]}"
         )
 
-    def _error(self, path: str, error: Exception) -> PublishError:
+    def _error(self, path: str, error: Exception) -> StoreRefusedError | StoreUnavailableError:
         """Say by status and error code what the store answered, and what helps."""
         where, text, code = f"{self.name}: {path}", str(error), _code(error)
-        status = int(found[1]) if (found := _STATUS.search(text)) else None
-        if status is not None:
-            busy = status == _BUSY or (status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED)
-            answer = f"{status} {code}".rstrip()
-            if busy:
-                return StoreUnavailableError(f"{where}: the store is busy ({answer})")
-            remedy = _REMEDIES.get(code)
-            if remedy is None and isinstance(error, exceptions.PermissionDeniedError):
-                remedy = f"it needs {_RIGHTS[self._location.kind]} (docs/issuer.md#publish)"
-            if remedy is None and status == _NOT_IMPLEMENTED:
-                remedy = _REMEDIES["NotImplemented"]
-            return StoreRefusedError(f"{where}: got {answer}; {remedy or 'see the error codes of the store'}")
-        if "redirect" in text:
-            return StoreRefusedError(f"{where}: expected an answer, got a redirect; {_REGION}, or check --endpoint-url")
-        if "ertificate" in text:
-            return StoreRefusedError(
-                f"{where}: expected a certificate that is trusted here, got another; SSL_CERT_FILE names the CA"
+        found = _STATUS.search(text)
+        if found is None:
+            message = (
+                f"{where}: expected an answer of an object store, got none, or another; check the names in --to, "
+                "--endpoint-url, --region, the CA (SSL_CERT_FILE) and the network"
             )
-        if "error sending request" in text or "error decoding" in text:
-            return StoreUnavailableError(
-                f"{where}: expected an answer, got none; check the names in --to, --endpoint-url, --region and the "
-                "network"
-            )
-        return StoreRefusedError(f"{where}: expected an answer of an object store, got another; check --endpoint-url")
+            is_silent = "error sending request" in text or "error decoding" in text
+            return StoreUnavailableError(message) if is_silent else StoreRefusedError(message)
+        status, answer = int(found[1]), f"{found[1]} {code}".rstrip()
+        if status == _TOO_MANY_REQUESTS or (status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED):
+            return StoreUnavailableError(f"{where}: the store is busy ({answer})")
+        remedy = _REMEDIES.get(code)
+        if remedy is None and isinstance(error, exceptions.PermissionDeniedError):
+            remedy = f"it needs {_RIGHTS[self._location.kind]} (docs/issuer.md#publish)"
+        if remedy is None and status == _NOT_IMPLEMENTED:
+            remedy = _REMEDIES["NotImplemented"]
+        return StoreRefusedError(f"{where}: got {answer}; {remedy or 'see the error codes of the store'}")
 
 
 def _version(read: StoredObject) -> UpdateVersion:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -37,19 +37,26 @@ from nodeattest_identity.issuer.documents import (
     jwks_url,
     parse_configuration,
 )
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks
-from nodeattest_identity.publish.store import MAX_OBJECT, ForeignIssuerError, PublishError, StoredObject
+from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate, read_jwks
+from nodeattest_identity.publish.store import MAX_OBJECT, ForeignIssuerError, PublishError, StoredObject, Write
 from nodeattest_identity.tokens.jwt import printable
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_parsing.values import JsonValue
+from nodeattest_parsing.objects import rfc3339
+from nodeattest_parsing.values import JsonObject, JsonValue
 
 RETIRE_AFTER: Final = 8761 * 3600
 """Seconds that an absent key stays published: the longest lifetime of a service account token, a year and an hour."""
 FORMAT: Final = "nodeattest/issuer-state/v1"
-LATEST: Final = 253_402_300_799
+CONFIGURATION: Final = CONFIGURATION_PATH.removeprefix("/")
+STATE: Final = ".nodeattest/issuer-state.json"
+"""The state object: public keys and times, no secret."""
+_LATEST: Final = 253_402_300_799
 """Seconds: the last of the year 9999."""
 _MEMBERS: Final = frozenset({"format", "issuer", "owner", "updated", "absent_since", "jwks"})
 _MAX_TEXT: Final = 2048
+_CLOCK_TOLERANCE: Final = 24 * 3600
+"""Seconds by which clocks of publishers may differ."""
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
 
 
 class IssuerStateError(ValueError):
@@ -94,78 +101,6 @@ class IssuerState:
     keys: tuple[KeyRecord, ...]
 
 
-def encode_state(state: IssuerState) -> bytes:
-    """Encode the state; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
-    keys = [record.key for record in state.keys]
-    members: dict[str, JsonValue] = {
-        "format": FORMAT,
-        "issuer": state.issuer,
-        "owner": state.owner,
-        "updated": state.updated,
-        "absent_since": {
-            record.key.kid: record.absent_since for record in state.keys if record.absent_since is not None
-        },
-        "jwks": parse_json(documents(state.issuer, default_jwks_uri(state.issuer), keys).jwks),
-    }
-    return json.dumps(members, indent=1).encode() + b"\n"
-
-
-def parse_state(body: bytes) -> IssuerState:
-    """Parse the state; raises ``IssuerStateError``."""
-    if len(body) > MAX_OBJECT:
-        raise IssuerStateError(f"expected at most {MAX_OBJECT} bytes of an issuer's state, got {len(body)}")
-    try:
-        members = parse_json(body, max_values=100_000)
-    except ValueError as error:
-        raise IssuerStateError(f"expected an issuer's state in JSON, got {error}") from None
-    if members.get("format") != FORMAT or members.keys() != _MEMBERS:
-        raise IssuerStateError(f"expected {FORMAT} with its members and no others, got something else")
-    updated = _read_time(members["updated"], LATEST)
-    try:
-        keys = read_jwks(json.dumps(members["jwks"]).encode())
-        state = IssuerState(
-            issuer=_read_text(members["issuer"]),
-            owner=_read_text(members["owner"]),
-            updated=updated,
-            keys=_records(keys, members["absent_since"], updated),
-        )
-        encode_state(state)
-    except (KeysError, UrlError) as error:
-        raise IssuerStateError(str(error)) from None
-    return state
-
-
-def _records(keys: tuple[VerifyingKey, ...], absent_since: JsonValue, updated: int) -> tuple[KeyRecord, ...]:
-    if not isinstance(absent_since, dict) or not absent_since.keys() <= {key.kid for key in keys}:
-        raise IssuerStateError("expected absent_since with names of keys of jwks, got something else")
-    times = {kid: _read_time(value, updated) for kid, value in absent_since.items()}
-    return tuple(KeyRecord(key=key, absent_since=times.get(key.kid)) for key in keys)
-
-
-def _read_time(value: JsonValue, latest: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= latest:
-        raise IssuerStateError(
-            "expected whole seconds before the year 10000, and absent_since no later than updated, got something else"
-        )
-    return value
-
-
-def _read_text(value: JsonValue) -> str:
-    if not isinstance(value, str) or len(value) > _MAX_TEXT:
-        raise IssuerStateError(f"expected a text of at most {_MAX_TEXT} characters, got something else")
-    return value
-
-
-CONFIGURATION: Final = CONFIGURATION_PATH.removeprefix("/")
-STATE: Final = ".nodeattest/issuer-state.json"
-"""The state object: public keys and times, no secret."""
-_STATE_TYPE: Final = "application/json"
-_UNCACHED: Final = "no-store"
-_CLOCK_TOLERANCE: Final = 24 * 3600
-"""Seconds by which clocks of publishers may differ."""
-_SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
     """The objects in the store."""
@@ -173,19 +108,6 @@ class Current:
     state: StoredObject | None = None
     jwks: StoredObject | None = None
     configuration: StoredObject | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """A conditional write of one object."""
-
-    path: str
-    body: bytes = field(repr=False)
-    content_type: str
-    cache_control: str
-    replaces: StoredObject | None
-    """The object as it was read; None: there was none."""
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +124,59 @@ class Plan:
     """Ids of keys to revoke that neither state object nor key set has."""
 
 
+def encode_state(state: IssuerState) -> bytes:
+    """Encode the state; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
+    absent: JsonObject = {each.key.kid: each.absent_since for each in state.keys if each.absent_since is not None}
+    keys = [record.key for record in state.keys]
+    members: JsonObject = {
+        "format": FORMAT,
+        "issuer": state.issuer,
+        "owner": state.owner,
+        "updated": state.updated,
+        "absent_since": absent,
+        "jwks": parse_json(documents(state.issuer, default_jwks_uri(state.issuer), keys).jwks),
+    }
+    return json.dumps(members, indent=1).encode() + b"\n"
+
+
+def parse_state(body: bytes) -> IssuerState:
+    """Parse the state; raises ``IssuerStateError``."""
+    if len(body) > MAX_OBJECT:
+        raise IssuerStateError(f"expected at most {MAX_OBJECT} bytes of an issuer's state, got {len(body)}")
+    try:
+        return _read_state(parse_json(body, max_values=100_000))
+    except IssuerStateError:
+        raise
+    except ValueError as error:  # KeysError and UrlError among them
+        raise IssuerStateError(f"expected an issuer's state, got {error}") from None
+
+
+def _read_state(members: JsonObject) -> IssuerState:
+    """Read the members of the state; raises ``ValueError``."""
+    if members.get("format") != FORMAT or members.keys() != _MEMBERS:
+        raise IssuerStateError(f"expected {FORMAT} with its members and no others, got something else")
+    issuer, owner, absent = members["issuer"], members["owner"], members["absent_since"]
+    if not isinstance(issuer, str) or not isinstance(owner, str) or max(len(issuer), len(owner)) > _MAX_TEXT:
+        raise IssuerStateError(f"expected issuer and owner of at most {_MAX_TEXT} characters, got something else")
+    updated = _read_time(members["updated"], _LATEST)
+    keys = read_jwks(json.dumps(members["jwks"]).encode())
+    if not isinstance(absent, dict) or not absent.keys() <= {key.kid for key in keys}:
+        raise IssuerStateError("expected absent_since with names of keys of jwks, got something else")
+    times = {kid: _read_time(value, updated) for kid, value in absent.items()}
+    records = tuple(KeyRecord(key=key, absent_since=times.get(key.kid)) for key in keys)
+    state = IssuerState(issuer=issuer, owner=owner, updated=updated, keys=records)
+    encode_state(state)
+    return state
+
+
+def _read_time(value: JsonValue, latest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= latest:
+        raise IssuerStateError(
+            "expected whole seconds before the year 10000, and absent_since no later than updated, got something else"
+        )
+    return value
+
+
 def jwks_path(issuer: str, jwks_uri: str) -> str:
     """Return the path of the key set, relative to the issuer; raises ``UrlError``.
 
@@ -210,8 +185,7 @@ def jwks_path(issuer: str, jwks_uri: str) -> str:
     Only plain segments: the text of a URL must not name an object elsewhere.
     """
     root = issuer_url(issuer).removesuffix("/") + "/"
-    jwks_url(jwks_uri)
-    if not jwks_uri.startswith(root):
+    if not jwks_url(jwks_uri).startswith(root):
         return JWKS_PATH.removeprefix("/")
     path = jwks_uri.removeprefix(root)
     if path == CONFIGURATION or not all(_SEGMENT.fullmatch(segment) for segment in path.split("/")):
@@ -230,9 +204,12 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
     path = jwks_path(desired.issuer, desired.jwks_uri)
     # 1
     before = _ours(current, desired, now)
-    _check_clock(before, now)
+    if before.updated > now + _CLOCK_TOLERANCE:  # a key that it marks as absent would be removed too early
+        raise PublishError(
+            f"expected a clock past the last change of the state, {_moment(before.updated)}, got {_moment(now)}: set "
+            "this machine's clock; if it is right, remove the state object and give --adopt"
+        )
     # 2
-    _check_keys(before, desired)
     records, notes = _decide_keys(before, desired, now)
     published, foreign_notes = _published_keys(current.jwks, before, desired)
     # 3
@@ -250,7 +227,7 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
         keys=records,
     )
     return Plan(
-        writes=(*_differing(current.state, STATE, encode_state(state), _STATE_TYPE, _UNCACHED), *writes),
+        writes=(*_differing(current.state, STATE, encode_state(state), CONFIGURATION_TYPE, "no-store"), *writes),
         documents=made,
         state=state,
         notes=(*notes, *foreign_notes),
@@ -265,25 +242,29 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
     3. Documents without a state object are adopted only on request, and only if they can be parsed.
     """
     # 1
-    found_issuer = None
+    found_issuer = desired.issuer
     if current.configuration is not None:
         try:
             found_issuer = parse_configuration(current.configuration.body).issuer
         except DocumentError:
             found_issuer = ""
-        if found_issuer not in {"", desired.issuer}:
-            raise ForeignIssuerError(
-                f"the configuration there is of the issuer {found_issuer!a}, not of {desired.issuer}"
-            )
+    if found_issuer not in {"", desired.issuer}:
+        raise ForeignIssuerError(f"the configuration there is of the issuer {found_issuer!a}, not of {desired.issuer}")
     # 2
-    state = _parsed_state(current, desired)
-    if state is not None:
-        if state.issuer != desired.issuer:
-            raise ForeignIssuerError(f"the state there is of the issuer {state.issuer!a}, not of {desired.issuer}")
-        if state.owner != desired.owner:
+    try:
+        state = None if current.state is None else parse_state(current.state.body)
+    except IssuerStateError as error:
+        if not desired.adopt:
             raise ForeignIssuerError(
-                f"the documents there belong to {state.owner!a}, not to {desired.owner!a}: a location is for one "
-                "cluster, or each would accept the other's tokens"
+                f"our state there cannot be read ({error}); give --adopt to make it again: all published keys then "
+                "stay for --retire-after"
+            ) from None
+        state = None
+    if state is not None:
+        if (state.issuer, state.owner) != (desired.issuer, desired.owner):
+            raise ForeignIssuerError(
+                f"the documents there are of the issuer {state.issuer!a} and belong to {state.owner!a}, not to "
+                f"{desired.owner!a}: a location is for one cluster, or each would accept the other's tokens"
             )
         return state
     # 3
@@ -292,75 +273,46 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
             f"documents are there without our state ({STATE}); if they are this issuer's, give --adopt: all their keys "
             "stay for --retire-after"
         )
-    if found_issuer == "":
+    if not found_issuer:
         raise ForeignIssuerError("the configuration there cannot be read, so its issuer is unknown: remove it first")
     return IssuerState(issuer=desired.issuer, owner=desired.owner, updated=now, keys=_adopted(current.jwks, now))
 
 
-def _parsed_state(current: Current, desired: Desired) -> IssuerState | None:
-    """Parse the state object; when documents are adopted an invalid one counts as none."""
-    if current.state is None:
-        return None
-    try:
-        return parse_state(current.state.body)
-    except IssuerStateError as error:
-        if desired.adopt:
-            return None
-        raise ForeignIssuerError(
-            f"our state there cannot be read ({error}); give --adopt to make it again: all published keys then stay "
-            "for --retire-after"
-        ) from None
-
-
 def _adopted(jwks: StoredObject | None, now: int) -> tuple[KeyRecord, ...]:
     """Take over every key of a key set without a state object."""
-    if jwks is None:
-        return ()
     try:
-        return tuple(KeyRecord(key=key, absent_since=now) for key in read_jwks(jwks.body))
+        return () if jwks is None else tuple(KeyRecord(key=key, absent_since=now) for key in read_jwks(jwks.body))
     except KeysError as error:
         raise ForeignIssuerError(f"the key set there cannot be taken over: {error}") from None
 
 
-def _check_clock(before: IssuerState, now: int) -> None:
-    """Refuse a clock that is far behind: a key that it marks as absent would be removed too early."""
-    if before.updated > now + _CLOCK_TOLERANCE:
-        raise PublishError(
-            f"expected a clock past the last change of the state, {_moment(before.updated)}, got {_moment(now)}: set "
-            "this machine's clock; if it is right, remove the state object and give --adopt"
-        )
-
-
-def _check_keys(before: IssuerState, desired: Desired) -> None:
-    if any(key.kid in desired.revoked for key in desired.keys):
-        raise PublishError("--drop-key names a key that is to be published: remove its --service-account-key-file")
-    known = {record.key.kid: record.key.spki for record in before.keys}
-    if any(known.get(key.kid, key.spki) != key.spki for key in desired.keys):
-        raise KeysError("expected every key under a name of its own, got two of one kid")
-
-
 def _decide_keys(before: IssuerState, desired: Desired, now: int) -> tuple[tuple[KeyRecord, ...], list[str]]:
-    """Decide on each key: desired keys, then absent ones whose tokens may still be valid."""
+    """Decide on each key: desired keys, then absent ones whose tokens may still be valid; raises ``PublishError``."""
     known = {record.key.kid: record for record in before.keys}
-    wanted = documents(desired.issuer, desired.jwks_uri, desired.keys).keys
-    records = [KeyRecord(key=key) for key in wanted]
+    wanted = {key.kid: key for key in deduplicate(desired.keys)}
+    if not desired.revoked.isdisjoint(wanted):
+        raise PublishError("--drop-key names a key that is to be published: remove its --service-account-key-file")
+    if not wanted:
+        raise KeysError("expected at least one key to publish, got none: the last documents stay as they are")
+    deduplicate([*(record.key for record in before.keys), *wanted.values()])  # none is another's name
+    records = [KeyRecord(key=key) for key in wanted.values()]
     notes = [
-        f"+ {printable(key.kid)}: {'new' if key.kid not in known else 'desired again'}"
-        for key in wanted
-        if key.kid not in known or known[key.kid].absent_since is not None
+        f"+ {printable(kid)}: {'new' if kid not in known else 'desired again'}"
+        for kid in wanted
+        if kid not in known or known[kid].absent_since is not None
     ]
-    names = {key.kid for key in wanted}
-    for record in (record for record in before.keys if record.key.kid not in names):
-        kid = printable(record.key.kid)
+    for kid, record in known.items():
+        if kid in wanted:
+            continue
         since = now if record.absent_since is None else record.absent_since
-        if record.key.kid in desired.revoked or since + desired.retire_after <= now:
-            notes.append(f"- {kid}: removed")
-        else:
-            records.append(KeyRecord(key=record.key, absent_since=since))
-            notes.append(
-                f"~ {kid}: absent, stays until {_moment(since + desired.retire_after)} because its tokens may be "
-                "valid; if it leaked or was never yours, give --drop-key"
-            )
+        if kid in desired.revoked or since + desired.retire_after <= now:
+            notes.append(f"- {printable(kid)}: removed")
+            continue
+        records.append(KeyRecord(key=record.key, absent_since=since))
+        notes.append(
+            f"~ {printable(kid)}: absent, stays until {_moment(since + desired.retire_after)} because its tokens may "
+            "be valid; if it leaked or was never yours, give --drop-key"
+        )
     return tuple(records), notes
 
 
@@ -368,18 +320,14 @@ def _published_keys(
     jwks: StoredObject | None, before: IssuerState, desired: Desired
 ) -> tuple[frozenset[str], list[str]]:
     """Return the ids in the stored key set, and notes on keys that somebody else wrote there."""
-    if jwks is None:
-        return frozenset(), []
     try:
-        published = read_jwks(jwks.body)
+        published = () if jwks is None else read_jwks(jwks.body)
     except KeysError:
         return frozenset(), ["! the key set there is invalid: written again"]
     ours = {(key.kid, key.spki) for key in (*(record.key for record in before.keys), *desired.keys)}
-    foreign = [key for key in published if (key.kid, key.spki) not in ours]
-    return (
-        frozenset(key.kid for key in published),
-        [f"! {printable(key.kid)}: in the key set but not in our state: removed" for key in foreign],
-    )
+    foreign = [key.kid for key in published if (key.kid, key.spki) not in ours]
+    notes = [f"! {printable(kid)}: in the key set but not in our state: removed" for kid in foreign]
+    return frozenset(key.kid for key in published), notes
 
 
 def _differing(current: StoredObject | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
@@ -398,4 +346,4 @@ def _differing(current: StoredObject | None, path: str, body: bytes, content_typ
 
 
 def _moment(at: int) -> str:
-    return datetime.fromtimestamp(min(at, LATEST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(datetime.fromtimestamp(min(at, _LATEST), UTC))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +25,7 @@ from nodeattest_identity.issuer.documents import (
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
-from nodeattest_identity.publish.plan import CONFIGURATION, STATE, Current, Desired, Plan, Write, jwks_path, plan
+from nodeattest_identity.publish.plan import CONFIGURATION, STATE, Current, Desired, Plan, jwks_path, plan
 from nodeattest_identity.publish.store import (
     MAX_OBJECT,
     DirectoryStore,
@@ -33,6 +33,7 @@ from nodeattest_identity.publish.store import (
     StoreAccess,
     StoreLocation,
     StoreRefusedError,
+    Write,
     WriteConflictError,
 )
 from nodeattest_identity.tokens.jwt import printable
@@ -41,8 +42,7 @@ from nodeattest_providers.errors import Denied, Unavailable
 
 _ATTEMPTS: Final = 16
 """Two without conflicts: write, see that nothing is left. A conflict takes one."""
-_MAX_PAUSE: Final = 2.0
-"""Seconds."""
+_MAX_AGE: Final = re.compile(r"(?:^|,)\s*(?:s-)?max-?age\s*=\s*\"?([0-9]{1,10})", re.IGNORECASE | re.ASCII)
 
 
 async def dry_run(store: ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
@@ -58,19 +58,8 @@ async def dry_run(store: ObjectStore, desired: Desired, *, clock: Callable[[], f
     return plan(Current(configuration=configuration, jwks=jwks, state=state), desired, int(clock()))
 
 
-async def _random_pause(conflicts: int) -> None:
-    """Wait for a random time that grows with each conflict."""
-    await asyncio.sleep(random.SystemRandom().uniform(0, min(_MAX_PAUSE, 0.05 * 2**conflicts)))
-
-
-async def publish(
-    store: ObjectStore,
-    desired: Desired,
-    *,
-    clock: Callable[[], float],
-    pause: Callable[[int], Awaitable[None]] = _random_pause,
-) -> Plan:
-    """Publish the desired documents; ``clock`` returns seconds since the epoch, ``pause`` waits after a conflict.
+async def publish(store: ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
+    """Publish the desired documents; ``clock`` returns seconds since the epoch.
 
     Returns the plan with the writes of this run; ``unknown`` are keys to revoke that it never saw.
     Raises ``PublishError``, ``KeysError`` and ``UrlError``.
@@ -78,40 +67,26 @@ async def publish(
     written: list[Write] = []
     notes: dict[str, None] = {}
     conflict: WriteConflictError | None = None
-    conflicts = 0
     unknown = desired.revoked
-    for _ in range(_ATTEMPTS):
-        next_plan = await dry_run(store, desired, clock=clock)
+    next_plan = await dry_run(store, desired, clock=clock)
+    for attempt in range(_ATTEMPTS):
         notes |= dict.fromkeys(next_plan.notes)
         unknown &= next_plan.unknown
         if not next_plan.writes:
             return replace(next_plan, writes=tuple(written), notes=tuple(notes), unknown=unknown)
         try:
             for write in next_plan.writes:
-                await store.write(
-                    write.path,
-                    write.body,
-                    content_type=write.content_type,
-                    cache_control=write.cache_control,
-                    replaces=write.replaces,
-                )
+                await store.write(write)
                 written.append(write)
         except WriteConflictError as error:
-            conflict, conflicts = error, conflicts + 1
-            await pause(conflicts)
-    raise conflict or _not_kept(store, await dry_run(store, desired, clock=clock))
-
-
-def _not_kept(store: ObjectStore, next_plan: Plan) -> StoreRefusedError:
-    """Name what the store does not keep, however often it is written."""
+            conflict = error
+            await asyncio.sleep(random.uniform(0, min(2.0, 0.1 * 2**attempt)))  # noqa: S311 - spreads publishers
+        next_plan = await dry_run(store, desired, clock=clock)
     lost = ", ".join(f"{write.path} {write.why}" for write in next_plan.writes)
-    return StoreRefusedError(
+    raise conflict or StoreRefusedError(
         f"{store.name}: expected to read what was written, got otherwise each time ({lost}); use a store that keeps "
         "bytes and headers, and stop other programs that write there"
     )
-
-
-_MAX_AGE: Final = re.compile(r"(?:^|,)\s*(?:s-)?max-?age\s*=\s*\"?([0-9]{1,10})", re.IGNORECASE | re.ASCII)
 
 
 class PublicStatus(StrEnum):
@@ -143,6 +118,8 @@ async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, no
     """
     made = published.documents
     url = configuration_url(made.issuer)
+    wrong: list[str] = []
+    older: list[str] = []
     # 1
     try:
         configuration = await https.get(url, accept=CONFIGURATION_TYPE, limit=MAX_OBJECT)
@@ -150,10 +127,24 @@ async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, no
     except (Denied, Unavailable) as error:
         return PublicCheck(status=PublicStatus.WRONG, findings=(str(error),))
     # 2
-    wrong, older = _compare(published, url, configuration.body, jwks.body)
+    try:
+        issuer = parse_configuration(configuration.body).issuer
+        if issuer != made.issuer:
+            wrong.append(f"{url}: expected the issuer {made.issuer}, got {issuer[:200]!a}")
+        elif configuration.body != made.configuration:
+            older.append(f"{url}: still an older configuration")
+    except DocumentError as error:
+        wrong.append(f"{url}: {error}")
+    try:
+        lacking = sorted({key.kid for key in made.keys} - {key.kid for key in read_jwks(jwks.body)})
+        if jwks.body != made.jwks:
+            what = f"without {', '.join(map(printable, lacking))}" if lacking else "with other keys"
+            older.append(f"{made.jwks_uri}: still an older key set, {what}")
+    except KeysError as error:
+        wrong.append(f"{made.jwks_uri}: {error}")
     # 3
-    wrong += _headers(url, configuration, CONFIGURATION_TYPE, max_age)
-    wrong += _headers(made.jwks_uri, jwks, JWKS_TYPE, max_age)
+    wrong += _wrong_headers(url, configuration, CONFIGURATION_TYPE, max_age)
+    wrong += _wrong_headers(made.jwks_uri, jwks, JWKS_TYPE, max_age)
     until = published.state.updated + max_age
     if wrong or (older and now > until):
         return PublicCheck(status=PublicStatus.WRONG, findings=(*wrong, *older))
@@ -162,42 +153,17 @@ async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, no
     return PublicCheck(status=PublicStatus.EQUAL)
 
 
-def _compare(published: Plan, url: str, configuration: bytes, jwks: bytes) -> tuple[list[str], list[str]]:
-    """Return what is wrong and what is only older."""
-    made = published.documents
-    wrong: list[str] = []
-    older: list[str] = []
-    try:
-        issuer = parse_configuration(configuration).issuer
-        if issuer != made.issuer:
-            wrong.append(f"{url}: expected the issuer {made.issuer}, got {issuer[:200]!a}")
-        elif configuration != made.configuration:
-            older.append(f"{url}: still an older configuration")
-    except DocumentError as error:
-        wrong.append(f"{url}: {error}")
-    try:
-        kids = {key.kid for key in read_jwks(jwks)}
-        if jwks != made.jwks:
-            lacking = sorted({key.kid for key in made.keys} - kids)
-            what = f"without {', '.join(map(printable, lacking))}" if lacking else "with other keys"
-            older.append(f"{made.jwks_uri}: still an older key set, {what}")
-    except KeysError as error:
-        wrong.append(f"{made.jwks_uri}: {error}")
-    return wrong, older
-
-
-def _headers(url: str, answer: FetchedDocument, content_type: str, max_age: int) -> list[str]:
+def _wrong_headers(url: str, answer: FetchedDocument, content_type: str, max_age: int) -> list[str]:
     """Return what is wrong with the headers of one response."""
     wrong: list[str] = []
     if answer.content_type != content_type:
         wrong.append(f"{url}: expected content type {content_type}, got {answer.content_type[:80]!a}")
     longest = max(map(int, _MAX_AGE.findall(answer.cache_control)), default=answer.max_age)
-    if longest is None:
-        wrong.append(f"{url}: expected Cache-Control with max-age={max_age}, got {answer.cache_control[:80]!a}")
-    elif longest > max_age:
+    if longest is None or longest > max_age:
         wrong.append(
-            f"{url}: expected caches to hold it for {max_age} s at most, got {longest:.0f} s: a new key would sign too "
-            "soon; give --max-age, or change what the server sends"
+            f"{url}: expected Cache-Control that lets caches hold it for {max_age} s at most, got "
+            f"{answer.cache_control[:80]!a}: a new key would sign too soon; give --max-age, or change what the server "
+            "sends"
         )
     return wrong
 

@@ -28,6 +28,9 @@ from nodeattest_kube.paths import is_segment
 
 MAX_OBJECT: Final = 1 << 20
 """Bytes of an object; the limit of a key set."""
+FORMS: Final = "dir:PATH, s3://BUCKET/PREFIX, azblob://ACCOUNT/CONTAINER/PREFIX or gs://BUCKET/PREFIX"
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9._~$-]+", re.ASCII)
+_MAX_LENGTH: Final = 1024
 
 
 class PublishError(Exception):
@@ -63,6 +66,19 @@ class StoredObject:
     """Both None if the store has no headers; its web server sets them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A conditional write of one object."""
+
+    path: str
+    body: bytes = field(repr=False)
+    content_type: str = ""
+    cache_control: str = ""
+    replaces: StoredObject | None
+    """The object as it was read; None: there was none."""
+    why: str = ""
+
+
 class ObjectStore(Protocol):
     """One prefix of one bucket, container or directory."""
 
@@ -71,14 +87,12 @@ class ObjectStore(Protocol):
         """The location for messages, such as ``s3://bucket/prefix``."""
         ...
 
-    async def read(self, path: str) -> StoredObject | None:
+    async def read(self, path: str, /) -> StoredObject | None:
         """Read an object; None if it does not exist. Raises ``PublishError``."""
         ...
 
-    async def write(
-        self, path: str, body: bytes, *, content_type: str, cache_control: str, replaces: StoredObject | None
-    ) -> None:
-        """Replace this version; None: create. Raises ``WriteConflictError`` and other ``PublishError``."""
+    async def write(self, write: Write, /) -> None:
+        """Write an object if it is as it was read; raises ``WriteConflictError`` and other ``PublishError``."""
         ...
 
 
@@ -113,11 +127,6 @@ class StoreAccess:
     azure_key: str | None = field(default=None, repr=False)
 
 
-FORMS: Final = "dir:PATH, s3://BUCKET/PREFIX, azblob://ACCOUNT/CONTAINER/PREFIX or gs://BUCKET/PREFIX"
-_SEGMENT: Final = re.compile(r"[A-Za-z0-9._~$-]+", re.ASCII)
-_MAX_LENGTH: Final = 1024
-
-
 def parse_location(text: str) -> StoreLocation:
     """Parse a location; raises ``StoreRefusedError``."""
     kind, _, rest = text.partition(":")
@@ -136,40 +145,29 @@ def parse_location(text: str) -> StoreLocation:
 _FILE_MODE: Final = 0o644
 _DIRECTORY_MODE: Final = 0o755
 _LOCK: Final = ".nodeattest/lock"
-_LOCK_SECONDS: Final = 30.0
 _LOCK_INTERVAL: Final = 0.05
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _UNFINISHED: Final = ".nodeattest-unfinished"
 """The file that is being written; one that a killed run left is overwritten."""
-_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DirectoryStore:
     """A prefix of a directory, which must exist; implements ``ObjectStore``."""
 
-    def __init__(self, root: Path, prefix: str = "", *, lock_seconds: float = _LOCK_SECONDS) -> None:
+    def __init__(self, root: Path, prefix: str = "", *, lock_seconds: float = 30.0) -> None:
         """``lock_seconds``: how long to wait for another writer."""
         self._root = root
         self._prefix = f"{prefix}/" if prefix else ""
         self._lock_seconds = lock_seconds
         self.name: Final = f"dir:{root / prefix}"
 
-    async def read(self, path: str) -> StoredObject | None:
+    async def read(self, path: str, /) -> StoredObject | None:
         """Read a file."""
         return await asyncio.to_thread(self._read, self._prefix + path)
 
-    async def write(
-        self,
-        path: str,
-        body: bytes,
-        *,
-        content_type: str,
-        cache_control: str,
-        replaces: StoredObject | None,
-    ) -> None:
-        """Replace a file."""
-        del content_type, cache_control  # the web server sets the headers
-        await asyncio.to_thread(self._write, self._prefix + path, body, replaces)
+    async def write(self, write: Write, /) -> None:
+        """Replace a file; the web server sets the headers."""
+        await asyncio.to_thread(self._write, self._prefix + write.path, write)
 
     def _read(self, path: str) -> StoredObject | None:
         try:
@@ -177,26 +175,23 @@ class DirectoryStore:
                 raise StoreRefusedError(f"{self.name}: expected a directory, got none; make it, or mount it first")
             with self._opened(path) as (folder, name):
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._refused(path, error) from None
-        try:
             with os.fdopen(file, "rb") as opened:
                 body = opened.read(MAX_OBJECT + 1)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             raise self._refused(path, error) from None
         if len(body) > MAX_OBJECT:
             raise StoreRefusedError(f"{self.name}: {path}: expected at most {MAX_OBJECT} bytes, got more")
         return StoredObject(body=body, e_tag=hashlib.sha256(body).hexdigest())
 
-    def _write(self, path: str, body: bytes, replaces: StoredObject | None) -> None:
+    def _write(self, path: str, write: Write) -> None:
         try:
             with self._locked(), self._opened(path, make=True) as (folder, name):
                 found = self._read(path)
-                if (found and found.e_tag) != (replaces and replaces.e_tag):
+                if (found and found.e_tag) != (write.replaces and write.replaces.e_tag):
                     raise WriteConflictError(f"{self.name}: {path} was written by another program meanwhile")
-                _replace(folder, name, body)
+                _replace(folder, name, write.body)
         except OSError as error:
             raise self._refused(path, error) from None
 
@@ -207,24 +202,11 @@ class DirectoryStore:
         folder = os.open(self._root, _FOLDER)
         try:
             for segment in segments:
-                inner = self._inner(folder, segment, make=make)
-                os.close(folder)
-                folder = inner
+                outer, folder = folder, _inner(folder, segment, make=make)
+                os.close(outer)
             yield folder, name
         finally:
             os.close(folder)
-
-    def _inner(self, folder: int, segment: str, *, make: bool) -> int:
-        """Open a directory in a directory."""
-        made = False
-        if make:
-            with suppress(FileExistsError):
-                os.mkdir(segment, mode=_DIRECTORY_MODE, dir_fd=folder)
-                made = True
-        inner = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-        if made:
-            os.fchmod(inner, _DIRECTORY_MODE)
-        return inner
 
     @contextmanager
     def _locked(self) -> Generator[None]:
@@ -232,36 +214,47 @@ class DirectoryStore:
         with self._opened(self._prefix + _LOCK, make=True) as (folder, name):
             lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
-            self._wait_for(lock)
+            until = time.monotonic() + self._lock_seconds
+            while not _try_lock(lock):
+                if time.monotonic() > until:
+                    raise StoreUnavailableError(
+                        f"{self.name}: expected the lock {_LOCK} within {self._lock_seconds:.0f} s, got none; end the "
+                        "publisher that holds it"
+                    )
+                time.sleep(_LOCK_INTERVAL)
             yield
         finally:
             os.close(lock)
 
-    def _wait_for(self, lock: int) -> None:
-        until = time.monotonic() + self._lock_seconds
-        while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            if time.monotonic() > until:
-                raise StoreUnavailableError(
-                    f"{self.name}: expected the lock {_LOCK} within {self._lock_seconds:.0f} s, got none; end the "
-                    "publisher that holds it"
-                )
-            time.sleep(_LOCK_INTERVAL)
-
     def _refused(self, path: str, error: OSError) -> StoreRefusedError:
-        got = os.strerror(error.errno) if error.errno else "an error without a number"
         return StoreRefusedError(
-            f"{self.name}: {path}: expected to read and write there, got {got!r}; check owner, mode, kind (no "
-            "symbolic link) and free space, and that it is mounted writable"
+            f"{self.name}: {path}: expected to read and write there, got {error.strerror!r}; check owner, mode, kind "
+            "(no symbolic link) and free space, and that it is mounted writable"
         )
+
+
+def _inner(folder: int, segment: str, *, make: bool) -> int:
+    """Open a directory in a directory."""
+    if make:
+        with suppress(FileExistsError):
+            os.mkdir(segment, mode=_DIRECTORY_MODE, dir_fd=folder)
+            made = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            os.fchmod(made, _DIRECTORY_MODE)
+            return made
+    return os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+
+
+def _try_lock(lock: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def _replace(folder: int, name: str, body: bytes) -> None:
     """Write another file, then rename it: a reader sees the old bytes or the new ones. The lock must be ours."""
-    descriptor = os.open(_UNFINISHED, _NEW_FILE, 0o600, dir_fd=folder)
-    with os.fdopen(descriptor, "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(_UNFINISHED, flags, 0o600, dir_fd=folder), "wb") as file:
         file.write(body)
         file.flush()
         os.fchmod(file.fileno(), _FILE_MODE)

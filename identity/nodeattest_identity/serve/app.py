@@ -2,58 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from aiohttp import web
+
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource
-from nodeattest_identity.serve.service import IssuerPaths, IssuerService, Metrics, RouteConflictError, RouteTable
+from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteConflictError, RouteTable
 from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.program import Ports, run_server
+from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import ServingCertificate
 
 _FILE_PERIOD: Final = 2.0
-"""Seconds between two checks of key files, at most: a check costs microseconds."""
-
+"""Seconds between two reads of key files, at most."""
 _MAX_AGE: Final = 7 * 24 * 3600
 _MIN_STALE: Final = 60.0
-DEFAULT_LIMITS: Final = ConnectionLimits(
+_LIMITS: Final = ConnectionLimits(
     connections=512, connections_of_client=256, connection_seconds=600.0, idle_seconds=30.0
 )
 """A cache in front opens many connections from few addresses; each costs some 300 KiB with TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFiles:
-    """Files of the serving certificate; read again when they change."""
-
-    certificate: Path
-    key: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSource:
-    """Keys in files."""
+class KeysSource:
+    """Keys in files, or of one workload cluster, as its API server has them."""
 
     issuers: tuple[IssuerPaths, ...]
-    """Issuers whose tokens these keys verify: the current one, and earlier ones whose tokens still live."""
-    files: tuple[Path, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiServerSource:
-    """Keys of one workload cluster, as its API server has them."""
-
-    issuers: tuple[IssuerPaths, ...]
-    """The first is the API server's own issuer."""
+    """Issuers whose tokens these keys verify: the API server's own first, then earlier ones whose tokens still live."""
+    files: tuple[Path, ...] = ()
+    """Empty: ask the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +48,10 @@ class ServeSettings:
     """All settings."""
 
     address: BindAddress
-    source: FileSource | ApiServerSource | KubeconfigSecretsSource
-    certificate: CertificateFiles | None = None
-    """None: plain HTTP, on a loopback address."""
+    source: KeysSource | KubeconfigSecretsSource
+    certificate: Path | None = None
+    key: Path | None = None
+    """Both, or plain HTTP on a loopback address."""
     health: BindAddress | None = None
     max_age: int = MAX_AGE
     """Seconds that caches may hold a document: a new key must be published so long before it signs."""
@@ -71,9 +59,10 @@ class ServeSettings:
     """Seconds between two reads of an API server."""
     max_stale: float = 24 * 3600.0
     """Seconds that keys of an API server stay served after its last read."""
-    limits: ConnectionLimits = field(default=DEFAULT_LIMITS)
 
     def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise SettingsError("expected --tls-cert-file and --tls-private-key-file together, got one of them")
         if self.certificate is None and not self.address.is_loopback:
             raise SettingsError(
                 f"expected --tls-cert-file and --tls-private-key-file, or a --bind-address that only this machine "
@@ -95,12 +84,18 @@ async def run(settings: ServeSettings, connect: Callable[[], ApiClient], *, star
     """
     routes = RouteTable(max_age=settings.max_age, secure=settings.certificate is not None)
     metrics = Metrics()
+
+    async def handle(request: web.BaseRequest, _client: str) -> Reply:
+        reply = routes.answer(request)
+        metrics.answers.labels(str(reply.status.value)).inc()
+        return reply
+
     async with AsyncExitStack() as stack:
         updater = await _make_updater(settings, connect, stack, routes, metrics)
         tls = None
-        if settings.certificate is not None:
-            tls = ServingCertificate(settings.certificate.certificate, settings.certificate.key).context
-        listener = Listener(IssuerService(routes, metrics).handle, settings.address, tls, settings.limits)
+        if settings.certificate is not None and settings.key is not None:
+            tls = ServingCertificate(settings.certificate, settings.key).context
+        listener = Listener(handle, settings.address, tls, _LIMITS)
         metrics.turned_away.set_function(lambda: listener.turned_away)
         health = None
         if settings.health is not None:
@@ -115,31 +110,22 @@ async def _make_updater(
     routes: RouteTable,
     metrics: Metrics,
 ) -> Poller | Clusters:
-    match settings.source:
-        case FileSource(issuers=issuers, files=files):
-            _reserve(routes, issuers)
-            config = PollConfig(period=min(_FILE_PERIOD, settings.period), max_stale=None)
-            poller = Poller(issuers, KeyFileReader(files).read, routes=routes, metrics=metrics, config=config)
-            if not await poller.poll():
-                raise SettingsError(f"--service-account-key-file: {poller.last_error}")
-            return poller
-        case ApiServerSource(issuers=issuers):
-            _reserve(routes, issuers)
-            client = await stack.enter_async_context(connect())
-            read = partial(read_api_server, client, issuers[0].issuer)
-            return Poller(issuers, read, routes=routes, metrics=metrics, config=_config(settings))
-        case KubeconfigSecretsSource() as source:
-            client = await stack.enter_async_context(connect())
-            return Clusters(client, source, routes=routes, metrics=metrics, config=_config(settings))
-
-
-def _config(settings: ServeSettings) -> PollConfig:
-    return PollConfig(period=settings.period, max_stale=settings.max_stale)
-
-
-def _reserve(routes: RouteTable, issuers: Sequence[IssuerPaths]) -> None:
+    source, config = settings.source, PollConfig(period=settings.period, max_stale=settings.max_stale)
+    if isinstance(source, KubeconfigSecretsSource):
+        client = await stack.enter_async_context(connect())
+        return Clusters(client, source, routes=routes, metrics=metrics, config=config)
     try:
-        for paths in issuers:
+        for paths in source.issuers:
             routes.open(paths)
     except RouteConflictError as error:
         raise SettingsError(f"--service-account-issuer: {error}; run a server for each") from None
+    if not source.files:
+        client = await stack.enter_async_context(connect())
+        read = partial(read_api_server, client, source.issuers[0].issuer)
+        return Poller(source.issuers, read, routes=routes, metrics=metrics, config=config)
+    config = PollConfig(period=min(_FILE_PERIOD, settings.period), max_stale=None)
+    reader = KeyFileReader(source.files)
+    poller = Poller(source.issuers, reader.read, routes=routes, metrics=metrics, config=config)
+    if not await poller.poll():
+        raise SettingsError(f"--service-account-key-file: {poller.last_error}")
+    return poller

@@ -25,7 +25,7 @@ from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.objects import metadata, object_identity, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 
@@ -53,7 +53,7 @@ class KubeconfigSecretsSource:
 
 
 class _PolledCluster:
-    """A workload cluster and its poller; its documents stay served while its kubeconfig changes."""
+    """A workload cluster; its documents stay served while its kubeconfig changes."""
 
     def __init__(self, served: IssuerPaths) -> None:
         self.served = served
@@ -123,7 +123,10 @@ class Clusters:
 
     def _changed(self, key: str, secret: JsonObject | None) -> None:
         """Poll a cluster with the kubeconfig that is in its Secret now."""
-        kubeconfig = _kubeconfig(secret)
+        try:
+            kubeconfig = decode_base64(text(secret or {}, "data", "value"))
+        except ValueError:
+            kubeconfig = b""
         served = self._served(key) if kubeconfig else None
         cluster = self._clusters.get(key)
         if cluster is not None and (served is None or cluster.kubeconfig != kubeconfig):
@@ -135,24 +138,19 @@ class Clusters:
                 self._metrics.forget(cluster.served.issuer)
             return
         if cluster is None:
-            cluster = self._open(served)
-            self._clusters[key] = cluster
+            self._routes.open(served)
+            cluster = self._clusters[key] = _PolledCluster(served)
+            cluster.poller = Poller(
+                [served],
+                cluster.read,
+                routes=self._routes,
+                metrics=self._metrics,
+                config=self._config,
+                gate=self._reading,
+            )
         if cluster.kubeconfig != kubeconfig:
             cluster.kubeconfig = kubeconfig
             cluster.task = asyncio.create_task(self._poll(key, cluster))
-
-    def _open(self, served: IssuerPaths) -> _PolledCluster:
-        self._routes.open(served)
-        cluster = _PolledCluster(served)
-        cluster.poller = Poller(
-            [served],
-            cluster.read,
-            routes=self._routes,
-            metrics=self._metrics,
-            config=self._config,
-            gate=lambda: self._reading,
-        )
-        return cluster
 
     async def _poll(self, key: str, cluster: _PolledCluster) -> None:
         try:
@@ -187,14 +185,5 @@ class Clusters:
 
 def _kubeconfig_only(suffix: str, secret: JsonObject) -> JsonObject:
     """Keep kubeconfigs only: CA keys and bootstrap data must not be in this process."""
-    metadata = {name: dig(secret, "metadata", name) for name in ("name", "namespace", "uid", "resourceVersion")}
-    wanted = text(secret, "metadata", "name").endswith(suffix)
-    value = text(secret, "data", "value")
-    return {"metadata": {**metadata}, "data": {"value": value} if wanted and value else {}}
-
-
-def _kubeconfig(secret: JsonObject | None) -> bytes:
-    try:
-        return decode_base64(text(secret, "data", "value"))
-    except ValueError:
-        return b""
+    value = text(secret, "data", "value") if text(secret, "metadata", "name").endswith(suffix) else ""
+    return {"metadata": object_identity(metadata(secret)), "data": {"value": value}}

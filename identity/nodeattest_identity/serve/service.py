@@ -1,4 +1,4 @@
-"""The paths of issuers' documents, the prepared response of each, and the answers to requests.
+"""The paths of issuers' documents, and the answers to requests for them.
 
 Promises: the path alone decides, never the ``Host`` header: a cache in front may use the path as its key. Responses are
 made when keys change, and no request causes a read. Both documents of an issuer change at once; two issuers never share
@@ -10,9 +10,8 @@ Source: OpenID Connect Discovery 1.0 §4; Kubernetes pkg/routes/openidmetadata.g
 
 from __future__ import annotations
 
-import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -34,6 +33,10 @@ from nodeattest_serving.health import CounterFunc
 from nodeattest_serving.program import ProgramMetrics
 from nodeattest_serving.replies import Reply, refusal
 
+_MAX_CONDITIONS: Final = 1024
+"""Characters of ``If-None-Match`` that are read; an entity tag of ours has 34."""
+_METHODS: Final = ("GET", "HEAD")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerPaths:
@@ -51,7 +54,7 @@ def issuer_paths(issuer: str, jwks_uri: str | None = None) -> IssuerPaths:
     """Return the paths of an issuer, without a final slash; raises ``UrlError``."""
     own = default_jwks_uri(issuer_url(issuer))
     url = own if jwks_uri is None else jwks_url(jwks_uri)
-    here = url if _origin(url) == _origin(issuer) and "?" not in url else own
+    here = url if urlsplit(url).netloc.lower() == urlsplit(issuer).netloc.lower() and "?" not in url else own
     return IssuerPaths(
         issuer=issuer,
         jwks_uri=url,
@@ -60,39 +63,19 @@ def issuer_paths(issuer: str, jwks_uri: str | None = None) -> IssuerPaths:
     )
 
 
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.lower()}"
-
-
-_ETAG_BYTES: Final = 16
-"""Of the SHA-256 of a document."""
-
-
 class RouteConflictError(ValueError):
     """A path is already used by another document."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedDocument:
-    """The prepared responses of one document."""
-
-    full: Reply
-    unchanged: Reply
-    """304, for a client that has it already."""
-    etag: str
-
-
 class RouteTable:
-    """Prepared documents by path, without a final slash."""
+    """Documents by path, without a final slash."""
 
     def __init__(self, *, max_age: int, secure: bool) -> None:
         """``max_age``: seconds that caches may hold a document. ``secure``: send Strict-Transport-Security."""
-        self._headers: Mapping[str, str] = {
-            "Cache-Control": f"public, max-age={max_age}",
-            **({"Strict-Transport-Security": "max-age=31536000"} if secure else {}),
-        }
-        self._documents: dict[str, PreparedDocument | None] = {}
+        self._headers = {"Cache-Control": f"public, max-age={max_age}"}
+        if secure:
+            self._headers["Strict-Transport-Security"] = "max-age=31536000"
+        self._documents: dict[str, Reply | None] = {}
         """None: nothing to serve there at the moment."""
 
     def open(self, paths: IssuerPaths) -> None:
@@ -103,8 +86,7 @@ class RouteTable:
                 raise RouteConflictError(f"expected issuers with paths of their own, got two under {path}")
         if both[0] == both[1]:
             raise RouteConflictError(f"expected a key set beside the configuration, got both under {both[0]}")
-        for path in both:
-            self._documents[path] = None
+        self._documents |= dict.fromkeys(both)
 
     def close(self, paths: IssuerPaths) -> None:
         """Remove an issuer."""
@@ -113,45 +95,52 @@ class RouteTable:
 
     def publish(self, paths: IssuerPaths, documents: Documents) -> None:
         """Serve these documents from now on."""
-        self._documents[paths.configuration_path] = self._prepare(documents.configuration, CONFIGURATION_TYPE)
-        self._documents[paths.jwks_path] = self._prepare(documents.jwks, JWKS_TYPE)
+        self._documents[paths.configuration_path] = self._reply(documents.configuration, CONFIGURATION_TYPE)
+        self._documents[paths.jwks_path] = self._reply(documents.jwks, JWKS_TYPE)
 
     def withdraw(self, paths: IssuerPaths) -> None:
         """Stop serving an issuer's documents, but keep its paths."""
         self._documents[paths.configuration_path] = self._documents[paths.jwks_path] = None
 
-    def find(self, path: str) -> PreparedDocument | None:
-        """Return the document of a path; None while it has none. Raises ``KeyError`` for an unknown path."""
-        return self._documents[path.removesuffix("/")]
+    def answer(self, request: web.BaseRequest) -> Reply:
+        """Answer a request.
 
-    def _prepare(self, body: bytes, content_type: str) -> PreparedDocument:
-        digest = hashlib.sha256(body).digest()[:_ETAG_BYTES]
-        etag = f'"{base64.urlsafe_b64encode(digest).rstrip(b"=").decode()}"'
+        1. The path is a document's. 2. GET or HEAD. 3. No body. 4. The document exists. 5. The client does not have it.
+        """
+        # 1
+        path = request.raw_path.partition("?")[0].removesuffix("/")
+        if path not in self._documents:
+            return refusal(HTTPStatus.NOT_FOUND)
+        # 2
+        if request.method not in _METHODS:
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(_METHODS)})
+        # 3
+        if request.body_exists:
+            return refusal(HTTPStatus.BAD_REQUEST)
+        # 4
+        document = self._documents[path]
+        if document is None:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+        # 5
+        if matches(document.headers["ETag"], request.headers.getall("If-None-Match", [])):
+            return Reply(status=HTTPStatus.NOT_MODIFIED, body=b"", headers=document.headers)
+        return document
+
+    def _reply(self, body: bytes, content_type: str) -> Reply:
+        etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"Content-Type": content_type, "ETag": etag, **self._headers}
-        return PreparedDocument(
-            full=Reply(status=HTTPStatus.OK, body=body, headers=headers),
-            unchanged=Reply(status=HTTPStatus.NOT_MODIFIED, body=b"", headers=headers),
-            etag=etag,
-        )
+        return Reply(status=HTTPStatus.OK, body=body, headers=headers)
 
 
-_MAX_CONDITIONS: Final = 1024
-"""Characters of ``If-None-Match`` that are read; an entity tag of ours has 18."""
-_METHODS: Final = ("GET", "HEAD")
-_REFUSED_METHOD: Final = refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(_METHODS)})
-_REFUSED_PATH: Final = refusal(HTTPStatus.NOT_FOUND)
-_REFUSED_BODY: Final = refusal(HTTPStatus.BAD_REQUEST)
-_NOT_YET: Final = refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+def matches(etag: str, conditions: Sequence[str]) -> bool:
+    """Whether ``If-None-Match`` names this entity, by weak comparison (RFC 9110 §8.8.3.2).
 
-
-_STATUSES: Final = (
-    HTTPStatus.OK,
-    HTTPStatus.NOT_MODIFIED,
-    HTTPStatus.BAD_REQUEST,
-    HTTPStatus.NOT_FOUND,
-    HTTPStatus.METHOD_NOT_ALLOWED,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-)
+    One that is too long counts for none: the whole document is right, too.
+    """
+    if len(conditions) > _MAX_CONDITIONS or sum(map(len, conditions)) > _MAX_CONDITIONS:
+        return False
+    candidates = (candidate for condition in conditions for candidate in condition.split(","))
+    return any(candidate.strip().removeprefix("W/") in {etag, "*"} for candidate in candidates)
 
 
 class Metrics(ProgramMetrics):
@@ -159,8 +148,7 @@ class Metrics(ProgramMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self._answers = Counter("nodeattest_issuer_requests", "Responses by status.", ("code",), registry=self.registry)
-        self._by_status = {status: self._answers.labels(str(status.value)) for status in _STATUSES}
+        self.answers = Counter("nodeattest_issuer_requests", "Responses by status.", ("code",), registry=self.registry)
         self.turned_away = CounterFunc(
             "nodeattest_issuer_connections_turned_away", "Connections over a limit.", registry=self.registry
         )
@@ -183,80 +171,21 @@ class Metrics(ProgramMetrics):
             registry=self.registry,
         )
 
-    def answered(self, status: HTTPStatus) -> None:
-        """Count a response."""
-        self._by_status[status].inc()
-
     def read(self, issuer: str, *, keys: int, at: float) -> None:
         """Count a successful read, at seconds since the epoch."""
         self._reads.labels(issuer, "read").inc()
         self._read_at.labels(issuer).set(at)
         self._keys.labels(issuer).set(keys)
 
-    def failed(self, issuer: str, outcome: str) -> None:
-        """Count a failed read; ``outcome`` is of a closed set."""
+    def failed(self, issuer: str, outcome: str, *, withdrawn: bool) -> None:
+        """Count a failed read; ``outcome`` is of a closed set. ``withdrawn``: the documents are no longer served."""
         self._reads.labels(issuer, outcome).inc()
         self._read_at.labels(issuer)
-        self._keys.labels(issuer)
-
-    def withdrawn(self, issuer: str) -> None:
-        """Note that an issuer's documents are no longer served."""
-        self._keys.labels(issuer).set(0)
+        keys = self._keys.labels(issuer)
+        if withdrawn:
+            keys.set(0)
 
     def forget(self, issuer: str) -> None:
         """Remove the series of an issuer."""
         for metric in (self._reads, self._read_at, self._keys):
             metric.remove_by_labels({"issuer": issuer})
-
-
-class IssuerService:
-    """Responds from a route table."""
-
-    def __init__(self, routes: RouteTable, metrics: Metrics) -> None:
-        self._routes = routes
-        self._metrics = metrics
-
-    async def handle(self, request: web.BaseRequest, client: str) -> Reply:
-        """Respond to a request; the client does not matter."""
-        del client
-        reply = self._reply(request)
-        self._metrics.answered(reply.status)
-        return reply
-
-    def _reply(self, request: web.BaseRequest) -> Reply:
-        """Decide.
-
-        1. The path is a document's. 2. GET or HEAD. 3. No body. 4. The document exists. 5. The client does not have it.
-        """
-        # 1
-        try:
-            document = self._routes.find(request.raw_path.partition("?")[0])
-        except KeyError:
-            return _REFUSED_PATH
-        # 2
-        if request.method not in _METHODS:
-            return _REFUSED_METHOD
-        # 3
-        if request.body_exists:
-            return _REFUSED_BODY
-        # 4
-        if document is None:
-            return _NOT_YET
-        # 5
-        if matches(document.etag, request.headers.getall("If-None-Match", [])):
-            return document.unchanged
-        return document.full
-
-
-def matches(etag: str, conditions: Sequence[str]) -> bool:
-    """Whether ``If-None-Match`` names this entity, by weak comparison (RFC 9110 §8.8.3.2).
-
-    One of more bytes than a client has answers of ours to name counts for none: the whole document is right, too.
-    """
-    if len(conditions) > _MAX_CONDITIONS or sum(map(len, conditions)) > _MAX_CONDITIONS:
-        return False
-    for condition in conditions:
-        for candidate in condition.split(","):
-            if candidate.strip().removeprefix("W/") in {etag, "*"}:
-                return True
-    return False

@@ -3,18 +3,15 @@
 Promises: all keys or none; an error is one line that quotes no key. An API server is trusted for the one issuer that is
 expected of it, byte for byte, so that no cluster publishes keys for another's tokens. Its key set is read from itself,
 never from the URL in its configuration.
-One read at a time, however many clients ask for the documents. While the source fails the last documents stay served;
-for an API server only for ``max_stale`` seconds, so that a key that was withdrawn there ends here, too. An error is
-logged when it changes, and every ten minutes.
 Source: Kubernetes pkg/routes/openidmetadata.go: the two paths, and ``Accept``, which has to name the key set's type;
 pkg/serviceaccount/openidmetadata.go: one key of an unknown kind disables both documents, as a bad issuer does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import random as random_module
-import stat
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -31,16 +28,17 @@ from nodeattest_identity.issuer.documents import (
     documents,
     parse_configuration,
 )
-from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, deduplicate, read_jwks, read_pem
+from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, deduplicate, read_jwks, read_key_file
 from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
-from nodeattest_kube.events import EventLimiter
-from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
-from nodeattest_serving.tls import stamp
+from nodeattest_serving.tls import Stamp, stamp
 
 _MAX_CONFIGURATION: Final = 64 * 1024
-_State = tuple[tuple[int, int, int] | None, ...]
+_RETRY: Final = 2.0
+"""Seconds after a first failure; doubled each time, up to the period."""
+
+_log = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
@@ -56,9 +54,9 @@ class KeyFileReader:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = tuple(files)
-        self._taken: _State = ()
+        self._taken: tuple[Stamp | None, ...] = ()
         """State of the files when their keys were last returned."""
-        self._seen: _State | None = None
+        self._seen: tuple[Stamp | None, ...] | None = None
         """State of the files at the last check; None: before the first."""
 
     async def read(self) -> tuple[VerifyingKey, ...] | None:
@@ -66,33 +64,21 @@ class KeyFileReader:
 
         Changed files are read once they are the same in two checks: a half-finished write must not remove keys.
         """
-        state = tuple(stamp(file) for file in self._files)
-        first, self._seen, before = self._seen is None, state, self._seen
-        if state == self._taken or not (first or state == before):
+        state, before = self._state(), self._seen
+        self._seen = state
+        if state == self._taken or before not in {None, state}:
             return None
         try:
-            keys = deduplicate(key for file in self._files for key in _keys(file))
+            keys = deduplicate(key for file in self._files for key in read_key_file(file))
         except KeysError as error:
             raise SourceError("unusable", str(error)) from None
-        if state != tuple(stamp(file) for file in self._files):
+        if state != self._state():
             return None
         self._taken = state
         return keys
 
-
-def _keys(file: Path) -> tuple[VerifyingKey, ...]:
-    """Read one file; raises ``KeysError`` or ``SourceError``, which name it."""
-    try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise SourceError("unreadable", f"{file}: expected a file, got something else")
-        with file.open("rb") as opened:
-            data = opened.read(MAX_SIZE + 1)
-    except OSError as error:
-        raise SourceError("unreadable", f"{file}: expected a file with keys, got {error.strerror}") from None
-    try:
-        return read_pem(data)
-    except KeysError as error:
-        raise KeysError(f"{file}: {error}") from None
+    def _state(self) -> tuple[Stamp | None, ...]:
+        return tuple(stamp(file) for file in self._files)
 
 
 async def read_api_server(client: ApiClient, issuer: str) -> tuple[VerifyingKey, ...]:
@@ -113,33 +99,23 @@ async def read_api_server(client: ApiClient, issuer: str) -> tuple[VerifyingKey,
         return read_jwks(await client.document(JWKS_PATH, accept=JWKS_TYPE, limit=MAX_SIZE))
     except (DocumentError, KeysError) as error:
         raise SourceError("unusable", f"its API server: {error}") from None
+    except Forbidden as error:
+        raise SourceError("forbidden", f"{error}; apply manifests/workload-issuer in the workload cluster") from None
+    except NotFound as error:
+        raise SourceError(
+            "absent",
+            f"{error}; expected an API server whose --service-account-issuer is an https URL without query and "
+            "fragment, and whose keys of --service-account-key-file are all RSA, P-256, P-384 or P-521: for any "
+            "other issuer, and with any other key among them, it serves no documents, and its log says why",
+        ) from None
+    except Unreachable as error:
+        raise SourceError("unreachable", str(error)) from None
     except ApiError as error:
-        raise SourceError(*_refused(error)) from None
-
-
-def _refused(error: ApiError) -> tuple[str, str]:
-    """Return the outcome and the message of an API error."""
-    match error:
-        case Forbidden():
-            return "forbidden", f"{error}; apply manifests/workload-issuer in the workload cluster"
-        case NotFound():
-            return "absent", (
-                f"{error}; expected an API server whose --service-account-issuer is an https URL without query and "
-                "fragment, and whose keys of --service-account-key-file are all RSA, P-256, P-384 or P-521: for any "
-                "other issuer, and with any other key among them, it serves no documents, and its log says why"
-            )
-        case Unreachable():
-            return "unreachable", str(error)
-        case _:
-            return "refused", str(error)
+        raise SourceError("refused", str(error)) from None
 
 
 ReadKeys = Callable[[], Awaitable[tuple[VerifyingKey, ...] | None]]
 """Reads keys; None: unchanged. Raises ``SourceError``."""
-
-_LOG_PERIOD: Final = 600.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,21 +127,13 @@ class PollConfig:
     max_stale: float | None
     """Seconds that the last documents stay served while the source fails; None: forever."""
 
-    @property
-    def resync(self) -> ResyncConfig:
-        """The first poll is made at once; after a failure the next comes sooner than after a period."""
-        return ResyncConfig(
-            spread=0.0,
-            period=self.period,
-            min_interval=0.0,
-            retry=min(2.0, self.period),
-            max_retry=self.period,
-            share=0,
-        )
-
 
 class Poller:
-    """Polls one source for the issuers whose keys it has (``PeriodicTask``)."""
+    """Polls one source for the issuers whose keys it has: one read at a time, however many clients ask.
+
+    While the source fails the last documents stay served; for an API server only for ``max_stale`` seconds, so that a
+    key that was withdrawn there ends here, too.
+    """
 
     def __init__(
         self,
@@ -175,85 +143,64 @@ class Poller:
         routes: RouteTable,
         metrics: Metrics,
         config: PollConfig,
-        gate: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
-        now: Callable[[], float] = time.time,
+        gate: AbstractAsyncContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = random_module.random,
     ) -> None:
-        """``gate`` is held while reading. ``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
+        """``gate`` is held while reading. ``clock``: monotonic seconds."""
         self.tried = False
         """Whether the source was polled once."""
         self.last_error: str | None = None
         """Error of the last poll; None after a successful one."""
         self._issuers = tuple(issuers)
-        self._read, self._routes, self._metrics, self._config, self._gate = read, routes, metrics, config, gate
-        self._now, self._clock, self._random = now, clock, random
+        self._read, self._routes, self._metrics, self._config, self._clock = read, routes, metrics, config, clock
+        self._gate = gate or nullcontext()
         self._read_at: float | None = None
         """When the source was last read, on ``clock``; None if nothing is served."""
-        self._limiter = EventLimiter(clock)
-
-    @property
-    def has_documents(self) -> bool:
-        """Whether documents are served."""
-        return self._read_at is not None
 
     def unready_reason(self) -> str | None:
         """Why there is nothing to serve; None if there is."""
-        return None if self.has_documents else self.last_error or "the keys were not read yet"
+        return None if self._read_at is not None else self.last_error or "the keys were not read yet"
 
     async def run(self) -> None:
-        """Poll until cancelled."""
-        await PeriodicReconciler(self, self._config.resync, clock=self._clock, random=self._random).run()
-
-    async def reconcile(self) -> float | None:
-        """Poll once; raises ApiError."""
-        if not await self.poll():
-            raise ApiError(0, "KeysNotRead", self.last_error or "")
-        return None
-
-    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Do nothing: ``poll`` has logged and counted the failure."""
+        """Poll until cancelled, sooner after failures."""
+        retry = _RETRY
+        while True:
+            succeeded = await self.poll()
+            delay = self._config.period if succeeded else min(retry, self._config.period)
+            retry = _RETRY if succeeded else min(2 * retry, self._config.period)
+            await asyncio.sleep(random.uniform(0.8, 1.2) * delay)  # noqa: S311 - spreads clients
 
     async def poll(self) -> bool:
         """Read the source once; returns whether it succeeded."""
         try:
-            async with self._gate():
+            async with self._gate:
                 keys = await self._read()
         except SourceError as error:
             self._failed(error)
             return False
         finally:
             self.tried = True
-        self._publish(keys)
-        return True
-
-    def _publish(self, keys: tuple[VerifyingKey, ...] | None) -> None:
-        """Serve documents with these keys."""
-        if keys is not None:
-            for paths in self._issuers:
-                self._routes.publish(paths, documents(paths.issuer, paths.jwks_uri, keys))
-                self._metrics.read(paths.issuer, keys=len(keys), at=self._now())
-        if keys is not None or self._read_at is not None:
-            self._read_at = self._clock()
-        if self.last_error is not None and keys is not None:
+        self._read_at = self._clock()
+        if self.last_error is not None:
             _log.info("read the keys of %s again", self._issuers[0].issuer)
             self.last_error = None
+        for paths in self._issuers if keys is not None else ():
+            self._routes.publish(paths, documents(paths.issuer, paths.jwks_uri, keys or ()))
+            self._metrics.read(paths.issuer, keys=len(keys or ()), at=time.time())
+        return True
 
     def _failed(self, error: SourceError) -> None:
-        """Keep the last documents until they are stale."""
-        stale = self._config.max_stale
-        if self._read_at is not None and stale is not None and self._clock() - self._read_at > stale:
-            self._read_at = None
-            _log.error(
-                "the keys of %s were not read for %.0f s: serving them no longer", self._issuers[0].issuer, stale
-            )
-            for paths in self._issuers:
-                self._routes.withdraw(paths)
-                self._metrics.withdrawn(paths.issuer)
+        """Keep the last documents until they are stale; log the error if it is another than the last."""
+        stale, read_at = self._config.max_stale, self._read_at
+        withdrawn = read_at is not None and stale is not None and self._clock() - read_at > stale
         for paths in self._issuers:
-            self._metrics.failed(paths.issuer, error.outcome)
+            if withdrawn:
+                self._routes.withdraw(paths)
+            self._metrics.failed(paths.issuer, error.outcome, withdrawn=withdrawn)
+        if withdrawn:
+            self._read_at = None
         message = str(error)
-        if self._limiter.allow(message, _LOG_PERIOD) or message != self.last_error:
-            kept = "serving what was read last" if self.has_documents else "serving nothing"
+        if message != self.last_error or withdrawn:
+            kept = "serving what was read last" if self._read_at is not None else "serving nothing"
             _log.warning("cannot read the keys of %s, %s: %s", self._issuers[0].issuer, kept, message)
         self.last_error = message

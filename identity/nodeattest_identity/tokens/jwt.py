@@ -31,8 +31,30 @@ from nodeattest_parsing import compact_jws
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.errors import Denied, Reason
 
-_ALGORITHMS: Final = ("RS256", "ES256")
+MAX_SIZE: Final = 8192
+"""Bytes: what fits into one header field of a request; a token of kube-apiserver takes 1,100."""
+MAX_LEEWAY: Final = 5.0
+"""Seconds that two clocks may differ."""
+ALGORITHMS: Final = ("RS256", "ES256", "ES384", "ES512")
+"""What kube-apiserver signs with (pkg/serviceaccount/jwt.go signerFromRSAPrivateKey, signerFromECDSAPrivateKey)."""
+_SIGNING_ALGORITHMS: Final = ("RS256", "ES256")
+"""What every relying party verifies."""
 _MAX_PEM: Final = 64 * 1024
+_MAX_KID: Final = 1024
+"""Bytes (Kubernetes externaljwt)."""
+_HEADER: Final = frozenset({"alg", "kid", "typ", "x5t", "x5t#S256"})
+"""Members of a header; hashes of certificates (x5t) are hints that are not followed."""
+_KNOWN: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
+_MAX_AUDIENCES: Final = 64
+_SHOWN: Final = 128
+_WHOLE: Final = "check that the whole token was given, and who made it"
+_REQUEST: Final = (
+    "ask for a token of a service account by TokenRequest (kubectl create token, a projected volume): it has an "
+    "audience and an end"
+)
+_SIGNER: Final = "let the issuer sign with RS256 or ES256; symmetric keys and none are never taken"
+_KEYS: Final = "check that the token is this issuer's, and that the issuer publishes its keys"
+_CLOCK: Final = "set the clocks of both sides by NTP, and ask for a new token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +66,12 @@ class SigningKey:
 
 
 def signing_key(private: object) -> SigningKey:
-    """Take a key of RSA 2048 or more, or P-256: what every relying party verifies; raises ``KeysError``."""
-    if not isinstance(private, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise KeysError("expected a private key of RSA or P-256, got another kind")
-    verifying = verifying_key(private.public_key())
-    if verifying.alg not in _ALGORITHMS:
-        raise KeysError(f"expected a private key of RSA or P-256, got one for {verifying.alg}")
-    return SigningKey(private, verifying)
+    """Take a key of RSA 2048 or more, or P-256; raises ``KeysError``."""
+    if isinstance(private, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
+        verifying = verifying_key(private.public_key())
+        if verifying.alg in _SIGNING_ALGORITHMS:
+            return SigningKey(private, verifying)
+    raise KeysError("expected a private key of RSA or P-256, got another kind")
 
 
 def read_signing_key(pem: bytes) -> SigningKey:
@@ -79,20 +100,12 @@ def mint(
 
     ``jwt_id`` is the caller's, from a source of randomness. ``extra`` may not replace a claim of ours.
     """
-    more = extra or {}
-    if not issuer or not subject or not audience or lifetime <= 0 or not _KNOWN.isdisjoint(more):
+    extra = extra or {}
+    if not issuer or not subject or not audience or lifetime <= 0 or not _KNOWN.isdisjoint(extra):
         raise ValueError("expected issuer, subject, audience, a lifetime, and extra claims of other names")
     start = int(now)
-    claims: dict[str, JsonValue] = {
-        "iss": issuer,
-        "sub": subject,
-        "aud": audience,
-        "iat": start,
-        "nbf": start,
-        "exp": start + lifetime,
-        "jti": jwt_id,
-        **more,
-    }
+    claims: JsonObject = {"iss": issuer, "sub": subject, "aud": audience, "iat": start, "nbf": start}
+    claims |= {"exp": start + lifetime, "jti": jwt_id, **extra}
     header = {"alg": key.verifying.alg, "kid": key.verifying.kid, "typ": "JWT"}
     private = key.private
     jwk = RSAKey.import_key(private) if isinstance(private, rsa.RSAPrivateKey) else ECKey.import_key(private)
@@ -100,12 +113,15 @@ def mint(
     return jws.serialize_compact(header, payload, jwk, algorithms=[key.verifying.alg])
 
 
-_KNOWN: Final = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
-_MOST_AUDIENCES: Final = 64
-_REMEDY: Final = (
-    "ask for a token of a service account by TokenRequest (kubectl create token, a projected volume): it has an "
-    "audience and an end"
-)
+@dataclass(frozen=True, slots=True)
+class UnverifiedToken:
+    """A well-formed JWT, of which nothing is proved yet."""
+
+    key_id: str
+    """Whose key it claims to be signed with."""
+    algorithm: str
+    payload: bytes = field(repr=False)
+    token: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,77 +141,6 @@ class Claims:
     """All other claims, as they stand."""
 
 
-def _read_claims(payload: bytes, *, key_id: str, algorithm: str) -> Claims:
-    """Read claims; raises ``Denied``. Tokens of old Secrets have neither ``aud`` nor ``exp``, and are refused."""
-    try:
-        members = compact_jws.parse_claims(payload)
-        times = {name: compact_jws.numeric_date(members, name) for name in ("exp", "iat", "nbf")}
-    except ParseError as error:
-        raise malformed(error.expected, error.found) from None
-    expires = times["exp"]
-    missing = [name for name in ("iss", "sub", "aud", "exp") if name not in members]
-    if missing or expires is None:
-        raise malformed("claims iss, sub, aud and exp", f"none of name {', '.join(missing)}", _REMEDY)
-    return Claims(
-        subject=_text(members, "sub"),
-        issuer=_text(members, "iss"),
-        audiences=_audiences(members["aud"]),
-        expires=expires,
-        issued_at=times["iat"],
-        not_before=times["nbf"],
-        jwt_id=_text(members, "jti") if "jti" in members else None,
-        key_id=key_id,
-        algorithm=algorithm,
-        extra={name: value for name, value in members.items() if name not in _KNOWN},
-    )
-
-
-def malformed(expected: str, got: str, remedy: str = "check that the whole token was given, and who made it") -> Denied:
-    """Make the refusal of what is no JWT that we take."""
-    return Denied(Reason.JWT_MALFORMED, expected=expected, got=got, remedy=remedy)
-
-
-def _text(members: JsonObject, name: str) -> str:
-    value = members[name]
-    if not isinstance(value, str) or not value:
-        raise malformed(f"{name}: a text", "something else, or an empty one")
-    return value
-
-
-def _audiences(value: JsonValue) -> tuple[str, ...]:
-    """Read one audience, or a list of them (RFC 7519 §4.1.3)."""
-    given = value if isinstance(value, list) else [value]
-    found = tuple(each for each in given if isinstance(each, str) and each)
-    if len(found) != len(given) or not 0 < len(found) <= _MOST_AUDIENCES:
-        raise malformed(f"aud: a text, or a list of 1 to {_MOST_AUDIENCES} texts", "something else", _REMEDY)
-    return found
-
-
-MAX_SIZE: Final = 8192
-"""Bytes: what fits into one header field of a request; a token of kube-apiserver takes 1,100."""
-MAX_LEEWAY: Final = 5.0
-"""Seconds that two clocks may differ."""
-ALGORITHMS: Final = ("RS256", "ES256", "ES384", "ES512")
-"""What kube-apiserver signs with (pkg/serviceaccount/jwt.go signerFromRSAPrivateKey, signerFromECDSAPrivateKey)."""
-_MAX_KID: Final = 1024
-"""Bytes (Kubernetes externaljwt)."""
-_HEADER: Final = frozenset({"alg", "kid", "typ", "x5t", "x5t#S256"})
-"""Members of a header; hashes of certificates (x5t) are hints that are not followed."""
-_SHOWN: Final = 128
-_CLOCK: Final = "set the clocks of both sides by NTP, and ask for a new token"
-
-
-@dataclass(frozen=True, slots=True)
-class UnverifiedToken:
-    """A well-formed JWT, of which nothing is proved yet."""
-
-    key_id: str
-    """Whose key it claims to be signed with."""
-    algorithm: str
-    payload: bytes = field(repr=False)
-    token: bytes = field(repr=False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """What a relying party takes."""
@@ -213,8 +158,6 @@ class Expected:
         """Refuse expectations that everybody, or nobody, would meet."""
         if not self.issuer or not self.audiences or "" in self.audiences:
             raise ValueError("expected an issuer and at least one audience, got an empty one")
-        if self.longest_lifetime is not None and not 0 < self.longest_lifetime < float("inf"):
-            raise ValueError(f"expected a longest lifetime of some seconds, got {self.longest_lifetime}")
 
 
 def parse(token: bytes | str) -> UnverifiedToken:
@@ -228,20 +171,20 @@ def parse(token: bytes | str) -> UnverifiedToken:
     try:
         found = compact_jws.split(data, max_size=MAX_SIZE)
     except ParseError as error:
-        raise malformed(f"a JWT: {error.expected}", error.found) from None
+        raise _malformed(f"a JWT: {error.expected}", error.found) from None
     if not found.payload or not found.signature:
-        raise malformed("a JWT: claims and a signature", "an empty part")
+        raise _malformed("a JWT: claims and a signature", "an empty part")
     # 2, RFC 7515 §4.1; RFC 8725 §3.1, §3.10 and §3.11
     members = found.header
     algorithm, key_id, typ = members.get("alg"), members.get("kid"), members.get("typ", "JWT")
     if not members.keys() <= _HEADER:
-        raise malformed("a header of alg, kid and typ", "other members: crit, or a key of its own, is never followed")
+        raise _malformed("a header of alg, kid and typ", "other members: crit, or a key of its own, is never followed")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, f"alg among {', '.join(ALGORITHMS)}", "another", _SIGNER)
     if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= _MAX_KID:
-        raise malformed("kid: the name of the key", "none, or something else")
+        raise _malformed("kid: the name of the key", "none, or something else")
     if not isinstance(typ, str) or typ.upper() != "JWT":
-        raise malformed("typ JWT, or none", "another type of token")
+        raise _malformed("typ JWT, or none", "another type of token")
     return UnverifiedToken(key_id, algorithm, found.payload, data)
 
 
@@ -263,18 +206,23 @@ def verify(
     if key.alg != unverified.algorithm:
         raise _denied(Reason.JWT_ALGORITHM_NOT_ALLOWED, f"the key's own alg {key.alg}", unverified.algorithm, _SIGNER)
     # 2, RFC 7515 §5.2 (8)
-    if not is_signed_by(unverified.token, unverified.payload, key):
+    if not _is_signed_by(unverified, key):
         raise _denied(Reason.JWT_SIGNATURE_INVALID, "a signature by the key that kid names", "another", _KEYS)
     # 3
-    claims = _read_claims(unverified.payload, key_id=unverified.key_id, algorithm=unverified.algorithm)
+    claims = _read_claims(unverified)
     # 4, RFC 7519 §4.1.1; OpenID Connect Core §3.1.3.7 (2)
     if claims.issuer != expected.issuer:
         remedy = "give the issuer exactly as tokens have it, slash included, or take a token of that issuer"
         raise _denied(Reason.JWT_ISSUER_MISMATCH, f"iss {printable(expected.issuer)}", printable(claims.issuer), remedy)
     # 5, RFC 7519 §4.1.3; RFC 8725 §3.9
-    _check_audience(claims, expected)
+    several = expected.single_audience and len(claims.audiences) > 1
+    if several or expected.audiences.isdisjoint(claims.audiences):
+        wanted = f"aud {' or '.join(map(printable, sorted(expected.audiences)))}{' alone' if several else ''}"
+        got = ", ".join(map(printable, claims.audiences[:4]))
+        remedy = "ask for a token with this audience (kubectl create token --audience)"
+        raise _denied(Reason.JWT_AUDIENCE_MISMATCH, wanted, got, remedy)
     # 6 and 7
-    _check_times(claims, expected, now)
+    _check_times(claims, expected.longest_lifetime, now)
     return claims
 
 
@@ -283,23 +231,60 @@ def printable(text: str) -> str:
     return text if len(text) <= _SHOWN and text.isascii() and text.isprintable() else f"{text[:_SHOWN]!a}"
 
 
-_SIGNER: Final = "let the issuer sign with RS256 or ES256; symmetric keys and none are never taken"
-_KEYS: Final = "check that the token is this issuer's, and that the issuer publishes its keys"
+class _Registry(jws.JWSRegistry):
+    """joserfc's rules with room for a kid of 1 KiB and a signature of RSA 8192; everything was parsed before."""
+
+    max_header_length = MAX_SIZE
+    max_payload_length = MAX_SIZE
+    max_signature_length = MAX_SIZE
 
 
-def _check_audience(claims: Claims, expected: Expected) -> None:
-    wanted = f"aud {' or '.join(printable(each) for each in sorted(expected.audiences))}"
-    got = ", ".join(printable(each) for each in claims.audiences[:4])
-    if expected.single_audience and len(claims.audiences) > 1:
-        remedy = "ask for a token with one audience"
-        raise _denied(Reason.JWT_AUDIENCE_MISMATCH, f"one audience: {wanted}", got, remedy)
-    if expected.audiences.isdisjoint(claims.audiences):
-        remedy = "ask for a token with this audience (kubectl create token --audience)"
-        raise _denied(Reason.JWT_AUDIENCE_MISMATCH, wanted, got, remedy)
+def _is_signed_by(unverified: UnverifiedToken, key: VerifyingKey) -> bool:
+    public = key.public
+    jwk = RSAKey.import_key(public) if isinstance(public, rsa.RSAPublicKey) else ECKey.import_key(public)
+    try:
+        proved = jws.deserialize_compact(unverified.token, jwk, registry=_Registry(algorithms=[key.alg]))
+    except (JoseError, ValueError):
+        return False
+    return proved.payload == unverified.payload
 
 
-def _check_times(claims: Claims, expected: Expected, now: float) -> None:
-    longest = expected.longest_lifetime
+def _read_claims(unverified: UnverifiedToken) -> Claims:
+    """Read claims; raises ``Denied``. Tokens of old Secrets have neither ``aud`` nor ``exp``, and are refused."""
+    try:
+        members = compact_jws.parse_claims(unverified.payload)
+        expires, issued_at, not_before = (compact_jws.numeric_date(members, name) for name in ("exp", "iat", "nbf"))
+    except ParseError as error:
+        raise _malformed(error.expected, error.found) from None
+    missing = [name for name in ("iss", "sub", "aud", "exp") if name not in members]
+    if missing or expires is None:
+        raise _malformed("claims iss, sub, aud and exp", f"none of name {', '.join(missing)}", _REQUEST)
+    value = members["aud"]  # one audience, or a list of them (RFC 7519 §4.1.3)
+    given = value if isinstance(value, list) else [value]
+    audiences = tuple(each for each in given if isinstance(each, str) and each)
+    if len(audiences) != len(given) or not 0 < len(audiences) <= _MAX_AUDIENCES:
+        raise _malformed(f"aud: a text, or a list of 1 to {_MAX_AUDIENCES} texts", "something else", _REQUEST)
+    return Claims(
+        subject=_text(members["sub"], "sub"),
+        issuer=_text(members["iss"], "iss"),
+        audiences=audiences,
+        expires=expires,
+        issued_at=issued_at,
+        not_before=not_before,
+        jwt_id=_text(members["jti"], "jti") if "jti" in members else None,
+        key_id=unverified.key_id,
+        algorithm=unverified.algorithm,
+        extra={name: value for name, value in members.items() if name not in _KNOWN},
+    )
+
+
+def _text(value: JsonValue, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _malformed(f"{name}: a text", "something else, or an empty one")
+    return value
+
+
+def _check_times(claims: Claims, longest: float | None, now: float) -> None:
     # RFC 7519 §4.1.4: now must be before exp
     if now >= claims.expires + MAX_LEEWAY:
         raise _denied(Reason.JWT_EXPIRED, "exp to come", f"{now - claims.expires:.0f} s ago", _CLOCK)
@@ -307,36 +292,16 @@ def _check_times(claims: Claims, expected: Expected, now: float) -> None:
     for name, moment in (("nbf", claims.not_before), ("iat", claims.issued_at)):
         if moment is not None and moment > now + MAX_LEEWAY:
             raise _denied(Reason.JWT_NOT_YET_VALID, f"{name} in the past", f"{moment - now:.0f} s ahead", _CLOCK)
-    if longest is None:
-        return
     ahead = claims.expires - now
     lasts = 0.0 if claims.issued_at is None else claims.expires - claims.issued_at
-    if lasts > longest or ahead > longest + MAX_LEEWAY:
+    if longest is not None and (lasts > longest or ahead > longest + MAX_LEEWAY):
         got = f"{max(lasts, ahead):.0f} s"
         remedy = "ask for a token that lasts shorter"
         raise _denied(Reason.JWT_LIFETIME_TOO_LONG, f"good for at most {longest:.0f} s", got, remedy)
 
 
-class _Registry(jws.JWSRegistry):
-    """joserfc's rules with room for a kid of 1 KiB and a signature of RSA 8192; everything was parsed before."""
-
-    max_header_length = MAX_SIZE
-    max_signature_length = MAX_SIZE
-
-    def __init__(self, algorithm: str, size: int) -> None:
-        super().__init__(algorithms=[algorithm])
-        self.max_payload_length = size
-
-
-def is_signed_by(token: bytes, payload: bytes, key: VerifyingKey) -> bool:
-    """Return whether the key signed this payload, by its own algorithm; ``token`` was split and bounded before."""
-    public = key.public
-    jwk = RSAKey.import_key(public) if isinstance(public, rsa.RSAPublicKey) else ECKey.import_key(public)
-    try:
-        proved = jws.deserialize_compact(token, jwk, registry=_Registry(key.alg, len(token)))
-    except (JoseError, ValueError):
-        return False
-    return proved.payload == payload
+def _malformed(expected: str, got: str, remedy: str = _WHOLE) -> Denied:
+    return _denied(Reason.JWT_MALFORMED, expected, got, remedy)
 
 
 def _denied(reason: Reason, expected: str, got: str, remedy: str) -> Denied:

@@ -20,6 +20,7 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -40,11 +41,12 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 TIME_LIMIT: Final = 10.0
 """Seconds for one document, from connecting to the last byte."""
-_OK: Final = 200
 _REDIRECTS: Final = range(300, 400)
 _DIRECTIVE: Final = re.compile(r'(?:^|,)\s*max-age\s*=\s*"?(\d{1,9})"?\s*(?=,|$)', re.ASCII | re.IGNORECASE)
 _NOT_KEPT: Final = re.compile(r"(?:^|,)\s*(?:no-store|no-cache)\s*(?=[,=]|$)", re.ASCII | re.IGNORECASE)
 _AGE: Final = re.compile(r"\d{1,9}", re.ASCII)
+_CONFIGURATION_LIMIT: Final = 64 * 1024
+_REMEDY: Final = "publish the issuer's documents anew (nodeattest issuer publish), and check the issuer's URL"
 _PUBLISH: Final = "publish the documents where anybody can read them: 200, no redirect, no login (docs/issuer.md)"
 
 
@@ -99,18 +101,18 @@ class HttpsFetcher:
         ):
             if response.status in _REDIRECTS:
                 raise _refused("200", f"a redirect ({response.status}) at {url}", _PUBLISH)
-            if response.status != _OK:
+            if response.status != HTTPStatus.OK:
                 raise _unavailable(url, f"expected 200, got {response.status}", _PUBLISH)
             if response.headers.get("Content-Encoding", "identity").lower() != "identity":
                 raise _refused("a document that is not packed", f"a packed one at {url}", _PUBLISH)
             body = b""
-            while len(body) <= limit and (chunk := await response.content.read(limit + 1 - len(body))):
+            while len(body) <= limit and (chunk := await response.content.readany()):
                 body += chunk
             if len(body) > limit:
                 raise _refused(f"at most {limit} bytes", f"more at {url}", _PUBLISH)
             caching = ",".join(response.headers.getall("Cache-Control", ()))
-            freshness = max_age(caching, response.headers.get("Age", ""))
-            return FetchedDocument(body, freshness, response.content_type, caching)
+            age = max_age(caching, response.headers.get("Age", ""))
+            return FetchedDocument(body, age, response.content_type, caching)
 
     def _context(self) -> ssl.SSLContext:
         if self._ca_file is None:
@@ -139,10 +141,6 @@ def _refused(expected: str, got: str, remedy: str) -> Denied:
 
 def _unavailable(url: str, why: str, remedy: str = "see that the issuer can be reached from here") -> Unavailable:
     return Unavailable(Reason.ISSUER_UNAVAILABLE, f"{url}: {why}", remedy=remedy)
-
-
-_CONFIGURATION_LIMIT: Final = 64 * 1024
-_REMEDY: Final = "publish the issuer's documents anew (nodeattest issuer publish), and check the issuer's URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +184,7 @@ async def discover(https: HttpsFetcher, issuer: str) -> FetchedKeys:
         raise _document_refused(url, error) from None
     # 2, §4.3: otherwise any publisher on that host would be the issuer
     if configuration.issuer != issuer:
-        got = f"{printable(configuration.issuer)} at {url}"
-        raise Denied(Reason.ISSUER_DOCUMENT_REFUSED, expected=f"issuer {printable(issuer)}", got=got, remedy=_REMEDY)
+        raise _refused(f"issuer {printable(issuer)}", f"{printable(configuration.issuer)} at {url}", _REMEDY)
     # 3
     accept = f"{JWKS_TYPE}, application/json;q=0.9"  # kube-apiserver answers 406 to application/json alone
     keys = await https.get(configuration.jwks_uri, accept=accept, limit=MAX_SIZE)
@@ -200,4 +197,4 @@ async def discover(https: HttpsFetcher, issuer: str) -> FetchedKeys:
 
 def _document_refused(url: str, error: ValueError) -> Denied:
     expected, _, got = str(error).removeprefix("expected ").partition(", got ")
-    return Denied(Reason.ISSUER_DOCUMENT_REFUSED, expected=expected, got=f"{got or 'another'} at {url}", remedy=_REMEDY)
+    return _refused(expected, f"{got or 'another'} at {url}", _REMEDY)

@@ -5,7 +5,6 @@ It listens at once, and is ready when it has read the front proxy's CA and a sig
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable
 
@@ -13,11 +12,9 @@ from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, End
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyWatcher, GatewayTls
 from nodeattest_identity.addon.gateway.keyset import KeyStore
 from nodeattest_identity.addon.gateway.service import Gateway, GatewaySettings, Metrics, SubjectAccessAuthorizer
-from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.bounded_server import SettingsError
 from nodeattest_serving.health import HealthServer
 from nodeattest_serving.program import Ports, run_server
 
@@ -36,28 +33,22 @@ async def run(
     ``resolver`` replaces the lookup of endpoints, for a gateway outside the cluster; None: ask the API server.
     """
     tls = GatewayTls(settings.certificate, settings.key, clock=clock)
-    backend_tls = _backend_tls(settings)
     async with client, Forwarder(settings.proxy) as forwarder:
         trust = FrontProxyWatcher(client, tls, clock=clock)
         keys = KeyStore(client, settings.namespace, settings.schedule, settings.algorithm, now=now, clock=clock)
-        tokens = TokenCache(settings.issuer, keys.signer, now=now)
         metrics = Metrics()
         gateway = Gateway(
+            settings,
             tls=tls,
             authorizer=SubjectAccessAuthorizer(client, clock=clock),
             resolver=resolver or ApiEndpointResolver(client, clock=clock),
-            tokens=tokens,
-            issuer_endpoint=IssuerEndpoint(settings.issuer, lambda: keys.keyset.published),
+            signer=keys.signer,
+            published=lambda: keys.keyset.published,
             forwarder=forwarder,
-            backend_tls=backend_tls,
             metrics=metrics,
-            limits=settings.limits,
-            request_seconds=settings.proxy.request_seconds,
+            now=now,
             clock=clock,
         )
-        metrics.minted.set_function(lambda: tokens.minted)
-        metrics.open.set_function(lambda: gateway.open_now)
-        metrics.keys.set_function(lambda: len(keys.keyset.keys))
         server = ProxyServer(
             gateway.handle, settings.address, tls.context, settings.proxy, is_unauthenticated=tls.is_unauthenticated
         )
@@ -66,12 +57,3 @@ async def run(
             reasons = {"front-proxy": trust.unready_reason, "signing-keys": keys.unready_reason}
             health = HealthServer(settings.health, reasons, metrics)
         await run_server(server, health, (trust.run, keys.run), started)
-
-
-def _backend_tls(settings: GatewaySettings) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=settings.backend_ca)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise SettingsError(
-            f"--backend-ca-file: expected certificates in PEM, got {type(error).__name__}: {settings.backend_ca}"
-        ) from None

@@ -25,7 +25,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.addresses import TENANT_ADDRESSES
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
-from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.objects import dig, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 _CACHE_SECONDS: Final = 2.0
@@ -115,11 +115,12 @@ def _endpoints(endpoints: JsonObject, port_name: str, namespace: str) -> Iterato
         addresses = _objects(subset.get("addresses"))[:addresses_left]
         ports = _objects(subset.get("ports"))[:ports_left]
         addresses_left, ports_left = addresses_left - len(addresses), ports_left - len(ports)
-        numbers = (_number(port) for port in ports if text(port, "name") == port_name)
-        number = next(filter(None, numbers), None)
-        if number is not None:
-            hosts = (text(address, "ip") for address in addresses if _is_pod(address, namespace))
-            yield from (ServiceEndpoint(host, number) for host in hosts if not TENANT_ADDRESSES.refuses(host))
+        number = next((_number(port) for port in ports if text(port, "name") == port_name and _number(port)), 0)
+        for address in addresses if number else ():
+            host, owner = text(address, "ip"), mapping(address, "targetRef")
+            is_pod = (owner.get("kind"), owner.get("namespace")) == ("Pod", namespace)
+            if is_pod and not TENANT_ADDRESSES.refuses(host):
+                yield ServiceEndpoint(host, number)
         if not (addresses_left and ports_left):
             return
 
@@ -136,10 +137,6 @@ def _port_name(ports: list[JsonObject], wanted: str) -> str:
         if text(port, "protocol") in {"", "TCP"}:
             return text(port, "name")
     raise StatusError(HTTPStatus.BAD_REQUEST, "expected a TCP port of the service by number or name, as in NAME:PORT")
-
-
-def _is_pod(address: JsonObject, namespace: str) -> bool:
-    return (text(address, "targetRef", "kind"), text(address, "targetRef", "namespace")) == ("Pod", namespace)
 
 
 def _number(port: JsonObject) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from aiohttp import hdrs, web
 from prometheus_client import Counter, Gauge
@@ -39,26 +39,38 @@ from nodeattest_identity.addon.gateway.target import (
     ServiceTarget,
     parse,
 )
-from nodeattest_identity.addon.gateway.tokens import IssuerEndpoint, TokenCache
-from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, issuer_url
+from nodeattest_identity.addon.gateway.tokens import mint_token
+from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, documents, issuer_url
+from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.proxy import refusals as proxy_refusals
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream
 from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
 from nodeattest_identity.proxy.paths import read_target
+from nodeattest_identity.serve.service import RouteTable, issuer_paths
+from nodeattest_identity.tokens.jwt import SigningKey
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
-from nodeattest_serving.health import CounterFunc
 from nodeattest_serving.program import ProgramMetrics
+from nodeattest_serving.replies import response
 
-DEFAULT_CONNECTIONS: Final = 400
-"""From kube-apiserver, one for each request in flight; and as many to services."""
-DEFAULT_PROXY: Final = ProxyLimits(connections=DEFAULT_CONNECTIONS, upstream_connections=DEFAULT_CONNECTIONS)
+DEFAULT_PROXY: Final = ProxyLimits(connections=400, upstream_connections=400)
+"""Connections from kube-apiserver, one for each request in flight; and as many to services."""
+_MIN_PERIOD: Final = 6 * 3600.0
+_ALLOWED_SECONDS: Final = 10.0
+"""kube-apiserver itself decides each request anew, so this only bounds the second review."""
+_DENIED_SECONDS: Final = 2.0
+_MAX_CACHED: Final = 10_000
+_READ: Final = frozenset({"GET", "HEAD"})
+_VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+"""requestinfo.go. Every other method becomes the empty verb, which only ``*`` allows."""
 
-_MIN_PERIOD = 6 * 3600.0
+_log = logging.getLogger(__name__)
+
+_Question = tuple[UserInfo, str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,25 +116,6 @@ class GatewaySettings:
             )
 
 
-_ALLOWED_SECONDS: Final = 10.0
-"""Seconds; kube-apiserver itself decides each request anew, so this only bounds the second review."""
-_DENIED_SECONDS: Final = 2.0
-_MAX_CACHED: Final = 10_000
-_VERBS: Final = {
-    "GET": "get",
-    "HEAD": "get",
-    "POST": "create",
-    "PUT": "update",
-    "PATCH": "patch",
-    "DELETE": "delete",
-}
-"""requestinfo.go. Every other method becomes the empty verb, which only ``*`` allows."""
-
-_log = logging.getLogger(__name__)
-
-_Question = tuple[UserInfo, str, str, str]
-
-
 class SubjectAccessAuthorizer:
     """Authorizes by SubjectAccessReview; answers are cached for seconds."""
 
@@ -160,22 +153,9 @@ class SubjectAccessAuthorizer:
             allowed = await is_access_allowed(self._client, attributes, who)
         except ApiError as error:
             _log.warning("cannot create a SubjectAccessReview: %s", error)
-            raise StatusError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "cannot ask the API server what this user may do", {"Retry-After": "2"}
-            ) from None
+            raise _unavailable("cannot ask the API server what this user may do") from None
         self._cache.put(question, allowed, self._clock() + (_ALLOWED_SECONDS if allowed else _DENIED_SECONDS))
         return allowed
-
-
-_READ: Final = frozenset({"GET", "HEAD"})
-
-
-class Authorizer(Protocol):
-    """Decides whether a user may use a service."""
-
-    async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
-        """Raise ``StatusError`` unless the user is allowed."""
-        ...
 
 
 class Metrics(ProgramMetrics):
@@ -189,48 +169,57 @@ class Metrics(ProgramMetrics):
             ("what", "code"),
             registry=self.registry,
         )
-        self.minted = CounterFunc("nodeattest_addon_gateway_tokens_minted", "Tokens signed.", registry=self.registry)
+        self.minted = Counter("nodeattest_addon_gateway_tokens_minted", "Tokens signed.", registry=self.registry)
         self.open = Gauge("nodeattest_addon_gateway_requests_open", "Requests in flight.", registry=self.registry)
         self.keys = Gauge("nodeattest_addon_gateway_keys", "Published keys.", registry=self.registry)
 
 
-@dataclass(kw_only=True)
 class Gateway:
     """Answers requests."""
 
-    tls: GatewayTls
-    authorizer: Authorizer
-    resolver: EndpointResolver
-    tokens: TokenCache
-    issuer_endpoint: IssuerEndpoint
-    forwarder: Forwarder
-    backend_tls: ssl.SSLContext
-    metrics: Metrics
-    limits: UserLimits
-    request_seconds: float
-    """Any response and any WebSocket ends after them."""
-    clock: Callable[[], float]
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        *,
+        tls: GatewayTls,
+        authorizer: SubjectAccessAuthorizer,
+        resolver: EndpointResolver,
+        signer: Callable[[float], SigningKey | None],
+        published: Callable[[], tuple[VerifyingKey, ...]],
+        forwarder: Forwarder,
+        metrics: Metrics,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        """``signer`` returns the key that signs at a time, ``published`` the keys that are published now.
 
-    def __post_init__(self) -> None:
-        self._buckets = RateLimiter(burst=self.limits.user_burst, per_second=self.limits.user_rate, clock=self.clock)
-        self._requests = UserRequests(self.limits.user_requests)
-        self._lines = refusal_lines(self.clock)
-
-    @property
-    def open_now(self) -> int:
-        """Number of requests in flight."""
-        return self._requests.total
+        ``now`` is seconds since the epoch, ``clock`` monotonic seconds. Raises ``SettingsError``.
+        """
+        self._settings, self._limits = settings, settings.limits
+        self._tls, self._authorizer, self._resolver = tls, authorizer, resolver
+        self._signer, self._published, self._forwarder, self._now = signer, published, forwarder, now
+        self._metrics = metrics
+        self._backend_tls = _backend_tls(settings.backend_ca)
+        self._buckets = RateLimiter(burst=self._limits.user_burst, per_second=self._limits.user_rate, clock=clock)
+        self._requests = UserRequests(self._limits.user_requests)
+        self._lines = refusal_lines(clock)
+        self._issuer = issuer_paths(settings.issuer)
+        self._routes = RouteTable(max_age=MAX_AGE, secure=False)
+        self._routes.open(self._issuer)
+        self._served: tuple[VerifyingKey, ...] = ()
+        metrics.open.set_function(lambda: self._requests.total)
+        metrics.keys.set_function(lambda: len(published()))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
-        path = request.raw_path.partition("?")[0]
-        plain = path.removesuffix("/")
-        what = "issuer" if plain in self.issuer_endpoint.paths else "discovery" if plain in DOCUMENTS else "proxy"
+        path = request.raw_path.partition("?")[0].removesuffix("/")
+        is_issuer = path in {self._issuer.configuration_path, self._issuer.jwks_path}
+        what = "issuer" if is_issuer else "discovery" if path in DOCUMENTS else "proxy"
         try:
             if what == "issuer":
-                answer: web.StreamResponse = await self.issuer_endpoint.answer(request)
+                answer: web.StreamResponse = self._document(request)
             elif what == "discovery":
-                answer = self._discovery(request, plain)
+                answer = self._discovery(request, path)
             else:
                 answer = await self._proxy(request)
         except StatusError as refused:
@@ -239,24 +228,35 @@ class Gateway:
         except proxy_refusals.RefusalError as refused:
             self._log_refusal(f"{what} {refused.refusal}", f"refused {what}: {refused}")
             answer = proxy_refusals.answer(refused)
-        self.metrics.answers.labels(what, str(answer.status)).inc()
+        self._metrics.answers.labels(what, str(answer.status)).inc()
         return answer
 
     def _log_refusal(self, kind: str, line: str) -> None:
         """Log a refusal, at level debug if there are too many of its kind."""
         _log.log(logging.INFO if self._lines.take(kind) else logging.DEBUG, "%s", line)
 
-    def _identity(self, request: web.BaseRequest) -> UserInfo:
-        trust = self.tls.trust
-        if trust is None:
-            raise StatusError(HTTPStatus.SERVICE_UNAVAILABLE, "no front proxy is known yet", {"Retry-After": "5"})
-        return identify(trust, self.tls.common_name(request.transport), request.headers.items())
+    def _document(self, request: web.BaseRequest) -> web.Response:
+        """Answer with a document of the issuer, as ``issuer serve`` does."""
+        keys = self._published()
+        if keys != self._served:
+            self._served = keys
+            if keys:
+                self._routes.publish(self._issuer, documents(self._issuer.issuer, self._issuer.jwks_uri, keys))
+            else:
+                self._routes.withdraw(self._issuer)
+        return response(self._routes.answer(request), last=False)
 
     def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
         self._identity(request)
         if request.method not in _READ:
             raise StatusError(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD", {"Allow": "GET, HEAD"})
         return web.Response(body=DOCUMENTS[path], content_type="application/json")
+
+    def _identity(self, request: web.BaseRequest) -> UserInfo:
+        trust = self._tls.trust
+        if trust is None:
+            raise _unavailable("no front proxy is known yet")
+        return identify(trust, self._tls.common_name(request.transport), request.headers.items())
 
     async def _proxy(self, request: web.BaseRequest) -> web.StreamResponse:
         """Forward a request to a service.
@@ -265,40 +265,53 @@ class Gateway:
         authorized. 5. A path without its slash leads to it. 6. The rest of the path is unambiguous. 7. There is an
         endpoint. 8. Mint a token and forward.
         """
-        identity = self._identity(request)  # 1
+        user = self._identity(request)  # 1
         target = parse(request.raw_path)  # 2
         # 3
-        if not self._buckets.take(identity.user):
+        rate = self._limits.user_rate
+        if not self._buckets.take(user.user):
             raise StatusError(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                f"expected at most {self.limits.user_rate:g} requests a second of one user, got more",
-                {hdrs.RETRY_AFTER: str(max(1, round(1 / self.limits.user_rate)))},
+                f"expected at most {rate:g} requests a second of one user, got more",
+                {hdrs.RETRY_AFTER: str(max(1, round(1 / rate)))},
             )
-        with self._requests.hold(identity.user):
-            return await self._forward(request, identity, target)
+        with self._requests.hold(user.user):
+            await self._authorizer.authorize(user, target, request.method)  # 4
+            if target.path is None:
+                return to_slash(request, root=target.root)  # 5
+            asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
+            endpoint = await self._resolver.resolve(target)  # 7
+            # 8
+            key = self._signer(self._now())
+            if key is None:
+                raise _unavailable("the gateway has no signing key yet")
+            token = mint_token(key, self._settings.issuer, user, target.audience, now=self._now())
+            self._metrics.minted.inc()
+            _log.info("forwarding %a to %s, key %s", user.user, target.audience, key.verifying.kid)
+            is_tls = target.scheme == "https"
+            options = ForwardOptions(
+                upstream=Upstream(
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    tls=self._backend_tls if is_tls else None,
+                    server_name=f"{target.service}.{target.namespace}.svc" if is_tls else None,
+                ),
+                target=asked,
+                deadline=asyncio.get_running_loop().time() + self._settings.proxy.request_seconds,
+                inject=((hdrs.AUTHORIZATION, f"Bearer {token}"),),
+                replace=partial(replace_redirect, request=request, target=asked, root=target.root),
+            )
+            return await self._forwarder.forward(request, options)
 
-    async def _forward(self, request: web.BaseRequest, identity: UserInfo, target: ServiceTarget) -> web.StreamResponse:
-        """Do the steps 4 to 8 of ``_proxy``."""
-        await self.authorizer.authorize(identity, target, request.method)  # 4
-        if target.path is None:
-            return to_slash(request, root=target.root)  # 5
-        asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
-        endpoint = await self.resolver.resolve(target)  # 7
-        streams = hdrs.UPGRADE in request.headers or "text/event-stream" in request.headers.get(hdrs.ACCEPT, "")
-        lasting = streams or request.can_read_body  # who sends a body twice because an answer was lost writes twice
-        minted = self.tokens.token(identity, target.audience, fresh=lasting)  # 8
-        _log.info("forwarding %a to %s, key %s", identity.user, target.audience, minted.key_id)
-        options = ForwardOptions(
-            upstream=Upstream(
-                host=endpoint.host,
-                port=endpoint.port,
-                tls=self.backend_tls if target.scheme == "https" else None,
-                server_name=f"{target.service}.{target.namespace}.svc" if target.scheme == "https" else None,
-            ),
-            target=asked,
-            deadline=asyncio.get_running_loop().time() + self.request_seconds,
-            sender=sender_of(request),
-            inject=((hdrs.AUTHORIZATION, f"Bearer {minted.token}"),),
-            replace=partial(replace_redirect, request=request, target=asked, root=target.root),
-        )
-        return await self.forwarder.forward(request, options)
+
+def _unavailable(message: str) -> StatusError:
+    return StatusError(HTTPStatus.SERVICE_UNAVAILABLE, message, {hdrs.RETRY_AFTER: "5"})
+
+
+def _backend_tls(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise SettingsError(
+            f"--backend-ca-file: expected certificates in PEM, got {type(error).__name__}: {ca_file}"
+        ) from None

@@ -21,7 +21,6 @@ REVIEW_CACHE_SECONDS: Final = 10.0
 """Seconds that a TokenReview is cached, as in kube-apiserver: a revoked token stays valid for that long."""
 JWT_CACHE_SECONDS: Final = 300.0
 """Seconds that a verified JWT is cached, if it lasts: a revoked key is noticed within this time."""
-_SECRET: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +28,8 @@ class VerifierSetup:
     """The verifier, and the tasks that it needs."""
 
     verifier: Verifier
+    audiences: Callable[[], frozenset[str]]
+    """Returns the audiences that are ours now."""
     keep: float
     """Seconds that an answer of the verifier is cached."""
     unready_reason: Callable[[], str | None]
@@ -51,7 +52,7 @@ async def run(
         tls = ServingCertificate(settings.certificate, settings.key, clock=clock).context
     async with Forwarder(settings.limits) as forwarder:
         verified = CachedVerifier(
-            setup.verifier, keep=setup.keep, secret=secrets.token_bytes(_SECRET), now=now, clock=clock
+            setup.verifier, setup.audiences, keep=setup.keep, secret=secrets.token_bytes(32), now=now, clock=clock
         )
         service = SidecarService(settings, verified, forwarder, metrics=metrics, now=now, clock=clock)
         server = ProxyServer(service.handle, settings.address, tls, settings.limits, refused=metrics.refused)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,7 @@ class ServiceAudiences:
         self._services = Reflector(
             client,
             paths.core_path("services", namespace=namespace),
-            on_change=self._changed,
+            on_change=lambda _key, _service: self._forget(),
             transform=_slim,
             max_objects=_MAX_SERVICES,
             max_bytes=_MAX_BYTES,
@@ -79,20 +80,16 @@ class ServiceAudiences:
             return f"no contact to the API server about Services for more than {_MAX_STALE:.0f} s"
         return None
 
-    def _changed(self, _key: str, _service: JsonObject | None) -> None:
-        self._audiences = None
-
     def _refresh_labels(self) -> None:
         """Take changed labels; an unreadable file leaves the current labels in force."""
-        if self._clock() < self._next_check:
-            return
-        self._next_check = self._clock() + _CHECK_PERIOD
-        try:
-            labels = _read(self._path)
-        except SettingsError:
-            return
-        if labels != self._labels:
-            self._labels, self._audiences = labels, None
+        if self._clock() >= self._next_check:
+            self._next_check = self._clock() + _CHECK_PERIOD
+            with suppress(SettingsError):
+                self._labels = _read(self._path)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._audiences = None
 
 
 def selects(service: JsonObject, labels: Mapping[str, str]) -> bool:

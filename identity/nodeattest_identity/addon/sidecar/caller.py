@@ -42,12 +42,8 @@ class Caller:
 class Verifier(Protocol):
     """Verifies tokens."""
 
-    async def verify(self, token: bytes, peer: str, /) -> Caller:
-        """Verify a token that came from the address ``peer``; raises ``Denied`` or ``Unavailable``."""
-        ...
-
-    def audiences(self) -> frozenset[str]:
-        """Return the audiences that are ours now."""
+    async def verify(self, token: bytes, peer: str, audiences: frozenset[str], /) -> Caller:
+        """Verify a token for one of our audiences, from the address ``peer``; raises ``Denied`` or ``Unavailable``."""
         ...
 
 
@@ -83,8 +79,6 @@ def _fits_header(name: str) -> bool:
 
 _BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9._~+/\-]+=*)", re.IGNORECASE)
 """RFC 6750 §2.1, with any number of spaces (RFC 9110 §11.6.2)."""
-_PARAMETER: Final = b"access-token"
-_CHALLENGE: Final = "Bearer"
 
 
 def bearer(headers: RawHeaders) -> bytes:
@@ -98,7 +92,7 @@ def bearer(headers: RawHeaders) -> bytes:
         raise RefusalError(
             Refusal.CREDENTIALS_MISSING,
             f"expected Authorization: Bearer, got {got}",
-            headers={"WWW-Authenticate": _CHALLENGE},
+            headers={"WWW-Authenticate": "Bearer"},
         )
     return found.group(1)
 
@@ -109,5 +103,5 @@ def require_no_token_in_query(target: RequestTarget) -> None:
         return
     for part in re.split("[&;]", target.query):
         name = unquote_to_bytes(part.partition("=")[0].replace("+", " "))
-        if canonical(name.strip()) == _PARAMETER:
+        if canonical(name.strip()) == b"access-token":
             raise RefusalError(Refusal.CREDENTIALS_AMBIGUOUS, "expected no access_token in the query, got one")

@@ -2,8 +2,8 @@
 
 Promises: at most ``limit`` hold it, of one peer at most ``limit_of_peer``, and at most ``max_waiting`` wait. The next
 holder is the first waiter of the peer that was served longest ago, so a peer with a thousand requests delays another
-peer by one. If the queues are full, the
-peer with the longest queue loses its newest waiter. A waiter that times out or is evicted gets ``Unavailable``.
+peer by one. If the queues are full, the peer with the longest queue loses its newest waiter. A waiter that times out or
+is evicted gets ``Unavailable``.
 Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 """
 
@@ -13,28 +13,17 @@ import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Final
 
 from nodeattest_providers.errors import Reason, Unavailable
-
-_LIMIT: Final = 16
-_MAX_WAITING: Final = 256
-_TIMEOUT: Final = 5.0
-"""Seconds that a waiter waits at most."""
 
 
 class FairSemaphore:
     """Limits concurrency, fairly among peers."""
 
     def __init__(
-        self,
-        *,
-        limit: int = _LIMIT,
-        limit_of_peer: int | None = None,
-        max_waiting: int = _MAX_WAITING,
-        timeout: float = _TIMEOUT,
+        self, *, limit: int = 16, limit_of_peer: int | None = None, max_waiting: int = 256, timeout: float = 5.0
     ) -> None:
-        """``limit_of_peer``: None where one peer may have all of them."""
+        """``limit_of_peer``: None where one peer may have all of them. ``timeout``: seconds that a waiter waits."""
         self._free = limit
         self._limit_of_peer = limit if limit_of_peer is None else limit_of_peer
         self._held: Counter[str] = Counter()

@@ -34,7 +34,6 @@ from nodeattest_identity.proxy.headers import CREDENTIALS
 from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
 from nodeattest_identity.proxy.paths import PathRule, RequestTarget, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
-from nodeattest_kube.addresses import IPNetwork
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.connection_slots import share_of_owner
@@ -65,8 +64,6 @@ class SidecarSettings:
     """Status of a request without valid credentials: 401, or 403 as in the first design."""
     max_user_requests: int = 64
     """In flight, WebSockets included."""
-    trusted: tuple[IPNetwork, ...] = ()
-    """Proxies whose X-Forwarded-For, -Proto and -Host are forwarded."""
     limits: ProxyLimits = field(default_factory=ProxyLimits)
 
     def __post_init__(self) -> None:
@@ -75,11 +72,6 @@ class SidecarSettings:
             raise SettingsError(f"--upstream: expected 127.0.0.1:port or [::1]:port, got {self.upstream}")
         if (self.certificate is None) != (self.key is None):
             raise SettingsError("--tls-cert-file: expected --tls-private-key-file beside it, got one of the two")
-        if self.deny_status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            raise SettingsError(f"--deny-status: expected 401 or 403, got {self.deny_status.value}")
-
-
-_CLASSES = {each: f"{each}xx" for each in range(1, 6)}
 
 
 class Metrics(ProgramMetrics):
@@ -96,7 +88,7 @@ class Metrics(ProgramMetrics):
         refused = Counter(
             "nodeattest_sidecar_refused", "Requests that were refused, by reason.", ("reason",), registry=self.registry
         )
-        self._forwarded = {each: forwarded.labels(name) for each, name in _CLASSES.items()}
+        self._forwarded = {each: forwarded.labels(f"{each}xx") for each in range(1, 6)}
         self._refused = {each: refused.labels(each.value) for each in Refusal}
         self.open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self.registry)
         self.turned_away = CounterFunc(
@@ -155,22 +147,21 @@ class SidecarService:
         try:
             target = read_target(request.raw_path)
             require_no_token_in_query(target)
-            caller = None if self._is_open(target) else await self._caller(request)
+            is_open = any(rule.matches(target.segments) for rule in self._settings.open_paths)
+            caller = None if is_open else await self._caller(request)
             response = await self._forward(request, target, caller, request_id)
         except RefusalError as refused:
             self._metrics.refused(refused.refusal)
             self._log_decision(request_id, caller, f"refused, {refused.refusal}", f": {refused.detail}")
-            raise self._with_deny_status(refused) from None
+            if refused.refusal in _CREDENTIALS and self._settings.deny_status is HTTPStatus.FORBIDDEN:
+                refused.status, refused.headers = HTTPStatus.FORBIDDEN, {}  # no hint how to authenticate
+            raise
         except asyncio.CancelledError:
             self._log_decision(request_id, caller, "ended, the client went away")
             raise
         self._metrics.forwarded(response.status)
         self._log_decision(request_id, caller, "forwarded", f", {response.status}")
         return response
-
-    def _is_open(self, target: RequestTarget) -> bool:
-        rules = self._settings.open_paths
-        return bool(rules) and any(rule.matches(target.segments) for rule in rules)
 
     async def _caller(self, request: web.BaseRequest) -> Caller:
         """Authenticate and authorize; raises ``RefusalError``.
@@ -205,7 +196,6 @@ class SidecarService:
             upstream=self._upstream,
             target=target,
             deadline=asyncio.get_running_loop().time() + seconds,
-            sender=sender_of(request, settings.trusted),
             inject=inject,
             without=CREDENTIALS if caller is None else frozenset(),
         )
@@ -214,24 +204,11 @@ class SidecarService:
                 request.protocol.keep(caller.user)
             return await self._forwarder.forward(request, options)
 
-    def _with_deny_status(self, refused: RefusalError) -> RefusalError:
-        """Use the status of ``--deny-status``; 403 has no hint how to authenticate."""
-        if refused.refusal in _CREDENTIALS and self._settings.deny_status is HTTPStatus.FORBIDDEN:
-            refused.status, refused.headers = HTTPStatus.FORBIDDEN, {}
-        return refused
-
     def _log_decision(self, request_id: str, caller: Caller | None, kind: str, detail: str = "") -> None:
         """Log a decision: user, audience, key; of the request only our own id."""
         if caller is None:
             level = logging.INFO if self._lines.take(kind) else logging.DEBUG
             _log.log(level, "request %s: %s%s; user -", request_id, kind, detail)
             return
-        _log.info(
-            "request %s: %s%s; user %a, aud %s, kid %a",
-            request_id,
-            kind,
-            detail,
-            caller.user,
-            ",".join(sorted(caller.audiences)),
-            caller.key_id,
-        )
+        who = caller.user, ",".join(sorted(caller.audiences)), caller.key_id
+        _log.info("request %s: %s%s; user %a, aud %s, kid %a", request_id, kind, detail, *who)

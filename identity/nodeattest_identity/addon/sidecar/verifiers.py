@@ -6,10 +6,6 @@ By TokenReview, the review always names our audiences, and the answer must name 
 support audiences answers without, and is not trusted. Only an explicit ``authenticated: true`` counts.
 Either way a token with further audiences is refused: each of them could replay it here. A JWT states its audiences,
 while a review names only those that were asked for; for a token that is no JWT the API server decides alone.
-
-A remembered token is stored only as an HMAC under a key of this process, so memory never holds a usable token. An
-answer counts for ``keep`` seconds, not beyond the token's own expiry, and only while one of its audiences is ours. A
-refusal is never cached. A token that is asked for several times at once is verified once.
 Source: companion proposal 003, "Properties of this token"; RFC 8725 §3; authentication.k8s.io/v1 TokenReview
 ("status.audiences"); pkg/serviceaccount/jwt.go (the audiences of an answer are those both of the token and of the
 question); apiserver pkg/authentication/token/cache (keyed by HMAC, 10 s).
@@ -18,7 +14,6 @@ question); apiserver pkg/authentication/token/cache (keyed by HMAC, 10 s).
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +24,6 @@ from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_identity.tokens import jwt
 from nodeattest_identity.tokens.jwks_cache import JWKSCache, KeySource
-from nodeattest_identity.tokens.jwt import Claims, Expected
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_parsing import compact_jws
@@ -38,58 +32,41 @@ from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
-_GROUPS: Final = "groups"
 _RETRY: Final = 5.0
 """Seconds between two attempts to get the first keys; the cache limits requests to the issuer."""
-_REMEDY: Final = "ask for a new token, and set the clocks of both sides by NTP"
+_MAX_CACHED: Final = 10_000
+_TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+_JWT_REMEDY: Final = "ask for a new token, and set the clocks of both sides by NTP"
+_REVIEW_REMEDY: Final = "ask for a token with this audience (kubectl create token --audience)"
 
 
 class JwtVerifier:
     """Verifies by the keys of an issuer."""
 
-    def __init__(
-        self,
-        keys: KeySource,
-        *,
-        issuer: str,
-        audiences: Callable[[], frozenset[str]],
-        longest_lifetime: float,
-        now: Callable[[], float],
-    ) -> None:
-        """``audiences`` may change while we run; ``longest_lifetime``: seconds that a token may be valid for."""
+    def __init__(self, keys: KeySource, *, issuer: str, longest_lifetime: float, now: Callable[[], float]) -> None:
+        """``longest_lifetime``: seconds that a token may be valid for; ``now``: seconds since the epoch."""
         self._keys = keys
         self._issuer = issuer
-        self._audiences = audiences
         self._longest = longest_lifetime
         self._now = now
 
-    def audiences(self) -> frozenset[str]:
-        """Return the audiences that are ours now."""
-        return self._audiences()
-
-    async def verify(self, token: bytes, _peer: str = "", /) -> Caller:
+    async def verify(self, token: bytes, _peer: str, ours: frozenset[str], /) -> Caller:
         """Verify a token; raises ``Denied`` or ``Unavailable``."""
-        ours = self._audiences()
-        if not ours:
-            raise Unavailable(
-                Reason.API_UNAVAILABLE,
-                "no audience is ours: no Service selects this pod",
-                remedy="make a Service that selects it, or name the audience (--audience)",
-            )
         unverified = jwt.parse(token)
         keys = await self._keys.keys_for(unverified.key_id)
         now = self._now()
-        claims = jwt.verify(
-            unverified,
-            keys,
-            Expected(issuer=self._issuer, audiences=ours, longest_lifetime=self._longest, single_audience=True),
-            now,
+        expected = jwt.Expected(
+            issuer=self._issuer, audiences=ours, longest_lifetime=self._longest, single_audience=True
         )
+        claims = jwt.verify(unverified, keys, expected, now)
         if claims.expires <= now:
-            raise Denied(Reason.JWT_EXPIRED, expected="exp to come", got="one within the leeway", remedy=_REMEDY)
+            raise Denied(Reason.JWT_EXPIRED, expected="exp to come", got="one within the leeway", remedy=_JWT_REMEDY)
+        groups = claims.extra.get("groups", [])
+        if not isinstance(groups, list) or len(_strings(groups)) != len(groups):
+            raise Denied(Reason.JWT_MALFORMED, expected="groups: a list of texts", got="another", remedy=_JWT_REMEDY)
         return Caller(
             user=claims.subject,
-            groups=_groups(claims),
+            groups=tuple(_strings(groups)),
             audiences=ours.intersection(claims.audiences),
             expires=claims.expires,
             key_id=claims.key_id,
@@ -105,59 +82,40 @@ async def first_keys(keys: JWKSCache) -> None:
             await asyncio.sleep(_RETRY)
 
 
-def _groups(claims: Claims) -> tuple[str, ...]:
-    """Read groups as the gateway writes them; raises ``Denied`` for anything else under that name."""
-    given: JsonValue = claims.extra.get(_GROUPS, [])
-    groups = tuple(each for each in given if isinstance(each, str) and each) if isinstance(given, list) else ()
-    if not isinstance(given, list) or len(groups) != len(given):
-        raise Denied(Reason.JWT_MALFORMED, expected="groups: a list of texts", got="something else", remedy=_REMEDY)
-    return groups
-
-
-_PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
-_VERIFIED_BY: Final = "TokenReview"
-_REVIEW_REMEDY: Final = "ask for a token with this audience (kubectl create token --audience)"
-_LATEST: Final = 2**53
-"""Seconds; beyond it integers are not what a float can hold."""
-"""Of a JWT."""
-
-
 class TokenReviewVerifier:
     """Verifies by TokenReview, with limited concurrency that is fair among peers; time limit is the client's (10 s)."""
 
-    def __init__(
-        self, client: ApiClient, *, audiences: Callable[[], frozenset[str]], semaphore: FairSemaphore | None = None
-    ) -> None:
+    def __init__(self, client: ApiClient, *, semaphore: FairSemaphore | None = None) -> None:
         self._client = client
-        self._audiences = audiences
         self._semaphore = semaphore or FairSemaphore()
 
-    def audiences(self) -> frozenset[str]:
-        """Return the audiences that are ours now."""
-        return self._audiences()
-
-    async def verify(self, token: bytes, peer: str = "", /) -> Caller:
+    async def verify(self, token: bytes, peer: str, ours: frozenset[str], /) -> Caller:
         """Verify a token; raises ``Denied`` or ``Unavailable``.
 
-        1. There is an audience that is ours. 2. A JWT has one audience. 3. The API server authenticates the token.
+        1. A JWT has one audience. 2. The API server authenticates the token.
         """
-        # 1
-        ours = self._audiences()
-        if not ours:
-            raise _unavailable("no audience is ours: no Service selects this pod")
-        # 2
-        claims = _unverified_claims(token)
+        # 1: claims that nobody has verified yet; empty if it is no JWT
+        claims: JsonObject = {}
+        with suppress(ParseError):
+            claims = compact_jws.parse_claims(compact_jws.split(token, max_size=len(token)).payload)
         if len(_strings(claims.get("aud"))) > 1:
             raise _denied("a token for one audience", "one for several")
-        # 3
+        # 2
         spec: JsonObject = {"token": token.decode("ascii"), "audiences": [*sorted(ours)]}
-        question: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         try:
             async with self._semaphore.acquire(peer):
-                answer = await self._client.create(_PATH, question)
+                answer = await self._client.create(_TOKEN_REVIEWS, review)
         except ApiError as error:
-            raise _unavailable(f"the API server did not review a token: {error.reason}") from None
-        return parse_review(answer, ours, expires=_expiry(claims))
+            raise Unavailable(
+                Reason.API_UNAVAILABLE,
+                f"the API server did not review a token: {error.reason}",
+                remedy="see whether the API server can be reached from this pod",
+            ) from None
+        expires = claims.get("exp")
+        is_number = isinstance(expires, int | float) and not isinstance(expires, bool)
+        # a float holds no larger integer than 2**53
+        return parse_review(answer, ours, expires=float(max(0, min(expires, 2**53))) if is_number else None)
 
 
 def parse_review(answer: JsonObject, ours: frozenset[str], *, expires: float | None) -> Caller:
@@ -178,23 +136,7 @@ def parse_review(answer: JsonObject, ours: frozenset[str], *, expires: float | N
     if not isinstance(user, str) or not user:
         raise _denied("a user's name", "none")
     groups = tuple(_strings(dig(status, "user", "groups")))
-    return Caller(user=user, groups=groups, audiences=audiences, expires=expires, key_id=_VERIFIED_BY)
-
-
-def _unverified_claims(token: bytes) -> JsonObject:
-    """Return the claims of a JWT, empty for others; they count only once the API server authenticated the token."""
-    try:
-        return compact_jws.parse_claims(compact_jws.split(token, max_size=len(token)).payload)
-    except ParseError:
-        return {}
-
-
-def _expiry(claims: JsonObject) -> float | None:
-    """Return the expiry of a token."""
-    until = claims.get("exp")
-    if not isinstance(until, int | float) or isinstance(until, bool):
-        return None
-    return float(max(0, min(until, _LATEST)))
+    return Caller(user=user, groups=groups, audiences=audiences, expires=expires, key_id="TokenReview")
 
 
 def _strings(value: JsonValue) -> list[str]:
@@ -205,54 +147,57 @@ def _denied(expected: str, got: str) -> Denied:
     return Denied(Reason.TOKEN_REVIEW_REFUSED, expected=expected, got=got, remedy=_REVIEW_REMEDY)
 
 
-def _unavailable(detail: str) -> Unavailable:
-    return Unavailable(Reason.API_UNAVAILABLE, detail, remedy="see whether the API server can be reached from this pod")
-
-
-_MAX_ENTRIES: Final = 10_000
-
-
 class CachedVerifier:
-    """A verifier with a cache in front of it."""
+    """A verifier with a cache in front of it.
+
+    A token is stored only as an HMAC under a key of this process, so memory never holds a usable token. An answer
+    counts for ``keep`` seconds, not beyond the token's expiry, and only while one of its audiences is ours. A refusal
+    is never cached. A token that is asked for several times at once is verified once.
+    """
 
     def __init__(
         self,
         verifier: Verifier,
+        audiences: Callable[[], frozenset[str]],
         *,
         keep: float,
         secret: bytes,
         now: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
-        """``keep``: seconds; ``secret``: random bytes; ``now``: seconds since the epoch, ``clock``: monotonic."""
+        """``audiences`` returns those that are ours now; ``now``: seconds since the epoch, ``clock``: monotonic."""
         self._verifier = verifier
+        self._audiences = audiences
         self._keep = keep
         self._secret = secret
         self._now = now
         self._clock = clock
-        self._cache: ExpiringCache[bytes, Caller] = ExpiringCache(_MAX_ENTRIES, clock)
+        self._cache: ExpiringCache[bytes, Caller] = ExpiringCache(_MAX_CACHED, clock)
         self._in_flight: SingleFlight[bytes, Caller] = SingleFlight()
 
     async def caller(self, token: bytes, peer: str) -> Caller:
-        """Return the caller whose token it is; it came from ``peer``. Raises ``Denied`` or ``Unavailable``."""
-        key = hmac.digest(self._secret, token, hashlib.sha256)
+        """Return the caller of a token that came from ``peer``; raises ``Denied`` or ``Unavailable``."""
+        ours = self._audiences()
+        if not ours:
+            raise Unavailable(
+                Reason.API_UNAVAILABLE,
+                "no audience is ours: no Service selects this pod",
+                remedy="make a Service that selects it, or name the audience (--audience)",
+            )
+        key = hmac.digest(self._secret, token, "sha256")
         caller = self._cache.get(key)
         if caller is not None:
-            if self._is_valid(caller):
+            if (caller.expires is None or caller.expires > self._now()) and not caller.audiences.isdisjoint(ours):
                 return caller
             self._cache.remove(key)
-        return await self._in_flight.share(key, lambda: self._verify(key, token, peer))
+
+        async def verify() -> Caller:
+            started = self._clock()
+            caller = await self._verifier.verify(token, peer, ours)
+            self._cache.put(key, caller, started + self._keep)
+            return caller
+
+        return await self._in_flight.share(key, verify)
 
     def __len__(self) -> int:
         return len(self._cache)
-
-    async def _verify(self, key: bytes, token: bytes, peer: str) -> Caller:
-        started = self._clock()
-        caller = await self._verifier.verify(token, peer)
-        self._cache.put(key, caller, started + self._keep)
-        return caller
-
-    def _is_valid(self, caller: Caller) -> bool:
-        if caller.expires is not None and caller.expires <= self._now():
-            return False
-        return not caller.audiences.isdisjoint(self._verifier.audiences())
