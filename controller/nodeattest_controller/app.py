@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -14,17 +15,20 @@ from nodeattest_controller.health import serve_health
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.model.lease_annotations import lease_annotations
-from nodeattest_controller.runtime.manager import Manager, TroubleLog
+from nodeattest_controller.runtime.manager import Manager
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.addresses import POD_IPS, AddressRules
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.elector import LeaseElector, LostLease
+from nodeattest_kube.events import EventLimiter
+from nodeattest_kube.periodic import call_every
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 _LOG: Final = logging.getLogger(__name__)
 _NONE: Final[Mapping[ProviderName, ClusterAPISigner]] = MappingProxyType({})
-_ELECTION_REMEDY: Final = "check --kubeconfig, the network, and the rights on leases"
+_PERIOD: Final = 60.0
+"""Seconds between two lines about the same error of the election."""
 
 
 class _Controller:
@@ -135,18 +139,20 @@ async def _elected(settings: Settings, controller: _Controller, leases: ApiClien
         retry_period=settings.retry_period,
         annotations=lease_annotations(settings.identity),
     )
-    trouble = TroubleLog(
-        _LOG,
-        "cannot take part in the election",
-        lambda: elector.last_error,
-        lambda _error: _ELECTION_REMEDY,
-        server=leases.server,
-    )
-    logging_trouble = asyncio.create_task(trouble.run())
+    limiter = EventLimiter(time.monotonic)
+
+    def log_error() -> None:
+        error = elector.last_error
+        if error is not None and limiter.allow(str(error), _PERIOD):
+            remedy = "check --kubeconfig, the network, and the rights on leases"
+            more = fields(server=leases.server, error=str(error), remedy=remedy)
+            _LOG.warning("cannot take part in the election", extra=more)
+
+    logging_errors = asyncio.create_task(call_every(1.0, log_error))
     try:
         await elector.run(controller.lead)
     finally:
-        logging_trouble.cancel()
+        logging_errors.cancel()
 
 
 def _first_of(group: BaseExceptionGroup[LostLease]) -> str:

@@ -23,8 +23,7 @@ from nodeattest_controller.runtime.cluster_log import (
     ClusterLog,
 )
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.manager import PERIOD, TroubleLog
-from nodeattest_kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
+from nodeattest_kube.errors import ApiError, Unauthorized, Unreachable
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence, SecretBytes
@@ -137,9 +136,6 @@ def rig() -> Generator[Rig]:
         yield rig
 
 
-# Shares
-
-
 def test_a_cluster_whose_api_server_invents_requesters_gets_a_few_lines_and_the_rest_is_counted(rig: Rig) -> None:
     allowed = 0
     for number in range(17_769):
@@ -162,9 +158,6 @@ def test_a_requester_takes_no_lines_from_another_nor_from_another_message(rig: R
     assert rig.log.allows("overwriting a foreign challenge", BLUE, "system:bootstrap:aaaaaa")
 
 
-# Connections
-
-
 @pytest.mark.parametrize("error", [Unreachable("no route to host"), Unauthorized(401, "e", "expired")])
 def test_that_a_cluster_does_not_answer_is_logged_at_once_and_then_ever_more_rarely(rig: Rig, error: ApiError) -> None:
     rig.connect()
@@ -174,36 +167,3 @@ def test_that_a_cluster_does_not_answer_is_logged_at_once_and_then_ever_more_rar
     assert 24 <= rig.lines().count(SILENT) <= 32
     rig.answers(None)
     assert rig.lines()[-1] == CONNECTED
-
-
-# What keeps a part from its work is logged at once, once a minute while it lasts, and again when it comes back
-
-
-AWAY, REFUSED = Unreachable("no route"), Forbidden(403, "Forbidden", "may not get leases")
-
-
-def test_an_error_is_logged_at_once_when_it_changes_when_it_returns_and_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    seconds = 0.0
-    errors: list[ApiError | None] = []
-    log = TroubleLog(
-        logging.getLogger("test"),
-        "cannot do it",
-        lambda: errors[-1],
-        lambda found: "get the right" if isinstance(found, Forbidden) else "check the network",
-        clock=lambda: seconds,
-        server="https://a.example",
-    )
-    script: list[ApiError | None] = [None, AWAY, AWAY, REFUSED, None, REFUSED, REFUSED]
-    for error in script:
-        errors.append(error)
-        seconds += 1
-        log.check()
-    seconds += PERIOD
-    log.check()
-    lines = [JsonFormatter().format(record) for record in caplog.records]
-    assert ["no route" in line for line in lines] == [True, False, False, False]
-    assert all("https://a.example" in line and "cannot do it" in line for line in lines)
-    assert "check the network" in lines[0]
-    assert "get the right" in lines[1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
 
 import pytest
 from fake_api import FakeApi
@@ -103,42 +101,26 @@ REFUSED = ApiError(500, "InternalError", "broken")
 QUICK = ResyncConfig(spread=0, period=30, min_interval=0.001, retry=0.02, max_retry=0.08)
 
 
-class Seen:
-    """A looker that goes by a script: what each look does."""
+class Task:
+    """A periodic task that fails as a script says, and notes when it began."""
 
-    def __init__(self, script: Sequence[bool | ApiError]) -> None:
-        self.script = list(script)
-        self.looks = 0
-        self.begun = asyncio.Event()
+    def __init__(self, *script: ApiError | None, every: ApiError | None = None) -> None:
+        self.script, self.every = list(script), every
+        self.runs: list[float] = []
         self.failures: list[tuple[int, float]] = []
-        self.done = asyncio.Event()
+        self.reconciler = PeriodicReconciler(self, QUICK, clock=now, random=lambda: 0.5)
 
     async def reconcile(self) -> float | None:
-        self.looks += 1
-        self.begun.set()
-        if not self.script:
-            self.done.set()
-            return None
-        answer = self.script.pop(0)
-        if isinstance(answer, ApiError):
-            raise answer
-        return 0.001 if answer else None
+        self.runs.append(now())
+        error = self.script.pop(0) if self.script else self.every
+        if error is not None:
+            raise error
+        return None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        assert error is REFUSED
         self.failures.append((failures, delay))
-
-
-async def go(looks: PeriodicReconciler, until: asyncio.Event) -> None:
-    task = asyncio.create_task(looks.run())
-    await asyncio.wait_for(until.wait(), 60)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-
-
-def looks_of(looker: Seen) -> PeriodicReconciler:
-    return PeriodicReconciler(looker, QUICK, clock=asyncio.get_running_loop().time, random=lambda: 0.5)
+        if error.retry_after is not None:
+            self.reconciler.hurry()
 
 
 def look_for(looks: PeriodicReconciler, seconds: float) -> None:
@@ -153,25 +135,15 @@ def look_for(looks: PeriodicReconciler, seconds: float) -> None:
 
 
 def test_a_server_that_asks_to_be_left_alone_is_although_it_is_urgent() -> None:
-    busy, runs = ApiError(429, "TooManyRequests", "busy", retry_after=40.0), list[float]()
-
-    class Busy(Seen):
-        async def reconcile(self) -> float | None:
-            runs.append(now())
-            raise busy
-
-        async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-            reconciler.hurry()
-
-    reconciler = PeriodicReconciler(Busy([]), QUICK, clock=now, random=lambda: 0.0)
-    look_for(reconciler, 100.0)
-    assert runs == [0.0, 40.0, 80.0]
+    busy = Task(every=ApiError(429, "TooManyRequests", "busy", retry_after=40.0))
+    look_for(busy.reconciler, 100.0)
+    assert busy.runs == [0.0, 40.0, 80.0]
 
 
-async def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
-    looker = Seen([REFUSED, REFUSED, REFUSED, REFUSED, True, REFUSED])
-    await go(looks_of(looker), looker.done)
-    assert looker.failures == [(1, 0.02), (2, 0.04), (3, 0.08), (4, 0.08), (1, 0.02)]
+def test_failures_double_the_wait_up_to_the_longest_and_a_success_forgets_them() -> None:
+    task = Task(REFUSED, REFUSED, REFUSED, REFUSED, None, REFUSED)
+    look_for(task.reconciler, 100.0)
+    assert task.failures == [(1, 0.02), (2, 0.04), (3, 0.08), (4, 0.08), (1, 0.02)]
 
 
 @pytest.mark.parametrize(("takes", "most"), [(0.1, 61), (1.0, 13), (3.0, 10), (120.0, 1)])

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, cluster_path, management_api, tasks
+from management_kit import POLICIES, add_cluster, add_policy, cluster_path, management_api, tasks
 from polling import until
 
 from nodeattest_controller.build import build_manager
@@ -16,7 +16,7 @@ from nodeattest_controller.runtime.guard import ANOTHER, SERVED, TOO_MANY, WATCH
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden
-from nodeattest_parsing.objects import mapping, text
+from nodeattest_parsing.objects import dig, mapping, text
 from nodeattest_parsing.values import JsonObject
 
 LEDGERS = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations"
@@ -26,9 +26,16 @@ DEFAULT, BLUE = (f"nodeattest-system/node-attestation-controller{suffix}" for su
 class Controller:
     """One controller that leads, beside others; its connections to workload clusters are its own."""
 
-    def __init__(self, management: FakeApi, watch_filter: str | None, *others: Controller, limit: int = 10) -> None:
+    def __init__(
+        self,
+        management: FakeApi,
+        watch_filter: str | None,
+        *others: Controller,
+        limit: int = 10,
+        controllers: tuple[str, ...] = ("attestation",),
+    ) -> None:
         self.settings = Settings(
-            identity="one", watch_filter=watch_filter, controllers=("attestation",), clusters_per_namespace=limit
+            identity="one", watch_filter=watch_filter, controllers=controllers, clusters_per_namespace=limit
         )
         self.management = management
         self.metrics = Metrics()
@@ -96,6 +103,21 @@ def one_cluster() -> FakeApi:
     add_policy(api)
     add_cluster(api, kubeconfig=b"blue")
     return api
+
+
+async def test_the_leader_connects_every_cluster_and_runs_every_controller() -> None:
+    api = one_cluster()
+    leader = Controller(api, None, controllers=("*", "bootstrap-signer", "token-cleaner"))
+    secret = "/api/v1/namespaces/nodeattest-system/secrets/node-attestation-challenge-keys"
+    async with leader.running():
+        await until(lambda: bool(leader.connections))
+        [workload] = leader.connections
+        await until(lambda: workload.count("WATCH", "certificatesigningrequests") >= 1)
+        await until(lambda: secret in api.objects)
+        await until(lambda: dig(api.objects[f"{POLICIES}/p"], "status", "clusters") == 1)
+        assert not workload.closed
+    assert workload.closed
+    assert b"cluster_connected{" not in leader.metrics.render()
 
 
 async def test_each_controller_serves_the_clusters_with_its_label_and_no_other() -> None:

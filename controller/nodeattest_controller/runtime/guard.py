@@ -122,26 +122,24 @@ class ClusterMarks:
 
     def report_conflict(self, cluster: JsonObject) -> None:
         """Tell, once in ten minutes, of a Cluster with our label that another controller serves."""
-        ref, mark = cluster_ref(cluster), mark_of(cluster)
-        if watch_filter_of(cluster) != self._watch_filter or self.may_serve(cluster):
-            return
-        if self._limiter.allow((ref.uid, mark), PERIOD):
-            name = f"{ref.namespace}/{ref.name}"
-            log.warning("another controller serves this cluster", extra=fields(cluster=name, controller=mark))
+        mark = mark_of(cluster)
+        if watch_filter_of(cluster) == self._watch_filter and not self.may_serve(cluster):
             message = f"{mark} serves this Cluster, so {self._controller} does not; docs/scale.md says how to move it"
-            self._events.record(ref, "Warning", ANOTHER, message)
+            self._report(cluster, ANOTHER, message, "another controller serves this cluster", controller=mark)
 
     def report_full(self, cluster: JsonObject, limit: int) -> None:
         """Tell, once in ten minutes, of a Cluster beyond the limit of its namespace."""
+        message = (
+            f"{self._controller} serves {limit} Clusters of this namespace (clustersPerNamespace), and this is one "
+            "more: raise the limit, or let another controller serve some (docs/scale.md)"
+        )
+        self._report(cluster, TOO_MANY, message, "too many clusters in a namespace", limit=limit)
+
+    def _report(self, cluster: JsonObject, reason: str, message: str, line: str, **more: object) -> None:
         ref = cluster_ref(cluster)
-        if self._limiter.allow((ref.uid, TOO_MANY), PERIOD):
-            name = f"{ref.namespace}/{ref.name}"
-            log.warning("too many clusters in a namespace", extra=fields(cluster=name, limit=limit))
-            message = (
-                f"{self._controller} serves {limit} Clusters of this namespace (clustersPerNamespace), and this is one "
-                "more: raise the limit, or let another controller serve some (docs/scale.md)"
-            )
-            self._events.record(ref, "Warning", TOO_MANY, message)
+        if self._limiter.allow((ref.uid, reason, *more.values()), PERIOD):
+            log.warning(line, extra=fields(cluster=f"{ref.namespace}/{ref.name}", **more))
+            self._events.record(ref, "Warning", reason, message)
 
     async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
         """Mark a Cluster that ``may_serve`` allows; raises ApiError, Conflict when somebody wrote it meanwhile."""

@@ -109,10 +109,8 @@ class _Index(Generic[T]):
         """``derive`` gives the keys of a value within its cluster."""
         self._derive = derive
         self._of_source: dict[str, tuple[ClusterKey, tuple[T, ...]]] = {}
-        self._single: dict[Hashable, T] = {}
-        """By key, of keys that have one value, as most have."""
-        self._shared: dict[Hashable, dict[int, T]] = {}
-        """Of the others, by identity: each is taken out in one step."""
+        self._by_key: dict[Hashable, dict[int, T]] = {}
+        """By identity, so that each is taken out in one step."""
 
     def put(self, source: str, cluster: ClusterKey, values: Iterable[T]) -> tuple[T, ...]:
         """Replace all that came from a source; returns its values."""
@@ -121,11 +119,7 @@ class _Index(Generic[T]):
         self._of_source[source] = cluster, taken
         for value in taken:
             for key in self._derive(value):
-                whole = (cluster, *key)
-                if whole in self._single or whole in self._shared:
-                    self._share(whole, value)
-                else:
-                    self._single[whole] = value
+                self._by_key.setdefault((cluster, *key), {})[id(value)] = value
         return taken
 
     def remove(self, source: str) -> None:
@@ -135,32 +129,18 @@ class _Index(Generic[T]):
         cluster, values = self._of_source.pop(source)
         for old in values:
             for key in self._derive(old):
-                self._drop((cluster, *key), old)
+                found = self._by_key.get((cluster, *key), {})
+                found.pop(id(old), None)
+                if not found:
+                    self._by_key.pop((cluster, *key), None)
 
     def find(self, cluster: ClusterKey, *key: str, most: int | None = None) -> list[T]:
         """Return what has a key, or so many of it."""
-        whole = (cluster, *key)
-        if whole in self._single:
-            return [self._single[whole]]
-        return list(islice(self._shared.get(whole, {}).values(), most))
+        return list(islice(self._by_key.get((cluster, *key), {}).values(), most))
 
     def first(self, cluster: ClusterKey, *key: str) -> T | None:
         """Return one value that has a key."""
         return next(iter(self.find(cluster, *key, most=1)), None)
-
-    def _share(self, key: Hashable, value: T) -> None:
-        if key in self._single:
-            single = self._single.pop(key)
-            self._shared[key] = {id(single): single}
-        self._shared[key][id(value)] = value
-
-    def _drop(self, key: Hashable, value: T) -> None:
-        if key in self._single:
-            del self._single[key]
-        elif key in self._shared:  # else derived twice
-            self._shared[key].pop(id(value), None)
-            if not self._shared[key]:
-                del self._shared[key]
 
 
 class Inventory:
