@@ -15,11 +15,10 @@ from typing import Final
 
 import pytest
 from kustomized import TREE
-from polling import eventually, succeeds
+from polling import eventually
 from webhook_world import NAMESPACE, WebhookWorld
 from world import CSRS, Agent, Controller, node_of
 
-from nodeattest_controller.controllers.challenge_secret import NOT_CREATED
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, texts_at
@@ -284,22 +283,6 @@ def site(limited: WebhookWorld, assets: Path, tmp_path_factory: pytest.TempPathF
             yield Site(limited, workload, running, directory)
 
 
-def test_a_dry_run_creates_no_secret_and_a_second_rendering_changes_nothing(site: Site) -> None:
-    path = site.world.path("kubeadmconfigs")
-    answer = site.client.create(path, site.world.config("trial", "prod"), dryRun="All")
-    assert SECRET_FILE in str(answer)
-    stored = site.client.create(path, site.world.config("unused", "prod"))
-    repeated = site.client.patch(f"{path}/unused", {"metadata": {"annotations": {"seen": "again"}}})
-    assert map_at(repeated, "spec") == map_at(stored, "spec")
-    names = {text_at(one, "metadata", "name") for one in site.client.list(SECRETS)}
-    assert not [name for name in names if name.startswith(("trial", "unused"))]
-
-
-def test_a_control_plane_is_refused(site: Site) -> None:
-    with pytest.raises(ApiRefusal, match="createSecrets"):
-        site.client.create(site.world.path("kubeadmcontrolplanes"), site.world.control_plane("prod-cp"))
-
-
 def test_a_machine_joins_by_a_secret_that_nobody_wrote_by_hand_and_renews_by_it(site: Site) -> None:
     token = site.token(1)
     config = site.create("w1", token)
@@ -316,51 +299,3 @@ def test_a_machine_joins_by_a_secret_that_nobody_wrote_by_hand_and_renews_by_it(
     assert joined.returncode == 0, joined.stderr
     renewed = agent.join(token, "--renew")
     assert renewed.returncode == 0, renewed.stderr
-
-
-def test_another_machines_token_and_another_machines_secret_are_denied(site: Site) -> None:
-    tokens = {name: site.token(number) for number, name in ((2, "w2"), (3, "w3"))}
-    for name, token in tokens.items():
-        site.create(name, token)
-    secrets = {name: site.data(name)[SECRET_FILE] for name in tokens}
-    assert secrets["w2"] != secrets["w3"]
-    by_token = site.agent("w2", secrets["w2"], "thief-of-a-secret").join(tokens["w3"])
-    assert by_token.returncode != 0
-    assert "TokenNotThisMachines" in by_token.stderr
-    by_secret = site.agent("w2", secrets["w3"], "thief-of-a-token").join(tokens["w2"])
-    assert by_secret.returncode != 0
-    assert "ProofInvalid" in by_secret.stderr
-    assert site.agent("w2", secrets["w2"]).join(tokens["w2"]).returncode == 0
-    again = site.agent("w2", secrets["w2"], "second-use").join(tokens["w2"])
-    assert again.returncode != 0
-    assert "SecretUsed" in again.stderr
-
-
-def test_a_secret_of_the_name_that_a_tenant_made_first_joins_nobody(site: Site) -> None:
-    tenant = site.world.plane.client(site.world.plane.client_kubeconfig(TENANT))
-    chosen = "known to the tenant, and of 32 characters"
-    body: JsonMap = {"metadata": {"name": "w4-attestation-challenge"}, "immutable": True}
-    tenant.create(SECRETS, {**body, "data": {"secret": base64.b64encode(chosen.encode()).decode()}})
-    token = site.token(4)
-    site.create("w4", token)
-    assert site.data("w4")[SECRET_FILE] == chosen
-    denied = site.agent("w4", chosen).join(token)
-    assert denied.returncode != 0
-    assert "SecretUntrusted" in denied.stderr
-
-
-def test_without_the_admission_policy_the_controller_creates_nothing_and_says_so(site: Site) -> None:
-    site.client.delete(LIMITS)
-    account = site.world.plane.client(site.world.account())
-    eventually(lambda: refusal_of(account, REFUSED["no type"]) == "", seconds=60, what="the end of the limit")
-    site.controller.terminate()  # the answer to a dry run is believed for minutes
-    site.controller.start()
-    token = site.token(5)
-    succeeds(lambda: site.create("w5", token))
-
-    def is_told() -> bool:
-        events = site.client.list(f"/api/v1/namespaces/{NAMESPACE}/events")
-        return any(text_at(one, "reason") == NOT_CREATED and "any Secret" in text_at(one, "message") for one in events)
-
-    eventually(is_told, seconds=60, what="the Event")
-    assert "w5-attestation-challenge" not in str(site.client.list(SECRETS))

@@ -20,7 +20,6 @@ from nodeattest_controller.controllers.csr.request_limiter import (
     NODE_BURST,
     REQUESTER_BURST,
     REQUESTER_RATE,
-    LimiterKey,
     RateLimited,
     RequestLimiter,
 )
@@ -197,7 +196,6 @@ async def test_fifty_hung_clusters_of_one_namespace_leave_workers_to_another() -
 # Budgets: who is over it waits for a turn, the turns come in order, and nobody else pays
 
 
-CLUSTER = ClusterKey("fleet/c")
 MAX_WAIT = 900.0
 
 
@@ -209,16 +207,12 @@ class Clock:
         return self.now
 
 
-def request(uid: str, *, node: str = "node-0", user: str = "system:bootstrap:abcdef") -> LimiterKey:
-    return LimiterKey(cluster=CLUSTER, username=user, node_name=node, uid=uid)
+def admitted(budgets: RequestLimiter, uid: str, node: str = "node-0") -> bool:
+    return budgets.admit("a token", node, uid, MAX_WAIT) is None
 
 
-def admitted(budgets: RequestLimiter, asked: LimiterKey) -> bool:
-    return budgets.admit(asked, MAX_WAIT) is None
-
-
-def refused(budgets: RequestLimiter, asked: LimiterKey) -> RateLimited:
-    limited = budgets.admit(asked, MAX_WAIT)
+def refused(budgets: RequestLimiter, uid: str, node: str = "node-0") -> RateLimited:
+    limited = budgets.admit("a token", node, uid, MAX_WAIT)
     assert limited is not None
     return limited
 
@@ -226,29 +220,28 @@ def refused(budgets: RequestLimiter, asked: LimiterKey) -> RateLimited:
 def spend(budgets: RequestLimiter) -> None:
     """Spend all that a requester may have judged at once."""
     for number in range(REQUESTER_BURST):
-        assert admitted(budgets, request(f"u-{number}", node=f"node-{number}"))
+        assert admitted(budgets, f"u-{number}", f"node-{number}")
 
 
 def test_a_turn_is_kept_however_often_the_request_is_woken_and_is_used_once() -> None:
     clock = Clock()
     budgets = RequestLimiter(clock)
     spend(budgets)
-    late, later = request("late", node="late"), request("later", node="later")
-    first = refused(budgets, late)
+    first = refused(budgets, "late", "late")
     assert first.first_time
-    again = [refused(budgets, late) for _ in range(50)]
+    again = [refused(budgets, "late", "late") for _ in range(50)]
     assert {one.delay for one in again} == {first.delay}
     assert not any(one.first_time for one in again)
-    assert refused(budgets, later).delay == pytest.approx(2 / REQUESTER_RATE)
+    assert refused(budgets, "later", "later").delay == pytest.approx(2 / REQUESTER_RATE)
     clock.now += 1 / REQUESTER_RATE
-    assert admitted(budgets, late)
-    assert not admitted(budgets, late)
+    assert admitted(budgets, "late", "late")
+    assert not admitted(budgets, "late", "late")
 
 
 def test_requests_for_one_node_leave_the_tokens_other_nodes_their_budget() -> None:
     budgets = RequestLimiter(Clock())
-    passed = sum(admitted(budgets, request(f"u-{number}")) for number in range(5_000))
+    passed = sum(admitted(budgets, f"u-{number}") for number in range(5_000))
     assert passed == NODE_BURST
-    assert refused(budgets, request("next")).delay is None  # too many have a turn before it
-    others = (request(f"v-{number}", node=f"node-{number}") for number in range(1, REQUESTER_BURST - NODE_BURST))
-    assert all(admitted(budgets, other) for other in others)
+    assert refused(budgets, "next").delay is None  # too many have a turn before it
+    others = range(1, REQUESTER_BURST - NODE_BURST)
+    assert all(admitted(budgets, f"v-{number}", f"node-{number}") for number in others)

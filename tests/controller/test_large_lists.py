@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 from counted_calls import calls
-from fake_api import FakeApi
 from management_kit import CAPI, add_cluster, add_policy, cached, management_api, tasks
 from polling import until
 
@@ -21,7 +19,7 @@ from nodeattest_controller.runtime.informers import without_managed_fields
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
@@ -155,59 +153,6 @@ def test_a_namespace_gets_no_more_memory_by_more_clusters_and_gives_it_back_with
     for requests, _ in hostile:
         requests.close()
     assert pool.used == 25_000
-
-
-class PagedApi(FakeApi):
-    """Lists one object a page, and has a test do something before each."""
-
-    def __init__(self, before_page: Callable[[int], Awaitable[None]]) -> None:
-        super().__init__()
-        self._before_page = before_page
-
-    async def pages(
-        self,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        limit: int = 500,
-        *,
-        skipped: Callable[[], None] | None = None,
-    ) -> AsyncGenerator[JsonObject]:
-        async for whole in super().pages(path, query, limit, skipped=skipped):
-            found = whole["items"]
-            assert isinstance(found, list)
-            for number in range(len(found) + 1):
-                await self._before_page(number)
-                yield {**whole, "items": found[number : number + 1]}
-
-
-async def test_caches_that_list_at_once_stay_within_one_bound_and_a_namespace_within_its_share() -> None:
-    """Seen: six caches that listed at once took five times what they share, and a namespace six times its share."""
-    memory, seen = MemoryPool(1_000_000), list[int]()
-
-    async def before_page(_number: int) -> None:
-        seen.append(memory.used)
-        await asyncio.sleep(0)
-
-    api = PagedApi(before_page)
-    for kind in range(6):
-        for namespace in "ab":
-            for number in range(30):
-                path = f"/api/v1/namespaces/{namespace}/kind{kind}/o{number}"
-                api.put(path, {"metadata": {}, "data": {"x": "x" * 5_000}})
-    caches = [
-        Reflector(api, f"/api/v1/kind{kind}", on_change=lambda _key, _obj: None, max_bytes=memory, shares=True)
-        for kind in range(6)
-    ]
-    async with tasks(*(cache.run() for cache in caches)):
-        assert all([await cache.wait_synced(60) for cache in caches])
-    kept: Counter[str] = Counter()
-    for cache in caches:
-        for item in cache.values():
-            kept[text(item, "metadata", "namespace")] += object_size("", ("", ""), item)
-    assert kept["b"] > 0
-    assert 400_000 < kept["a"] <= 500_000
-    assert kept.total() <= 1_000_000
-    assert 400_000 < max(seen) <= 1_000_000, "bytes count while they are listed"
 
 
 async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_it_changes() -> None:

@@ -262,43 +262,6 @@ def test_what_was_recorded_before_the_takeover_is_found_by_who_takes_over(pki: C
     run_virtually(main())
 
 
-def test_a_record_of_a_former_owner_is_not_published_while_another_machine_is_recorded(pki: ClusterPki) -> None:
-    async def main() -> None:
-        stage = Stage(pki, confirms=False)
-        stage.both_ask_for("name")
-        one, two = stage.one.world, stage.two.world
-        arrived, go_on = asyncio.Event(), asyncio.Event()
-
-        async def hold(method: str, path: str) -> None:
-            if method == "POST" and "machineattestations" in path and not arrived.is_set():
-                arrived.set()
-                await go_on.wait()
-
-        async def lost() -> bool:
-            return False
-
-        one.confirm = lost
-        async with one.running(), two.running():
-            stage.api.on_call = hold
-            stage.host_names(None, NODE)
-            await two.settle()
-            await two.seen("r-2")
-            second = asyncio.create_task(two.reconciler.reconcile(two.workload, "r-2"))
-            await arrived.wait()  # checked, and about to be recorded
-            stage.host_names(NODE, None)
-            await one.settle()
-            with pytest.raises(Unreachable):
-                await one.reconcile("r-1")  # the record of a former owner lands only now
-            assert await stage.follow("r-1") == REQUEUE
-            assert stage.certified() == set()
-            go_on.set()
-            assert await second == DONE
-            assert await stage.follow("r-1") == DONE
-            assert stage.certified() == {"r-2"}
-
-    run_virtually(main())
-
-
 # Answers about one record that come in another order than what they tell of: the newest stays in the index
 
 

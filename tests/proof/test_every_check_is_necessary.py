@@ -19,15 +19,17 @@ from cloud_rows import AWS, AZURE, GCP, OCI, AwsScene, AzureScene, GcpScene, Oci
 from gcp_world import cloud_in, instance_of, rsa_tpm
 from oci_world import OracleCloud
 from parts_rows import CHALLENGES, COMPOSITE, Secret, sound_parts
-from proof_page import ROWS, Outcome, Row, outcome_of, plain, removed
+from proof_page import GRANTED, ROWS, Outcome, Row, outcome_of, plain, removed
 
 from clouds.azure.cloud import SandboxAzure
 from nodeattest_controller.controllers.csr import checks as csr_checks
+from nodeattest_controller.controllers.csr.checks import CSRFacts
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.verification.checks import Pipeline, Round, Stage
 from nodeattest_providers.errors import Check
-from nodeattest_providers.identifiers import ProviderName
+from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_sandbox.pki import ClusterPki
@@ -133,6 +135,50 @@ def names(*parts: str) -> set[str]:
 
 def recorded(*exchanges: tuple[Check, ...]) -> set[str]:
     return {plain(check.name) for checks in exchanges for check in checks}
+
+
+FREE: Final = ("a token of no other machine", "an active cluster", "one policy", "attestor authorized",
+               "evidence version and schema", "round of the request", "one Machine, alive and ready")  # fmt: skip
+
+
+@in_one_loop
+@pytest.mark.parametrize("name", FREE)
+async def test_what_request_and_memory_refuse_costs_no_read(places: Places, name: str) -> None:
+    async with controller_rows.running(places.pki, f"attested: {name}", without="") as scene:
+        await scene.settle()
+        apis = (scene.world.management_api, scene.world.workload_api)
+        before = [api.count("GET") for api in apis]
+        assert (await controller_rows.ATTESTED[name](scene))[0] == f"attested: {name}"
+        assert ([api.count("GET") for api in apis], scene.world.verifier.calls) == (before, 0)
+
+
+@in_one_loop
+async def test_every_check_of_a_client_request_runs_in_the_declared_order(places: Places) -> None:
+    checks = [check for check in csr_checks.CHECKS if Purpose.CLIENT in check.purposes and Round.FINAL in check.rounds]
+    in_order = sorted(checks, key=lambda check: check.stage is Stage.ISSUE)
+    async with controller_rows.running(places.pki, "", without="") as scene:
+        assert await scene.file() == GRANTED
+        assert scene.ran == [f"attested: {check.name}" for check in in_order]
+
+
+def test_every_check_has_a_rule_in_a_sentence_and_a_source() -> None:
+    for check in (*csr_checks.CHECKS, *kubelet_checks.CHECKS):
+        assert check.rule[0].isupper(), check.name
+        assert check.rule.endswith("."), check.name
+        assert check.source, check.name
+
+
+@in_one_loop
+async def test_a_list_without_checks_or_of_which_none_applies_lets_nothing_pass(places: Places) -> None:
+    with pytest.raises(ValueError, match="checks"):
+        Pipeline[CSRFacts](())
+    with pytest.raises(ValueError, match="checks"):
+        Pipeline((*csr_checks.CHECKS, csr_checks.CHECKS[0]))
+    only = [check for check in csr_checks.CHECKS if Purpose.CLIENT not in check.purposes]
+    async with controller_rows.running(places.pki, "", without="") as scene:
+        request = scene.world.evaluator.parse_request(scene.world.file())
+        with pytest.raises(RuntimeError, match="no check"):
+            await Pipeline(only).run(CSRFacts(scene.world.facts_of(scene.world.workload), request))
 
 
 def test_every_check_of_the_controllers_lists_has_one_row() -> None:

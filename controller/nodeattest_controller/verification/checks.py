@@ -1,4 +1,4 @@
-"""Declared checks: what each is called, its rule, its source, what it needs, and the order in which they run.
+"""Declared checks: what each is called, its rule, its source, and the order in which they run.
 
 A ``Pipeline`` runs the checks that apply in their declared order; the first that refuses ends the evaluation. The
 controller runs them on its caches and live reads, ``nodeattest explain`` the same objects on stored documents. An empty
@@ -14,15 +14,6 @@ from enum import StrEnum
 from typing import Final, Generic, Protocol, TypeVar
 
 from nodeattest_providers.identifiers import Purpose
-
-
-class Needs(StrEnum):
-    """The most costly source that a check asks."""
-
-    REQUEST = "the parsed request"
-    MEMORY = "the caches of the management cluster"
-    LIVE = "a live read"
-    PROVIDER = "the provider's verification"
 
 
 class Round(StrEnum):
@@ -69,7 +60,6 @@ class RequestCheck(Generic[F_contra]):
     """What must hold, in a sentence."""
     source: str
     """Where the rule comes from: an identity rule of docs/identity-rules.md, a decision, an RFC."""
-    needs: Needs
     run: Callable[[F_contra], Awaitable[None]]
     """Raises Denied, Unavailable or ChallengeRequired."""
     _: KW_ONLY
@@ -87,7 +77,6 @@ class RequestCheck(Generic[F_contra]):
 def declare(
     name: str,
     source: str,
-    needs: Needs,
     *,
     purposes: Iterable[Purpose] = Purpose,
     rounds: Iterable[Round] = Round,
@@ -98,7 +87,7 @@ def declare(
     def check(run: Callable[[F], Awaitable[None]]) -> RequestCheck[F]:
         rule = " ".join((run.__doc__ or "").split())
         applies_to = frozenset(purposes), frozenset(rounds)
-        return RequestCheck(name, rule, source, needs, run, purposes=applies_to[0], rounds=applies_to[1], stage=stage)
+        return RequestCheck(name, rule, source, run, purposes=applies_to[0], rounds=applies_to[1], stage=stage)
 
     return check
 

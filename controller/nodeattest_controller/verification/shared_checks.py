@@ -22,7 +22,7 @@ from nodeattest_controller.model.serving_names import (
     is_ip,
     network_of,
 )
-from nodeattest_controller.verification.checks import Needs, Round, declare
+from nodeattest_controller.verification.checks import Round, declare
 from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_providers.identifiers import Purpose
 
@@ -30,44 +30,44 @@ _SERVING: Final = [Purpose.SERVING]
 _SOURCE: Final = "serving certificates"
 
 
-@declare("an active cluster", "identity rule 1", Needs.MEMORY)
+@declare("an active cluster", "identity rule 1")
 async def active_cluster(facts: RequestFacts) -> None:
     """The Cluster is there, not paused, and not being deleted; a ClusterRecord can be read whole."""
     await facts.cluster()
 
 
-@declare("the Machine as it is now", "identity rule 1", Needs.LIVE, rounds=[Round.FINAL])
+@declare("the Machine as it is now", "identity rule 1", rounds=[Round.FINAL])
 async def machine_now(facts: RequestFacts) -> None:
     """The same holds of the machine as the API server has it now."""
     facts.require_one([await facts.machine()])
 
 
-@declare("no other node of this name", "identity rule 3", Needs.LIVE)
+@declare("no other node of this name", "identity rule 3")
 async def no_other_node(facts: RequestFacts) -> None:
     """No other machine is bound to the name, and a Node that has it is this machine's."""
     check_no_hijack(await facts.machine(), await facts.name_context(), await facts.node())
 
 
-@declare("names of one machine alone", _SOURCE, Needs.MEMORY, purposes=_SERVING)
+@declare("names of one machine alone", _SOURCE, purposes=_SERVING)
 async def names_unclaimed(facts: RequestFacts) -> None:
     """No name or address is one that no node may have, or one that another machine of the cluster lists."""
     await _check_unclaimed(facts, await facts.machine_for_memory_checks())
 
 
-@declare("names and addresses on record", _SOURCE, Needs.MEMORY, purposes=_SERVING)
+@declare("names and addresses on record", _SOURCE, purposes=_SERVING)
 async def names_on_record(facts: RequestFacts) -> None:
     """Each is the node's name or in the Machine's status, unless a platform lists the machine's addresses."""
     if not await facts.platform_tells_addresses():
         _check_listed_in_status(facts, await facts.machine_for_memory_checks())
 
 
-@declare("names of one machine alone, read now", _SOURCE, Needs.LIVE, purposes=_SERVING)
+@declare("names of one machine alone, read now", _SOURCE, purposes=_SERVING)
 async def names_unclaimed_now(facts: RequestFacts) -> None:
     """The same holds of the Machine as it is read now."""
     await _check_unclaimed(facts, await facts.machine())
 
 
-@declare("names and addresses of the Machine", _SOURCE, Needs.LIVE, purposes=_SERVING)
+@declare("names and addresses of the Machine", _SOURCE, purposes=_SERVING)
 async def names_listed_now(facts: RequestFacts) -> None:
     """Each is the node's name, or listed by the platform where that lists addresses, else by the Machine."""
     listed = await facts.platform_addresses()

@@ -17,7 +17,7 @@ from typing import Final
 
 from nodeattest_controller.controllers.csr.evaluator import Approval, Evaluator
 from nodeattest_controller.controllers.csr.issuer import AttestationConflict, Issuer
-from nodeattest_controller.controllers.csr.request_limiter import REMEDY, LimiterKey, RateLimited, RequestLimiter
+from nodeattest_controller.controllers.csr.request_limiter import RateLimited, RequestLimiter
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
@@ -25,13 +25,12 @@ from nodeattest_controller.model import attestation as attestations
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, requesting_node
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
-from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import claimed_ref
 from nodeattest_controller.runtime.sources import node_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.periodic import notify
 from nodeattest_parsing.objects import moment, text
@@ -48,6 +47,8 @@ way, and closing the first would refuse it."""
 
 MAX_BACKOFF: Final = 60.0
 """Seconds between two evaluations of a request that waits; what it waits for wakes it earlier."""
+WARNING_PERIOD: Final = 300.0
+"""Seconds between two warnings to operators that one requester is over its budget."""
 JITTER: Final = 0.25
 """At most this share of a back-off is added at random, so that requests that came together do not return together."""
 
@@ -72,6 +73,12 @@ _REFUSED: Final = (
 _ABSENT: Final = (
     "an API server answers that what has to be written is not there, and is asked again: {}; see that this version's "
     "CustomResourceDefinitions are installed"
+)
+_OVER_BUDGET: Final = "wait; if this token is not flooded by mistake, delete it and give its machines another"
+_INTERNAL_ERROR: Final = Unavailable(
+    Reason.INTERNAL_ERROR,
+    "the controller failed on this request; its log has the details",
+    remedy="report it with the controller's log",
 )
 DONE: Final = Result()
 REQUEUE: Final = Result(requeue=True)
@@ -131,6 +138,7 @@ class Reconciler:
         self._wait_limit = timedelta(seconds=wait_limit)
         self._limiter = limiter
         self._log_limits = log
+        self._warnings = EventLimiter(lambda: now().timestamp())
         self._random_unit = random_unit
         self._now = now
 
@@ -166,7 +174,7 @@ class Reconciler:
         except Exception:  # noqa: BLE001 - the task's edge: a bug in one request must not leave it pending forever
             more = fields(cluster=task.workload.key, csr=printable(task.stored.name))
             _LOG.exception("internal error while reconciling a request", extra=more)
-            return _internal_error()
+            return _INTERNAL_ERROR
 
     async def _attempt_kubelets(self, task: _Task) -> _End:
         """Read one of kubelet's own whole within the rate limits; the cache has only its requester and creation."""
@@ -214,8 +222,7 @@ class Reconciler:
         if task.stored.state is not RequestState.PENDING:
             return None
         node_name = task.request.csr.node_name if task.request is not None else task.username
-        key = LimiterKey(cluster=task.workload.key, username=task.username, node_name=node_name, uid=task.stored.uid)
-        return self._limiter.admit(key, self._left(task))
+        return self._limiter.admit((task.workload.key, task.username), node_name, task.stored.uid, self._left(task))
 
     def _age(self, task: _Task) -> timedelta:
         """Return how long a request has been open, by the API server's clock, which wrote when it was created."""
@@ -235,23 +242,41 @@ class Reconciler:
         """Requeue a request for when its requester's rate limits allow it, and deny it when that is not in time."""
         left = self._left(task)
         if left < 0:
-            return await self._deny(task, limited.denied(), evaluated=False)
+            denied = Denied(
+                Reason.REQUESTER_OVER_BUDGET,
+                expected="a requester within its budget",
+                got=limited.detail,
+                remedy=_OVER_BUDGET,
+            )
+            return await self._deny(task, denied, evaluated=False)
         if limited.first_time:
             self._count(task, "shed", Reason.REQUESTER_OVER_BUDGET)
-        if limited.warn:
+        if self._warnings.allow((task.workload.key, task.username), WARNING_PERIOD):
             self._log(task, logging.WARNING, "over budget", detail=limited.detail)
-            self._warn(task, Reason.REQUESTER_OVER_BUDGET, f"{printable(task.username)}: {limited.denied()}")
-        reason = f"{Reason.REQUESTER_OVER_BUDGET}: {REMEDY}"
-        if limited.annotate and task.annotation(ANNOTATION_REASON) != reason:
-            await task.workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
+            what = f"{printable(task.username)}: {Reason.REQUESTER_OVER_BUDGET}: {limited.detail}; {_OVER_BUDGET}"
+            self._warn(task, Reason.REQUESTER_OVER_BUDGET, what)
+        if limited.annotate:
+            await self._annotate_reason(task, Reason.REQUESTER_OVER_BUDGET, _OVER_BUDGET)
         end = left + 0.5 + self._random_unit()
         return Result(requeue_after=end if limited.delay is None else min(limited.delay, end))
+
+    async def _annotate_reason(self, task: _Task, reason: Reason, remedy: str) -> bool:
+        """Tell the requester why the request waits, unless it was told; returns whether that was written."""
+        text_ = f"{reason}: {remedy}"
+        if task.annotation(ANNOTATION_REASON) == text_:
+            return False
+        await task.workload.publish_annotations(task.csr, {ANNOTATION_REASON: text_})
+        return True
 
     async def _challenge(self, task: _Task, challenge: ChallengeRequired) -> Result:
         """Publish the challenge unless it is published already; deny the request when nobody answered in time."""
         left = CHALLENGE_TTL + EXPIRY_GRACE - self._age(task)
         if left <= timedelta(0):
-            return await self._deny(task, _unanswered(), evaluated=False)
+            expected = f"a second request within {int(CHALLENGE_TTL.total_seconds())} s"
+            unanswered = Denied(
+                Reason.CHALLENGE_EXPIRED, expected=expected, got="none", remedy="file a new first request"
+            )
+            return await self._deny(task, unanswered, evaluated=False)
         found = task.annotation(ANNOTATION_CHALLENGE)
         if not _same_challenge(found, challenge.challenge):
             if found:
@@ -264,20 +289,14 @@ class Reconciler:
 
     async def _wait(self, task: _Task, unavailable: Unavailable) -> Result:
         """Leave the request pending for now, and deny it when it waited too long."""
-        left = self._left(task)
+        left, reason, remedy = self._left(task), unavailable.reason, unavailable.remedy
         if left < 0:
-            denied = Denied(
-                unavailable.reason,
-                expected=f"an answer within {self._wait_limit}",
-                got=unavailable.detail,
-                remedy=unavailable.remedy,
-            )
+            expected = f"an answer within {self._wait_limit}"
+            denied = Denied(reason, expected=expected, got=unavailable.detail, remedy=remedy)
             return await self._deny(task, denied, evaluated=False)
-        reason = f"{unavailable.reason}: {unavailable.remedy}"
-        if task.annotation(ANNOTATION_REASON) != reason:
-            self._count(task, "wait", unavailable.reason)
-            self._log(task, logging.INFO, "waiting", reason=unavailable.reason, detail=unavailable.detail)
-            await task.workload.publish_annotations(task.csr, {ANNOTATION_REASON: reason})
+        if await self._annotate_reason(task, reason, remedy):
+            self._count(task, "wait", reason)
+            self._log(task, logging.INFO, "waiting", reason=reason, detail=unavailable.detail)
         backoff = max(unavailable.retry_after, min(self._age(task).total_seconds() / 2, MAX_BACKOFF))
         backoff *= 1 + JITTER * self._random_unit()
         return Result(requeue_after=min(backoff, left + 0.5), waits_for=self._waits_for(task))
@@ -289,37 +308,50 @@ class Reconciler:
         return self._evaluator.waits_for(task.workload, task.request) if task.request else ""
 
     async def _deny(self, task: _Task, denied: Denied, *, evaluated: bool = True) -> Result:
-        """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well."""
-        workload, csr, stored = task.workload, task.csr, task.stored
+        """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well.
+
+        Under Audit kubelet's own request is left to its present approver, and what Enforce would deny is reported.
+        """
+        workload, csr, stored, request = task.workload, task.csr, task.stored, task.request
+        self.settled(stored.uid)
         if stored.is_kubelets and self._kubelet_serving.only_reports(workload.key):
-            return self._report(task, denied)
+            self._count(task, "ignore", denied.reason)
+            self._log(task, logging.INFO, "audit", reason=denied.reason)
+            message = f"CSR {printable(stored.name)}: Audit: Enforce would deny it: {denied}"
+            self._warn(task, denied.reason, message)
+            return DONE
         if stored.state is RequestState.APPROVED:
             await workload.fail(csr, denied.reason, denied.remedy, denied.annotations)
         else:
             await workload.deny(csr, denied.reason, denied.remedy, denied.annotations)
-        self.settled(stored.uid)
         self._count(task, "deny", denied.reason)
         self._log(task, logging.WARNING, "refused", reason=denied.reason, expected=denied.expected, got=denied.got)
         if denied.reason is not Reason.PROVIDER_ID_REQUIRED:  # how each join without a provider ID begins
             self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
-        if task.request is not None:
-            verdict = _refused(workload.key, task.request, denied, self._now(), evaluated=evaluated)
-            for observer in self._observers:
-                notify(observer.refused, verdict)
+        if request is None:
+            return DONE
+        is_node = request.username == f"system:node:{request.csr.node_name}" and "system:nodes" in request.groups
+        verdict = CSRDenied(
+            cluster=workload.key,
+            provider_id=request.csr.provider_id,
+            node_name=request.csr.node_name,
+            username=request.username,
+            by_node=is_node,
+            provider=request.evidence.provider,
+            purpose=request.purpose,
+            reason=denied.reason,
+            request_name=request.name,
+            message=str(denied),
+            at=self._now(),
+            evaluated=evaluated,
+        )
+        for observer in self._observers:
+            notify(observer.refused, verdict)
         return DONE
 
     def _count(self, task: _Task, verdict: str, reason: str) -> None:
         """Count a verdict."""
         self._metrics.verdict(task.stored.provider, verdict, reason)
-
-    def _report(self, task: _Task, denied: Denied) -> Result:
-        """Report what Enforce would deny, and leave kubelet's own request to its present approver."""
-        stored = task.stored
-        self.settled(stored.uid)
-        self._count(task, "ignore", denied.reason)
-        self._log(task, logging.INFO, "audit", reason=denied.reason)
-        self._warn(task, denied.reason, f"CSR {printable(stored.name)}: Audit: Enforce would deny it: {denied}")
-        return DONE
 
     def _log(self, task: _Task, level: int, message: str, **more: object) -> None:
         """Log what a requester can cause again and again, as often as its share of the log allows."""
@@ -345,36 +377,15 @@ class Reconciler:
         if isinstance(error, AttestationConflict):
             self._metrics.attestation_conflict()
         if task.request is not None:
-            await self._refresh_attestation(task.workload.key, task.request)
+            namespace, _, cluster_name = task.workload.key.partition("/")
+            record = attestations.attestation_name(cluster_name, task.request.csr.provider_id)
+            with suppress(NotFound):
+                await self._management.ask_attestation(namespace, record, self._management.client.get)
         if isinstance(error, NotFound):
             message = f"CSR {printable(task.stored.name)}: {_ABSENT.format(error)}"
             self._warn(task, Reason.API_UNAVAILABLE, message)
             raise error
         return REQUEUE
-
-    async def _refresh_attestation(self, cluster: ClusterKey, request: NodeRequest) -> None:
-        """Read the machine's attestation live."""
-        namespace, _, cluster_name = cluster.partition("/")
-        name = attestations.attestation_name(cluster_name, request.csr.provider_id)
-        with suppress(NotFound):
-            await self._management.ask_attestation(namespace, name, self._management.client.get)
-
-
-def _refused(cluster: ClusterKey, request: NodeRequest, denied: Denied, now: datetime, *, evaluated: bool) -> CSRDenied:
-    return CSRDenied(
-        cluster=cluster,
-        provider_id=request.csr.provider_id,
-        node_name=request.csr.node_name,
-        username=request.username,
-        by_node=request.username == f"system:node:{request.csr.node_name}" and "system:nodes" in request.groups,
-        provider=request.evidence.provider,
-        purpose=request.purpose,
-        reason=denied.reason,
-        request_name=request.name,
-        message=str(denied),
-        at=now,
-        evaluated=evaluated,
-    )
 
 
 def _same_challenge(published: str, derived: str) -> bool:
@@ -383,24 +394,4 @@ def _same_challenge(published: str, derived: str) -> bool:
         left, right = parse_json(published.encode()), parse_json(derived.encode())
     except ValueError:
         return False
-    random_parts = {"blob", "secret"}
-    return {k: v for k, v in left.items() if k not in random_parts} == {
-        k: v for k, v in right.items() if k not in random_parts
-    }
-
-
-def _internal_error() -> Unavailable:
-    return Unavailable(
-        Reason.INTERNAL_ERROR,
-        "the controller failed on this request; its log has the details",
-        remedy="report it with the controller's log",
-    )
-
-
-def _unanswered() -> Denied:
-    return Denied(
-        Reason.CHALLENGE_EXPIRED,
-        expected=f"a second request within {int(CHALLENGE_TTL.total_seconds())} s",
-        got="none",
-        remedy="file a new first request",
-    )
+    return {**left, "blob": "", "secret": ""} == {**right, "blob": "", "secret": ""}

@@ -13,9 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_providers.errors import Denied, Reason
 
 REQUESTER_BURST, REQUESTER_RATE = 1000, 20.0
 """Evaluations at once, and a second after that. A join by TPM takes two, so a pool of 500 nodes boots on one token at
@@ -25,23 +23,8 @@ NODE_BURST, NODE_RATE = 30, 0.2
 late; and then no more than a cloud's API takes for one machine."""
 ANNOTATION_BURST, ANNOTATION_RATE = 20, 1.0
 """Requests of one requester that get an annotation about their wait; each is a write."""
-WARNING_BURST, WARNING_RATE = 1, 1 / 300
-"""Warnings to operators about one requester."""
 _REMEMBERED: Final = 20_000
 """Requests whose reservations are kept; one that is forgotten asks again."""
-REMEDY: Final = "wait; if this token is not flooded by mistake, delete it and give its machines another"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimiterKey:
-    """Whose limits an evaluation counts against."""
-
-    cluster: ClusterKey
-    username: str
-    node_name: str
-    """As the request has it; of kubelet's own requests, which name their requester only, that one."""
-    uid: str
-    """The request's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +38,6 @@ class RateLimited:
     """Whether this request begins to wait only now."""
     annotate: bool
     """Whether to write an annotation for the requester."""
-    warn: bool
-    """Whether to warn operators."""
-
-    def denied(self) -> Denied:
-        """Return what the request ends with when it waited too long."""
-        return Denied(
-            Reason.REQUESTER_OVER_BUDGET, expected="a requester within its budget", got=self.detail, remedy=REMEDY
-        )
 
 
 class _Reservations:
@@ -77,15 +52,14 @@ class _Reservations:
 
     def delay(self, key: Hashable, uid: str, max_wait: float) -> float | None:
         """Return how many seconds a request has to wait; None where that is longer than ``max_wait``."""
-        due = self.due.get(uid)
-        if due is None:
+        if uid not in self.due:
             delay = self._limiter.reserve(key, max_wait)
             if delay is None:
                 return None
-            due = self.due[uid] = self._clock() + delay
+            self.due[uid] = self._clock() + delay
             if len(self.due) > _REMEMBERED:
                 self.due.popitem(last=False)
-        return max(0.0, due - self._clock())
+        return max(0.0, self.due[uid] - self._clock())
 
 
 class RequestLimiter:
@@ -96,27 +70,21 @@ class RequestLimiter:
         self._nodes = _Reservations("one node", NODE_BURST, NODE_RATE, clock)
         self._requesters = _Reservations("all nodes", REQUESTER_BURST, REQUESTER_RATE, clock)
         self._annotations = RateLimiter(burst=ANNOTATION_BURST, per_second=ANNOTATION_RATE, clock=clock)
-        self._warnings = RateLimiter(burst=WARNING_BURST, per_second=WARNING_RATE, clock=clock)
 
-    def admit(self, key: LimiterKey, max_wait: float) -> RateLimited | None:
+    def admit(self, requester: Hashable, node_name: str, uid: str, max_wait: float) -> RateLimited | None:
         """Count one evaluation; None lets it begin. ``max_wait``: seconds that the request may still wait.
 
+        ``requester``: a cluster and its user. ``node_name``: as the request has it. ``uid``: the request's.
         1. The node name's limit; 2. the requester's. In this order, because requests for one node that wait then take
         nothing from what other nodes have on the same token.
         """
-        requester = (key.cluster, key.username)
-        for limit, limited in ((self._nodes, (*requester, key.node_name)), (self._requesters, requester)):
-            known = key.uid in limit.due
-            delay = limit.delay(limited, key.uid, max(0.0, max_wait))
+        for limit, limited in ((self._nodes, (requester, node_name)), (self._requesters, requester)):
+            is_new = uid not in limit.due
+            delay = limit.delay(limited, uid, max(0.0, max_wait))
             if delay != 0.0:
-                return RateLimited(
-                    detail=limit.detail,
-                    delay=delay,
-                    first_time=not known,
-                    annotate=self._annotations.take(requester),
-                    warn=self._warnings.take(requester),
-                )
-        self.forget(key.uid)
+                annotate = self._annotations.take(requester)
+                return RateLimited(detail=limit.detail, delay=delay, first_time=is_new, annotate=annotate)
+        self.forget(uid)
         return None
 
     def forget(self, uid: str) -> None:

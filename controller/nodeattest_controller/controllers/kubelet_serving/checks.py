@@ -14,7 +14,7 @@ from nodeattest_controller.model.csr_request import KubeletServingRequest
 from nodeattest_controller.model.identity_rules import check_claim, check_machine_ready, has_name
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, node_names
-from nodeattest_controller.verification.checks import Needs, RequestCheck, Round, declare
+from nodeattest_controller.verification.checks import RequestCheck, Round, declare
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
 from nodeattest_controller.verification.shared_checks import (
     active_cluster,
@@ -75,7 +75,7 @@ class KubeletFacts(RequestFacts):
         return await self.source.node(self.node_name, by_node=True)
 
 
-@declare("policy approves", "serving certificates", Needs.MEMORY)
+@declare("policy approves", "serving certificates")
 async def policy_approves(facts: KubeletFacts) -> None:
     """The policy says serving.kubelet: Approve."""
     if not (await facts.policy()).serving.approves_kubelet:
@@ -87,20 +87,20 @@ async def policy_approves(facts: KubeletFacts) -> None:
         )
 
 
-@declare("one Machine, alive and ready", "identity rule 1", Needs.MEMORY)
+@declare("one Machine, alive and ready", "identity rule 1")
 async def one_machine_of_node(facts: KubeletFacts) -> None:
     """Exactly one machine of the cluster has the node's name; it stays, is not paused, and has its bootstrap data."""
     await facts.cached_machine()
 
 
-@declare("the Machine's node name", "identity rule 2", Needs.LIVE)
+@declare("the Machine's node name", "identity rule 2")
 async def own_name(facts: KubeletFacts) -> None:
     """The name is the machine's own, or it is bound to the name on record."""
     claims = node_names(await facts.machine(), NameSources(recorded=await facts.recorded_name()))
     check_claim(facts.node_name, claims, short_names=(await facts.name_context()).short_names)
 
 
-@declare("a confirmed provider ID", "identity rule 1", Needs.LIVE)
+@declare("a confirmed provider ID", "identity rule 1")
 async def confirmed(facts: KubeletFacts) -> None:
     """Cluster API has set the Machine's provider ID: the cluster's own signer issues for longer than a day."""
     machine = await facts.machine()
@@ -111,7 +111,7 @@ async def confirmed(facts: KubeletFacts) -> None:
         )
 
 
-@declare("a registered Node", "identity rule 3", Needs.LIVE)
+@declare("a registered Node", "identity rule 3")
 async def node_registered(facts: KubeletFacts) -> None:
     """The Node is there, and has a provider ID or is the Machine's nodeRef."""
     check_node(await facts.machine(), await facts.node())
