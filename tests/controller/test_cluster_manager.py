@@ -23,7 +23,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, KubeconfigError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import BackoffPolicy
-from nodeattest_parsing.objects import condition, items, text
+from nodeattest_parsing.objects import condition, items, mapping, text
 from nodeattest_parsing.values import JsonObject
 
 KEY = ClusterKey("fleet/blue")
@@ -223,3 +223,12 @@ async def test_a_refused_kubeconfig_is_a_condition_of_its_cluster_until_it_is_no
         await until(lambda: said() == ("", ""))
     events = [each for path, each in world.api.objects.items() if "/events/" in path]
     assert [text(each, "reason") for each in events] == [REFUSED] * 2
+
+
+async def test_no_cache_keeps_who_wrote_which_field() -> None:
+    api = management_api()
+    add_cluster(api)
+    cluster = api.objects[cluster_path()]
+    api.put(cluster_path(), {**cluster, "metadata": {**mapping(cluster, "metadata"), "managedFields": [{"a": "b"}]}})
+    async with cached(api, ChangeBus()) as management:
+        assert "managedFields" not in mapping(management.cluster(KEY), "metadata")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 from polling import until
-from scripted import answers, kubeconfig, server_tls, serving, thing
+from scripted import kubeconfig, server_tls, thing
 
 from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules, parse_network, parse_pod_ips
 from nodeattest_kube.client import ApiClient
@@ -162,14 +162,6 @@ async def test_a_name_that_resolves_otherwise_between_two_requests_is_judged_eac
                 await client.get("/api/v1/things/a")
     lookups.close()
     assert seen == []
-
-
-async def test_an_allowed_address_is_connected_to(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        server.script = [answers(thing("a", 1))]
-        async with ApiClient.from_kubeconfig(server.kubeconfig(), addresses=LOOPBACK) as client:
-            await client.get("/api/v1/things/a")
-    assert len(server.requests) == 1
 
 
 async def test_a_refusal_of_one_address_is_forgotten_once_the_server_answers_at_another(tmp_path: Path) -> None:

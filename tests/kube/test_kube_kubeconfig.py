@@ -229,12 +229,6 @@ ANYTHING = st.recursive(
 )
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_give_an_endpoint_or_a_kubeconfig_error(document: bytes) -> None:
-    with pytest.raises(KubeconfigError):
-        parse_kubeconfig(document)
-
-
 @given(
     st.sampled_from(["contexts", "clusters", "users", "current-context", "cluster", "user"]),
     st.sampled_from(

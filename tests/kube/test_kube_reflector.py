@@ -161,13 +161,6 @@ async def test_trouble_with_the_list_is_backed_off_and_survived(server: Server, 
     assert rig.waits[:8] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
 
 
-async def test_retry_after_of_a_server_is_obeyed(server: Server, rig: Rig) -> None:
-    server.script = [answers(b"{}", status=429, Retry_After="17"), EMPTY, HELD]
-    async with rig.running():
-        await rig.reflector.wait_synced(5)
-    assert rig.waits == [17.0]
-
-
 async def test_a_watch_that_ends_at_once_is_backed_off(server: Server, rig: Rig) -> None:
     bookmark = streams(event("BOOKMARK", thing("", 2)))
     server.script = [EMPTY, *[bookmark] * 6, streams(then=rig.lasting(10)), streams(), HELD]
@@ -274,15 +267,6 @@ async def test_a_server_cannot_fill_the_cache_without_end(server: Server, client
         assert len(list(reflector.values())) <= 10
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-async def test_a_hung_watch_is_noticed_and_replaced(server: Server) -> None:
-    async with hurried(server) as client:
-        rig = Rig(client)
-        server.script = [EMPTY, HELD, EMPTY, streams(event("ADDED", thing("a", 2)), then=forever), HELD]
-        async with rig.running():
-            await rig.until(lambda: rig.told == [("a", "2")])
-            assert rig.reflector.last_contact == rig.now
 
 
 async def test_quiet_watches_that_the_server_ends_after_their_time_are_no_trouble(

@@ -25,21 +25,6 @@ async def drive(made: WorkQueue[str], worker: Worker, *, workers: int = 3, secon
 
 
 @virtually
-async def test_a_key_added_twice_is_worked_on_once() -> None:
-    done: list[str] = []
-    made = queue()
-    for key in ("a", "b", "a"):
-        made.add(key)
-    assert made.depth == 2
-
-    async def worker(key: str) -> None:
-        done.append(key)
-
-    await drive(made, worker)
-    assert done == ["a", "b"]
-
-
-@virtually
 async def test_a_key_added_while_worked_on_is_worked_on_once_more_and_never_by_two() -> None:
     spans: list[tuple[float, float]] = []
     made = queue()
