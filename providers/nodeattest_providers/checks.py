@@ -93,6 +93,63 @@ def one_of(allowed: Collection[str], what: str) -> str:
     return " or ".join(sorted(allowed)) if len(allowed) <= _FEW else f"one of {len(allowed)} {what}"
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Checks of one section of a specification, which share its name and, unless one says otherwise, reason and remedy.
+
+    ``got`` of ``require`` describes a failure: where a check passes, what was expected is recorded.
+    """
+
+    checks: Checks
+    section: str
+    reason: Reason
+    remedy: str
+    prefix: str = ""
+    """What the name of each check begins with."""
+
+    def require(
+        self, passed: bool, name: str, expected: str, got: str, *, reason: Reason | None = None, remedy: str = ""
+    ) -> None:
+        """Record a check and raise ``Denied`` unless it passed."""
+        self._record(passed, name, (expected, expected if passed else got), reason, remedy)
+
+    def equal(self, name: str, expected: str, got: str, *, reason: Reason | None = None, remedy: str = "") -> None:
+        """Check that a value is the expected one."""
+        self._record(expected == got, name, (expected, got), reason, remedy)
+
+    def member(
+        self, name: str, allowed: Collection[str], got: str, *, reason: Reason | None = None, remedy: str = ""
+    ) -> None:
+        """Check that a value is one of those allowed."""
+        expected = one_of(allowed, "values") or "none: the list is empty"
+        self._record(got in allowed, name, (expected, got), reason, remedy)
+
+    def present(
+        self, value: _T | None, name: str, expected: str, *, reason: Reason | None = None, remedy: str = ""
+    ) -> _T:
+        """Check that there is a value, and return it."""
+        self.require(value is not None, name, expected, "none", reason=reason, remedy=remedy)
+        if value is None:
+            raise AssertionError("a failed check raises Denied")
+        return value
+
+    def parsed(self, name: str, parse: Callable[[], _T]) -> _T:
+        """Parse, and record how it went."""
+        return check_parsed(self.checks, name, self.section, parse)
+
+    def _record(self, passed: bool, name: str, compared: tuple[str, str], reason: Reason | None, remedy: str) -> None:
+        self.checks.require(
+            passed,
+            self.prefix + name,
+            section=self.section,
+            reason=reason or self.reason,
+            expected=compared[0],
+            got=compared[1],
+            remedy=remedy or self.remedy,
+        )
+
+
 _SECTION: Final = "wire format, Evidence"
 _WELL_FORMED: Final = "a well-formed value"
 

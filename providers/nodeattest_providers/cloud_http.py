@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import defaultdict
+import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from nodeattest_providers.platform import CallOutcome
 
@@ -179,75 +180,50 @@ async def _run(call: Callable[[], Awaitable[V]]) -> V:
     return await call()
 
 
-class Remembered(Generic[K, V]):
-    """Answers that are used again for some seconds. Failures and ``None`` are not kept."""
+_MAX_HELD: Final = 10_000
+_CALLS: Final = 2
+"""Calls of one scope that are under way."""
+
+
+class Lookup(Generic[S, K, V]):
+    """Values by key, each remembered for some seconds; keys of one scope that are wanted together share a call.
+
+    A caller that gives up takes nothing from the others. Failures and missing values are not remembered.
+    """
 
     def __init__(
         self,
-        seconds: float,
+        ask: Callable[[S, Sequence[K]], Awaitable[Mapping[K, V]]],
         *,
-        monotonic: Callable[[], float],
-        most: int = 4096,
-        keep: Callable[[V], bool] = lambda _: True,
+        seconds: float,
+        window: float = 0.01,
+        most: int = 60,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``most``: answers that are kept; ``keep`` tells which."""
-        self._seconds, self._monotonic, self._most, self._keep = seconds, monotonic, most, keep
-        self._held: dict[K, tuple[float, V]] = {}
-        self._flights: SingleFlight[K, tuple[float, V | None]] = SingleFlight()
-
-    async def get(self, key: K, call: Callable[[], Awaitable[V | None]], *, fresh: bool = False) -> V | None:
-        """Return an answer; a fresh one is of a call that began after this one."""
-        asked = self._monotonic()
-        expires, value = self._held.get(key, (asked, None))
-        if asked < expires and not fresh:
-            return value
-        while True:
-            began, value = await self._flights.share(key, lambda: self._call(key, call))
-            if began >= asked or not fresh:
-                return value
-
-    async def cancel(self) -> None:
-        """End the calls under way."""
-        await self._flights.cancel()
-
-    async def _call(self, key: K, call: Callable[[], Awaitable[V | None]]) -> tuple[float, V | None]:
-        began = self._monotonic()
-        value = await call()
-        self._held.pop(key, None)
-        if value is not None and self._keep(value):
-            self._held[key] = (self._monotonic() + self._seconds, value)
-        if len(self._held) > self._most:
-            del self._held[next(iter(self._held))]
-        return began, value
-
-
-_CALLS: Final = 2
-"""Batches of one scope that are under way."""
-
-
-@dataclass(eq=False, slots=True)
-class _Batch(Generic[K]):
-    keys: list[K] = field(default_factory=list[K])
-
-
-class Batches(Generic[S, K, V]):
-    """Joins what is asked about one scope within a moment, or while earlier calls are under way, into one call."""
-
-    def __init__(self, ask: Callable[[S, Sequence[K]], Awaitable[Mapping[K, V]]], *, window: float, most: int) -> None:
-        """``window``: seconds for which a first question waits for others; ``most``: questions in a call."""
-        self._ask, self._window, self._most = ask, window, most
+        """``window``: seconds for which a first key waits for others; ``most``: keys in a call."""
+        self._ask, self._seconds, self._window, self._most, self._monotonic = ask, seconds, window, most, monotonic
+        self._held: dict[tuple[S, K], tuple[float, V]] = {}
         self._open: dict[S, _Batch[K]] = {}
-        self._slots: defaultdict[S, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_CALLS))
+        self._slots: WeakValueDictionary[S, asyncio.Semaphore] = WeakValueDictionary()
         self._flights: SingleFlight[_Batch[K], Mapping[K, V]] = SingleFlight()
 
-    async def find(self, scope: S, key: K) -> V | None:
-        """Ask about one; None where the answer has nothing of it. Raises what the call raises."""
+    async def get(self, scope: S, key: K, *, fresh: bool = False) -> V | None:
+        """Return a value, None if there is none; a fresh one is of a call that begins now. Raises as ``ask`` does."""
+        expires, value = self._held.get((scope, key), (0.0, None))
+        if value is not None and not fresh and self._monotonic() < expires:
+            return value
         batch = self._open.setdefault(scope, _Batch())
         if key not in batch.keys:
             batch.keys.append(key)
         if len(batch.keys) == self._most:
             del self._open[scope]
-        return (await self._flights.share(batch, lambda: self._send(scope, batch))).get(key)
+        value = (await self._flights.share(batch, lambda: self._send(scope, batch))).get(key)
+        if value is not None:
+            self._held.pop((scope, key), None)
+            self._held[scope, key] = (self._monotonic() + self._seconds, value)
+            if len(self._held) > _MAX_HELD:
+                del self._held[next(iter(self._held))]
+        return value
 
     async def cancel(self) -> None:
         """End the calls under way."""
@@ -255,7 +231,12 @@ class Batches(Generic[S, K, V]):
 
     async def _send(self, scope: S, batch: _Batch[K]) -> Mapping[K, V]:
         await asyncio.sleep(self._window)
-        async with self._slots[scope]:
+        async with self._slots.setdefault(scope, asyncio.Semaphore(_CALLS)):
             if self._open.get(scope) is batch:
                 del self._open[scope]
             return await self._ask(scope, batch.keys)
+
+
+@dataclass(eq=False, slots=True)
+class _Batch(Generic[K]):
+    keys: list[K] = field(default_factory=list[K])

@@ -7,6 +7,10 @@ from itertools import count
 
 import pytest
 from apiserver_kit import CSRS, csr_object
+from aws_attacks import played as played  # noqa: PLC0414 - fixtures
+from aws_attacks import stage as stage  # noqa: PLC0414 - fixtures
+from azure_world import azure as azure  # noqa: PLC0414 - fixtures
+from azure_world import running_azure as running_azure  # noqa: PLC0414 - fixtures
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
 from nodeattest_sandbox.client import ApiRefusal

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from aws_attacks import Stage
-from aws_cloud import cloud, node_role
+from aws_cloud import node_role
 from aws_signing import RoleSession
-from aws_world import INSTANCE, Node, filed_aws, region_certificate, region_key, trust_bundle
+from aws_world import INSTANCE, Node, filed_aws, region_certificate, region_key
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography import x509
@@ -26,21 +26,6 @@ from nodeattest_providers.verifier_interface import AttestedNode
 Case = Callable[[Stage], AttestedNode]
 SHA1 = bytes.fromhex("06052b0e03021a")
 """1.3.14.3.2.26."""
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("aws")
-    with cloud(folder) as running:
-        (instance,) = running.start({"team": "nodes"})
-        yield Stage(cloud=running, bundle=trust_bundle(folder / "trust"), node=Node(instance_id=instance))
-
-
-@pytest.fixture
-def stage(played: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACONTROLLEREXAMPL")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    return played.set()
 
 
 def shown(change: Callable[[Node, AwsEvidence], AwsEvidence]) -> Case:

@@ -80,16 +80,10 @@ class Stage:
 Case = Callable[[Stage], AttestedNode]
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with SandboxAzure(tmp_path_factory.mktemp("azure")) as cloud, socket.create_server(("127.0.0.1", 0)) as trap:
-        yield Stage(cloud=cloud, victim=cloud.launch("victim"), trap=trap)
-
-
 @pytest.fixture
-def stage(played: Stage) -> Stage:
-    """Give each case a victim of its own."""
-    return dataclasses.replace(played, victim=played.other("victim"))
+def stage(azure: SandboxAzure) -> Iterator[Stage]:
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        yield Stage(cloud=azure, victim=azure.launch("victim"), trap=trap)
 
 
 def changed(created: timedelta = timedelta(0), nonce: str | None = None, **content: object) -> Case:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from aws_cloud import ACCOUNT, Answer, Cloud, cloud
+from aws_attacks import Stage
+from aws_cloud import ACCOUNT, Answer, Cloud, another_ca
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -75,18 +76,13 @@ def _xml(action: str, content: str) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nitro]:
-    with cloud(tmp_path_factory.mktemp("ec2")) as made, cloud(tmp_path_factory.mktemp("other")) as other:
-        tpm = SoftTpm("ecc-p384", new_key("ecc-p384"))
-        yield Nitro(cloud=made, other_ca=other.ca, tpm=tpm, settings=made.settings)
+def tpm() -> SoftTpm:
+    return SoftTpm("ecc-p384", new_key("ecc-p384"))
 
 
 @pytest.fixture
-def nitro(running: Nitro, monkeypatch: pytest.MonkeyPatch) -> Nitro:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACONTROLLEREXAMPL")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    running.cloud.reset()
-    return running
+def nitro(stage: Stage, tpm: SoftTpm) -> Nitro:
+    return Nitro(cloud=stage.cloud, other_ca=another_ca(stage.bundle.parent), tpm=tpm, settings=stage.cloud.settings)
 
 
 CASES: dict[str, Case] = {

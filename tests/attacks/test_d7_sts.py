@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from aws_attacks import Stage
-from aws_cloud import ACCOUNT, ROLE, Answer, cloud, node_role, refusal
+from aws_cloud import ACCOUNT, ROLE, Answer, node_role, refusal
 from aws_signing import sign
-from aws_world import INSTANCE, Node, filed_aws, filed_with, trust_bundle, with_headers
+from aws_world import INSTANCE, Node, filed_aws, filed_with, with_headers
 from cases import attacks, evaluated
 from catalogue import Row
 from worlds import OLD_PIN, PIN, T1
@@ -22,21 +22,6 @@ from nodeattest_providers.verifier_interface import AttestedNode
 
 Case = Callable[[Stage], AttestedNode]
 OTHER = "i-00000000000000001"
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("aws")
-    with cloud(folder) as running:
-        (instance,) = running.start()
-        yield Stage(cloud=running, bundle=trust_bundle(folder / "trust"), node=Node(instance_id=instance))
-
-
-@pytest.fixture
-def stage(played: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACONTROLLEREXAMPL")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    return played.set()
 
 
 def with_fields(**fields: JsonValue) -> Case:

@@ -58,7 +58,7 @@ class AwsScene:
         if regions not in self.signers:
             bundle = trust_bundle(self.folder / ("-".join(regions) or "usual"), *regions)
             platform = Platform(settings={**self.cloud.settings, "trustBundle": str(bundle)})
-            self.signers[regions] = AwsSigner(platform=platform, random=lambda: 0.5)
+            self.signers[regions] = AwsSigner(platform=platform)
         return self.signers[regions]
 
     async def aclose(self) -> None:

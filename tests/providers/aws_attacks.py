@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aws_cloud import Cloud, node_role
-from aws_world import POLICY, Node, facts_of
+import pytest
+from aws_cloud import Cloud, cloud, node_role
+from aws_world import POLICY, Node, facts_of, trust_bundle
 
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import Platform
+from nodeattest_providers.platform import ObserveCall, Platform
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 
@@ -23,6 +24,7 @@ class Stage:
     cloud: Cloud
     bundle: Path
     node: Node
+    observe: ObserveCall = lambda service, outcome, seconds: None  # noqa: ARG005
 
     def set(self) -> Stage:
         """Begin anew: STS knows the instance and answers."""
@@ -36,8 +38,23 @@ class Stage:
 
     async def _attest(self, request: NodeRequest, node: Node, policy: dict[str, JsonValue]) -> AttestedNode:
         settings = {**self.cloud.settings, "trustBundle": str(self.bundle)}
-        signer = AwsSigner(platform=Platform(settings=settings), random=random.Random(0).random)
+        signer = AwsSigner(platform=Platform(settings=settings, observe=self.observe))
         try:
             return await signer.verify_client_attestation_data(request, facts_of(node, policy))
         finally:
             await signer.aclose()
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("aws-stage")
+    with cloud(folder) as running:
+        (instance,) = running.start({"team": "nodes"})
+        yield Stage(cloud=running, bundle=trust_bundle(folder / "trust"), node=Node(instance_id=instance))
+
+
+@pytest.fixture
+def stage(played: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACONTROLLEREXAMPL")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    return played.set()

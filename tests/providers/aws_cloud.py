@@ -202,6 +202,12 @@ def cloud(folder: Path) -> Generator[Cloud]:
         server.server_close()
 
 
+def another_ca(folder: Path) -> Path:
+    """Write the certificate of a CA that certified nothing here."""
+    (folder / "another").mkdir(exist_ok=True)
+    return _authority(folder / "another")[0]
+
+
 def _authority(folder: Path) -> tuple[Path, ssl.SSLContext]:
     key, name = (
         ec.generate_private_key(ec.SECP256R1()),

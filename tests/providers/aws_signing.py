@@ -42,7 +42,7 @@ def sign(
     """Sign as of a time; ``extra`` headers are signed too, and override the request's."""
     headers = {**request.headers, **(extra or {})}
     headers = {name: value for name, value in headers.items() if value}
-    made = _awsrequest.AWSRequest(method=request.method, url=request.url, data=request.body, headers=headers)
+    made = _awsrequest.AWSRequest(method="POST", url=f"{request.origin}/", data=request.body, headers=headers)
     _inject(made, session, at, service, region or request.region)
     return SignedHeaders(
         authorization=made.headers["Authorization"],

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
+import pytest
 from worlds import FACTS, KEY, PIN, filed
 
 from clouds.azure.cloud import SandboxAzure
 from clouds.azure.metadata import Signing, attested, content_of
-from clouds.azure.state import SandboxMachine
+from clouds.azure.state import SandboxMachine, Switches
 from nodeattest_providers.azure.attested_document import AzureEvidence, nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Unavailable
@@ -22,6 +23,21 @@ from nodeattest_providers.platform import CallOutcome, Platform
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
 AZURE = ProviderName("azure")
+
+
+@pytest.fixture(scope="session")
+def running_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAzure]:
+    with SandboxAzure(tmp_path_factory.mktemp("azure")) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def azure(running_azure: SandboxAzure) -> SandboxAzure:
+    """An Azure without machines and without calls."""
+    running_azure.state.switches = Switches()
+    running_azure.state.machines.clear()
+    running_azure.state.calls.clear()
+    return running_azure
 
 
 def now() -> datetime:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nodeattest_providers.aws.api.instances import Ec2Instance, EndorsementKeys, Instances, KeyType, Realm
-from nodeattest_providers.checks import Checks
+from nodeattest_providers.aws.instances import Ec2Instance, Instances, KeyType, Realm
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.keys import PublicKey
@@ -47,8 +46,8 @@ class Amazon:
     def __post_init__(self) -> None:
         self.free.set()
 
-    async def describe(self, realm: Realm, instance_ids: Sequence[str], /) -> Sequence[Ec2Instance]:
-        return [self.instance] if realm.account == self.instance.owner else []
+    async def describe(self, realm: Realm, instance_ids: Sequence[str], /) -> Mapping[str, Ec2Instance]:
+        return {ID: self.instance} if realm.account == self.instance.owner else {}
 
     async def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
         assert instance_id == ID
@@ -61,15 +60,14 @@ class Amazon:
     def close(self) -> None:
         self.free.set()
 
-    def keys(self) -> EndorsementKeys:
-        instances = Instances(self, monotonic=lambda: self.now, random=lambda: 0.0)
-        return EndorsementKeys(self, instances, monotonic=lambda: self.now)
+    def instances(self) -> Instances:
+        return Instances(self, monotonic=lambda: self.now)
 
     async def endorsement_key(
         self, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
     ) -> NamedEndorsementKey:
-        keys = self.keys()
+        instances = self.instances()
         try:
-            return await keys.find(Checks(), machine, accounts=accounts, shown=shown)
+            return await instances.endorsement_key(machine, accounts=accounts, shown=shown)
         finally:
-            await keys.aclose()
+            await instances.aclose()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,9 +93,9 @@ def test_a_wrong_platform_setting_is_refused_in_words_that_help(settings: dict[s
     ("changes", "said"),
     [
         ({"subscription": []}, "did you mean 'subscriptions'"),
-        ({"subscriptions": ["demo"]}, "IDs of subscriptions"),
-        ({"resourceGroups": ["a/b"]}, "names of resource groups"),
-        ({"scaleSets": [1]}, "names of scale sets"),
+        ({"subscriptions": ["demo"]}, "subscriptions as Azure"),
+        ({"resourceGroups": ["a/b"]}, "resourceGroups as Azure"),
+        ({"scaleSets": [1]}, "scaleSets as Azure"),
         ({"tags": {"a": "x", "A": "y"}}, "none twice"),
     ],
 )
@@ -148,12 +147,6 @@ def test_a_bundle_needs_a_root_and_holds_authorities_only() -> None:
 # The node's half
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAzure]:
-    with SandboxAzure(tmp_path_factory.mktemp("azure")) as running:
-        yield running
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -169,8 +162,8 @@ def test_a_service_that_speaks_otherwise_is_told_in_one_line(body: bytes) -> Non
     assert "\n" not in told.value.detail
 
 
-def test_the_header_and_the_nonce_are_sent_and_no_other_is_taken(cloud: SandboxAzure) -> None:
-    machine = cloud.launch("vm-3")
+def test_the_header_and_the_nonce_are_sent_and_no_other_is_taken(azure: SandboxAzure) -> None:
+    machine = azure.launch("vm-3")
     other = AzureAttestor({"metadataEndpoint": machine.metadata}).attest(replace(BINDING, csr_sha256=b"\1" * 32))
     body = json.dumps({"encoding": "pkcs7", "signature": _standard(str(other.data["signature"]))}).encode()
     seen: list[bytes] = []

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from test_metadata import answering, serving
 
 from nodeattest_providers.cloud_http import (
-    Batches,
     CloudHttp,
     ExchangeError,
-    Remembered,
+    Lookup,
     ResponseLimits,
     SingleFlight,
     retry_after_seconds,
@@ -85,49 +84,42 @@ class Asked:
         return {key: f"{scope}{key}" for key in keys if key >= 0}
 
 
-async def test_questions_of_a_moment_are_one_call_of_at_most_so_many() -> None:
+def lookup(asked: Asked, now: Callable[[], float] = lambda: 0.0) -> Lookup[str, int, str]:
+    return Lookup(asked, seconds=10.0, window=0.0, monotonic=now)
+
+
+async def test_keys_that_are_wanted_together_are_one_call_of_at_most_so_many() -> None:
     asked = Asked()
-    batches = Batches(asked, window=0.0, most=60)
-    found = await asyncio.gather(*(batches.find("a", number) for number in range(-1, 66)))
+    values = lookup(asked)
+    found = await asyncio.gather(*(values.get("a", number) for number in range(-1, 66)))
     assert found == [None, *(f"a{number}" for number in range(66))]
     assert [len(keys) for _, keys in asked.calls] == [60, 7]
 
 
-async def test_two_batches_of_a_scope_are_under_way_and_the_others_gather() -> None:
+async def test_two_calls_of_a_scope_are_under_way_and_the_others_gather() -> None:
     asked = Asked()
     asked.hanging.add("a")
-    batches = Batches(asked, window=0.0, most=60)
+    values = lookup(asked)
     waiting: list[asyncio.Future[str | None]] = []
     for number in range(5):
-        waiting.append(asyncio.ensure_future(batches.find("a", number)))
+        waiting.append(asyncio.ensure_future(values.get("a", number)))
         await asyncio.sleep(0.01)
-    assert await batches.find("b", 1) == "b1"
+    assert await values.get("b", 1) == "b1"
     assert [keys for scope, keys in asked.calls if scope == "a"] == [[0], [1]]
+    waiting.pop(0).cancel()  # whoever gives up does not take the answer from others
     asked.go_on.set()
-    assert await asyncio.gather(*waiting) == [f"a{number}" for number in range(5)]
+    assert await asyncio.gather(*waiting) == [f"a{number}" for number in range(1, 5)]
     assert asked.calls[-1] == ("a", [2, 3, 4])
 
 
 async def test_a_failed_call_fails_those_that_waited_for_it_and_no_more() -> None:
     asked = Asked()
     asked.fails = True
-    batches = Batches(asked, window=0.0, most=60)
-    errors = await asyncio.gather(*(batches.find("a", number) for number in range(3)), return_exceptions=True)
+    values = lookup(asked)
+    errors = await asyncio.gather(*(values.get("a", number) for number in range(3)), return_exceptions=True)
     assert [type(error) for error in errors] == [ValueError] * 3
     asked.fails = False
-    assert await batches.find("a", 0) == "a0"
-
-
-async def test_whoever_gives_up_does_not_take_the_answer_from_others() -> None:
-    asked = Asked()
-    asked.hanging.add("a")
-    batches = Batches(asked, window=0.0, most=60)
-    first, second = (asyncio.ensure_future(batches.find("a", 1)) for _ in range(2))
-    await asyncio.sleep(0.01)
-    first.cancel()
-    asked.go_on.set()
-    assert await second == "a1"
-    assert len(asked.calls) == 1
+    assert await values.get("a", 0) == "a0"
 
 
 async def test_calls_under_way_end_when_asked_to() -> None:
@@ -139,39 +131,16 @@ async def test_calls_under_way_end_when_asked_to() -> None:
         await waiting
 
 
-async def test_an_answer_is_used_again_for_its_seconds_and_a_fresh_one_begins_after_the_question() -> None:
-    now, count = [100.0], iter(range(99))
-
-    async def call() -> int | None:
-        await asyncio.sleep(0)
-        now[0] += 1
-        return next(count)
-
-    kept: Remembered[str, int] = Remembered(10.0, monotonic=lambda: now[0], most=2)
-    assert await asyncio.gather(*(kept.get("a", call) for _ in range(3))) == [0, 0, 0]
-    now[0] += 9.9
-    assert await kept.get("a", call) == 0
-    now[0] += 0.2
-    assert await kept.get("a", call) == 1
-    begun = asyncio.ensure_future(kept.get("a", call, fresh=True))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    now[0] += 1
-    assert await kept.get("a", call, fresh=True) == 3
-    assert await begun == 2
-    await kept.get("b", call)
-    await kept.get("c", call)
-    assert await kept.get("a", call) == 6
-
-
-async def test_nothing_found_and_what_is_not_to_be_kept_is_asked_for_again() -> None:
-    answers = iter([None, -1, 1, 2])
-
-    async def call() -> int | None:
-        return next(answers)
-
-    kept: Remembered[str, int] = Remembered(10.0, monotonic=lambda: 0.0, keep=lambda value: value > 0)
-    assert [await kept.get("a", call) for _ in range(4)] == [None, -1, 1, 1]
+async def test_a_value_is_used_again_for_its_seconds_and_a_fresh_one_is_of_a_new_call() -> None:
+    asked, now = Asked(), [100.0]
+    values = lookup(asked, lambda: now[0])
+    for later, fresh, calls in ((0.0, False, 1), (9.9, False, 1), (0.2, False, 2), (0.0, True, 3)):
+        now[0] += later
+        assert await values.get("a", 1, fresh=fresh) == "a1"
+        assert len(asked.calls) == calls
+    for calls in (4, 5):  # what is missing is not remembered
+        assert await values.get("a", -1) is None
+        assert len(asked.calls) == calls
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import JsonObject, ParseError
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers.aws.protocol import MAX_DOCUMENT, partition_of
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.config_fields import invalid
@@ -34,11 +34,6 @@ _SPELLINGS: Final = {
     "pendingTime": re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"),
     "region": re.compile(r"[a-z0-9-]{1,24}"),
 }
-_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
-
-
-class _NotADocumentError(ValueError):
-    """Carries what was found, as a message that holds no evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +50,17 @@ class IdentityDocument:
 def parse_identity_document(data: bytes) -> IdentityDocument:
     """Read a document; anything else is ``Denied``."""
     try:
-        values = _object(data)
-        spelt = {name: _spelt(values, name) for name in _SPELLINGS}
-        pending = datetime.strptime(spelt["pendingTime"], _TIME).replace(tzinfo=UTC)
-    except _NotADocumentError as error:
-        raise _malformed(str(error)) from None
+        values = strict_json.parse_object(data, max_size=MAX_DOCUMENT, floats=True)
+    except ParseError as error:
+        raise _malformed(error.got) from None
+    spelt: dict[str, str] = {}
+    for name, spelling in _SPELLINGS.items():
+        value = values.get(name)
+        if not isinstance(value, str) or not spelling.fullmatch(value):
+            raise _malformed(f"{name} {'missing' if name not in values else 'of another form'}")
+        spelt[name] = value
+    try:
+        pending = datetime.strptime(spelt["pendingTime"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     except ValueError:
         raise _malformed("a pendingTime that is no time") from None
     return IdentityDocument(
@@ -69,20 +70,6 @@ def parse_identity_document(data: bytes) -> IdentityDocument:
         instance_id=spelt["instanceId"],
         pending=pending,
     )
-
-
-def _object(data: bytes) -> JsonObject:
-    try:
-        return strict_json.parse_object(data, max_size=MAX_DOCUMENT, floats=True)
-    except ParseError as error:
-        raise _NotADocumentError(error.got) from None
-
-
-def _spelt(values: JsonObject, name: str) -> str:
-    value = values.get(name)
-    if not isinstance(value, str) or not _SPELLINGS[name].fullmatch(value):
-        raise _NotADocumentError(f"{name} {'missing' if name not in values else 'of another form'}")
-    return value
 
 
 def _malformed(got: str) -> Denied:
@@ -100,7 +87,6 @@ RegionCertificates = Mapping[str, tuple[x509.Certificate, ...]]
 
 _WHERE: Final = "platforms.aws.trustBundle"
 _EXPECTED: Final = "a directory of <region>.pem, or a JSON object from regions to PEM certificates"
-_SUFFIX: Final = ".pem"
 _REGION: Final = re.compile(r"[a-z]{2,8}(?:-[a-z]{1,16}){1,3}-[0-9]{1,2}")
 """What a region of a partition that is yet to come may be called."""
 _MAX_CERTIFICATES: Final = 16
@@ -127,11 +113,6 @@ def parse_bundle(texts: Mapping[str, str]) -> RegionCertificates:
     return MappingProxyType(bundle)
 
 
-def parse_bundle_text(text: str) -> RegionCertificates:
-    """Read a bundle in one JSON object; what cannot be used is ``Denied``."""
-    return parse_bundle(_by_region(text))
-
-
 def _certificates(region: str, text: str) -> tuple[x509.Certificate, ...]:
     where = f"{_WHERE}, {region}"
     try:
@@ -146,19 +127,8 @@ def _certificates(region: str, text: str) -> tuple[x509.Certificate, ...]:
     return certificates
 
 
-def read_trust_bundle(path: Path) -> RegionCertificates:
-    """Read the bundle; ``Denied`` when it cannot be used."""
-    files = sorted(path.glob(f"*{_SUFFIX}")) if path.is_dir() else [path]
-    try:
-        contents = {one: read_file(one, _WHERE).decode() for one in files}
-    except UnicodeDecodeError as error:
-        raise invalid(_WHERE, _EXPECTED, type(error).__name__) from None
-    if path.is_dir():
-        return parse_bundle({one.name.removesuffix(_SUFFIX): text for one, text in contents.items()})
-    return parse_bundle_text(contents[path])
-
-
-def _by_region(text: str) -> Mapping[str, str]:
+def parse_bundle_text(text: str) -> RegionCertificates:
+    """Read a bundle in one JSON object; what cannot be used is ``Denied``."""
     try:
         entries = strict_json.parse_object(text, max_size=None)
     except ParseError as error:
@@ -166,4 +136,14 @@ def _by_region(text: str) -> Mapping[str, str]:
     texts = {region: entry for region, entry in entries.items() if isinstance(entry, str)}
     if len(texts) != len(entries):
         raise invalid(_WHERE, _EXPECTED, "other JSON")
-    return texts
+    return parse_bundle(texts)
+
+
+def read_trust_bundle(path: Path) -> RegionCertificates:
+    """Read the bundle; ``Denied`` when it cannot be used."""
+    try:
+        if path.is_dir():
+            return parse_bundle({file.stem: read_file(file, _WHERE).decode() for file in sorted(path.glob("*.pem"))})
+        return parse_bundle_text(read_file(path, _WHERE).decode())
+    except UnicodeDecodeError as error:
+        raise invalid(_WHERE, _EXPECTED, type(error).__name__) from None

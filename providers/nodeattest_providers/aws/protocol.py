@@ -99,25 +99,23 @@ def parse_evidence(data: JsonObject) -> AwsEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StsRequest:
-    """The request before it is signed. SigV4 adds ``x-amz-date``, ``x-amz-security-token``, ``authorization``."""
+    """The POST request before it is signed. SigV4 adds ``x-amz-date``, ``x-amz-security-token``, ``authorization``."""
 
     region: str
     host: str
     binding: str
-    method: str = "POST"
-    path: str = "/"
     body: bytes = b"Action=GetCallerIdentity&Version=2011-06-15"
-    content_type: str = "application/x-www-form-urlencoded; charset=utf-8"
 
     @property
-    def url(self) -> str:
-        """The URL that is signed; where it is really sent may be configured on the controller."""
-        return f"https://{self.host}{self.path}"
+    def origin(self) -> str:
+        """The signed URL without its path, ``/``; where it is really sent may be configured on the controller."""
+        return f"https://{self.host}"
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers of ``SIGNED_HEADERS`` that the signer does not add itself."""
-        return {"content-type": self.content_type, "host": self.host, BINDING_HEADER: self.binding}
+        form = "application/x-www-form-urlencoded; charset=utf-8"
+        return {"content-type": form, "host": self.host, BINDING_HEADER: self.binding}
 
 
 def sts_request(region: str, binding: Binding) -> StsRequest:
@@ -225,8 +223,6 @@ class Authorization:
 
     signed_at: datetime
     region: str
-    service: str
-    headers: tuple[str, ...]
 
 
 def parse_authorization(sts: SignedHeaders) -> Authorization:
@@ -248,7 +244,7 @@ def parse_authorization(sts: SignedHeaders) -> Authorization:
         raise _malformed("a credential scope of sts", f"one of {match['service']}")
     if match["headers"] != ";".join(SIGNED_HEADERS):
         raise _malformed(f"exactly the signed headers {', '.join(SIGNED_HEADERS)}", "others")
-    return Authorization(signed_at=signed_at, region=match["region"], service=match["service"], headers=SIGNED_HEADERS)
+    return Authorization(signed_at=signed_at, region=match["region"])
 
 
 def _malformed(expected: str, got: str) -> Denied:

@@ -6,25 +6,20 @@ Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md.
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_providers.aws.api.instances import Ec2Instance, EndorsementKeys, Instances, Realm
-from nodeattest_providers.aws.api.sts import CallerIdentity, NotSignedOverError
 from nodeattest_providers.aws.checks import (
-    PENDING,
-    SECTION,
     VerifiedDocument,
     check_evidence,
     check_instance,
     check_recorded_place,
     check_role_session,
+    wire_rules,
 )
 from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import RegionCertificates, read_trust_bundle
+from nodeattest_providers.aws.instances import PENDING, Ec2Instance, Instances, Realm
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, parse_provider_id, sts_request
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
@@ -32,6 +27,7 @@ from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import (
+    Addresses,
     AttestedNode,
     BootState,
     CheckedSigner,
@@ -41,12 +37,13 @@ from nodeattest_providers.verifier_interface import (
 )
 
 if TYPE_CHECKING:
-    from nodeattest_providers.aws.api.sts import StsClient
+    from nodeattest_providers.aws.api.sts import CallerIdentity, StsClient
 
 _SETTLING: Final = timedelta(minutes=2)
 """After its start, DescribeInstances may not know an instance yet ("Eventual consistency")."""
 _MAX_PINS: Final = 8
 """CAs of a cluster that are tried, each by a call; a cluster has one, two while it rotates."""
+_MAY_READ: Final = "check the provider ID, and that the controller may read instances of that account"
 
 
 class AwsSigner(CheckedSigner):
@@ -59,32 +56,20 @@ class AwsSigner(CheckedSigner):
     tells_addresses = True
     reads_infrastructure = False
 
-    def __init__(
-        self,
-        *,
-        platform: Platform,
-        monotonic: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = random.random,
-    ) -> None:
-        """Read the controller's side of the settings; raises Denied when they are wrong.
-
-        ``monotonic``: seconds; ``random``: from 0 to 1.
-        """
+    def __init__(self, *, platform: Platform) -> None:
+        """Read the controller's side of the settings; raises Denied when they are wrong."""
         configuration = parse_platform(platform.settings)
         path = configuration.trust_bundle
         self._trust: RegionCertificates = {} if path is None else read_trust_bundle(path)
         self._sts: StsClient | None = None
         self._instances: Instances | None = None
-        self._keys: EndorsementKeys | None = None
         if platform.may_call:
-            # boto3 and aiohttp take half a second, which ``policy check`` and ``explain`` need not pay.
+            # botocore and aiohttp take half a second, which ``policy check`` and ``explain`` need not pay.
             from nodeattest_providers.aws.api.ec2 import Ec2
             from nodeattest_providers.aws.api.sts import StsClient
 
-            self._sts = StsClient(configuration, platform, random)
-            ec2 = Ec2(configuration, platform, random)
-            self._instances = Instances(ec2, monotonic=monotonic, random=random)
-            self._keys = EndorsementKeys(ec2, self._instances, monotonic=monotonic)
+            self._sts = StsClient(configuration, platform)
+            self._instances = Instances(Ec2(configuration, platform))
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the machine's region and the account on record to the settings; raises Denied."""
@@ -92,7 +77,7 @@ class AwsSigner(CheckedSigner):
         check_recorded_place(facts, parse_policy(facts.settings))
         return ("AWS is not asked: role, tags and VPC of the instance",)
 
-    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
+    async def addresses(self, facts: Facts) -> Addresses:
         """Return the instance's addresses now; raises Denied or Unavailable."""
         name, policy = parse_provider_id(facts.machine.provider_id), parse_policy(facts.settings)
         account = facts.ledger.fingerprints.get("instance", "").partition("/")[0]
@@ -104,7 +89,7 @@ class AwsSigner(CheckedSigner):
                 Reason.PLATFORM_INSTANCE_NOT_FOUND,
                 expected="an instance of an account that the policy lists",
                 got="none" if instance is None else f"one of {instance.owner}",
-                remedy="check the provider ID, and that the controller may read instances there",
+                remedy=_MAY_READ,
             )
         return instance.addresses
 
@@ -112,14 +97,12 @@ class AwsSigner(CheckedSigner):
         self, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
     ) -> NamedEndorsementKey:
         """Return an instance's endorsement key, for ``tpm``; raises Denied or Unavailable."""
-        if self._keys is None:
+        if self._instances is None:
             raise _offline("AWS EC2")
-        return await self._keys.find(Checks(), machine, accounts=accounts, shown=shown)
+        return await self._instances.endorsement_key(machine, accounts=accounts, shown=shown)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._keys is not None:
-            await self._keys.aclose()
         if self._sts is not None:
             await self._sts.aclose()
         if self._instances is not None:
@@ -136,13 +119,21 @@ class AwsSigner(CheckedSigner):
         """
         policy = parse_policy(facts.settings)
         claim = check_evidence(checks, request, facts, policy, self._trust)  # 1
+        rules = wire_rules(checks)
         if facts.ledger.answered:
-            _record_answered(checks)
+            rules.require(True, "STS confirmed the signature", "when this request was written to the ledger", "")  # noqa: FBT003
         else:
-            identity = await self._caller(checks, request, facts, claim)  # 2
-            check_role_session(checks, identity, claim, policy)  # 3
-        instance = await self._instance(checks, request, claim)
-        check_instance(checks, instance, claim, policy)  # 4
+            check_role_session(checks, await self._caller(checks, request, facts, claim), claim, policy)  # 2, 3
+        # 4
+        name = claim.name
+        instance = await self._find(Realm(claim.document.account, name.region), name.instance_id)
+        is_young = request.created - claim.document.pending < _SETTLING
+        if is_young and (instance is None or instance.state == PENDING):
+            detail = "AWS EC2 does not show the instance as running yet: it was started moments ago"
+            raise platform_unavailable(detail, remedy="nothing; it will be looked up again")
+        expected, reason = f"instance {name.instance_id} in {name.region}", Reason.PLATFORM_INSTANCE_NOT_FOUND
+        instance = rules.present(instance, "instance exists", expected, reason=reason, remedy=_MAY_READ)
+        check_instance(checks, instance, claim, policy)
         return AttestedNode(
             provider=PROVIDER,
             provider_id=request.csr.provider_id,
@@ -157,63 +148,25 @@ class AwsSigner(CheckedSigner):
         """Ask STS about a request that is bound to one of the cluster's CAs, one after the other."""
         if self._sts is None:
             raise _offline("AWS STS")
-        pins = sorted(facts.cluster.pins)[:_MAX_PINS]
-        identity: CallerIdentity | None = None
-        for pin in pins:
+        rules, identity = wire_rules(checks), None
+        for pin in sorted(facts.cluster.pins)[:_MAX_PINS]:
+            asked = sts_request(claim.name.region, request.binding(pin))
             try:
-                identity = await self._sts.caller(
-                    sts_request(claim.name.region, request.binding(pin)), claim.evidence.sts
-                )
-                break
-            except NotSignedOverError:
-                continue
+                identity = identity or await self._sts.caller(asked, claim.evidence.sts)
             except Denied as denied:
-                checks.outcome("STS confirms the signature", SECTION, denied)
-        return checks.present(
+                checks.outcome("STS confirms the signature", rules.section, denied)
+        return rules.present(
             identity,
             "signed over the binding",
-            section=SECTION,
+            "a signature over this CSR, signer and a CA of this cluster, by credentials that STS knows",
             reason=Reason.PLATFORM_PROOF_NOT_BOUND,
-            expected="a signature over this CSR, signer and a CA of this cluster, by credentials that STS knows",
-            got=f"none over any of {len(pins)} CAs" if identity is None else "one",
-            remedy="file anew; if this comes back, the node trusts another cluster CA than this cluster has",
+            remedy="file a new request; if this comes back, the node trusts another cluster CA than this cluster has",
         )
 
     async def _find(self, realm: Realm, instance_id: str) -> Ec2Instance | None:
         if self._instances is None:
             raise _offline("AWS EC2")
         return await self._instances.find(realm, instance_id)
-
-    async def _instance(self, checks: Checks, request: NodeRequest, claim: VerifiedDocument) -> Ec2Instance:
-        realm = Realm(claim.document.account, claim.name.region)
-        instance = await self._find(realm, claim.name.instance_id)
-        is_young = request.created - claim.document.pending < _SETTLING
-        if is_young and (instance is None or instance.state == PENDING):
-            raise platform_unavailable(
-                "AWS EC2 does not show the instance as running yet: it was started moments ago",
-                remedy="nothing; it will be looked up again",
-            )
-        return checks.present(
-            instance,
-            "instance exists",
-            section=SECTION,
-            reason=Reason.PLATFORM_INSTANCE_NOT_FOUND,
-            expected=f"instance {claim.name.instance_id} in {claim.name.region}",
-            got="none that the controller's credentials may see" if instance is None else "it",
-            remedy="check the provider ID, and that the controller may read instances of that account",
-        )
-
-
-def _record_answered(checks: Checks) -> None:
-    checks.require(
-        passed=True,
-        name="STS confirmed the signature",
-        section=SECTION,
-        reason=Reason.PLATFORM_PROOF_NOT_BOUND,
-        expected="once",
-        got="when this request was written to the ledger",
-        remedy="",
-    )
 
 
 def _offline(service: str) -> Unavailable:

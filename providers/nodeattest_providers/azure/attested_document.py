@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.values import IntegerJsonObject, JsonObject, JsonValue, ParseError
+from nodeattest_parsing.objects import mapping
+from nodeattest_parsing.values import IntegerJsonObject, JsonObject, ParseError
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
@@ -50,9 +51,8 @@ def nonce_for(binding: bytes) -> str:
 _MAX_SIZE: Final = 8 * 1024
 """Bytes; Azure's have about 300."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_MAX_NONCE: Final = 64
+_ANY: Final = re.compile(r".{1,64}", re.DOTALL)
 _TIME: Final = re.compile(r"[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} -0000")
-_TIME_FORMAT: Final = "%m/%d/%y %H:%M:%S -0000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,63 +68,42 @@ class AttestedDocument:
     expires: datetime
 
 
-class _NotADocumentError(ValueError):
-    """Carries what was found, as a message."""
-
-
 def parse_attested_document(content: bytes) -> AttestedDocument:
     """Read a document; anything else is ``Denied``."""
     try:
-        return _read(content)
-    except _NotADocumentError as error:
-        raise Denied(
-            Reason.PLATFORM_DOCUMENT_MALFORMED,
-            expected="an attested document of Azure's metadata service, api-version 2020-09-01",
-            got=str(error),
-            remedy="send the document of this machine's metadata service unchanged",
-        ) from None
-
-
-def _read(content: bytes) -> AttestedDocument:
-    try:
         document = strict_json.parse_object(content, max_size=_MAX_SIZE, floats=True)
     except ParseError as error:
-        raise _NotADocumentError(error.got) from None
-    times = _mapping(document.get("timeStamp"), "timeStamp")
+        raise _malformed(error.got) from None
+    times = mapping(document, "timeStamp")
     return AttestedDocument(
-        vm_id=_uuid(document, "vmId"),
-        subscription=_uuid(document, "subscriptionId"),
-        nonce=_text(document, "nonce", _MAX_NONCE),
+        vm_id=_text(document, "vmId", _UUID),
+        subscription=_text(document, "subscriptionId", _UUID),
+        nonce=_text(document, "nonce", _ANY),
         created=_time(times, "createdOn"),
         expires=_time(times, "expiresOn"),
     )
 
 
-def _mapping(value: JsonValue, what: str) -> JsonObject:
-    if not isinstance(value, dict):
-        raise _NotADocumentError(f"{what} that is no object")
-    return value
-
-
-def _text(values: JsonObject, key: str, longest: int) -> str:
+def _text(values: JsonObject, key: str, spelling: re.Pattern[str]) -> str:
     value = values.get(key)
-    if not isinstance(value, str) or not 1 <= len(value) <= longest:
-        raise _NotADocumentError(f"{key} that is no text of 1 to {longest} characters")
-    return value
-
-
-def _uuid(values: JsonObject, key: str) -> str:
-    value = _text(values, key, _MAX_NONCE).lower()
-    if not _UUID.fullmatch(value):
-        raise _NotADocumentError(f"{key} that is no UUID")
+    value = value.lower() if isinstance(value, str) else ""
+    if not spelling.fullmatch(value):
+        raise _malformed(f"another {key} or none")
     return value
 
 
 def _time(values: JsonObject, key: str) -> datetime:
-    value = _text(values, key, _MAX_NONCE)
+    value = _text(values, key, _TIME)
     try:
-        if _TIME.fullmatch(value):
-            return datetime.strptime(value, _TIME_FORMAT).replace(tzinfo=UTC)
+        return datetime.strptime(value, "%m/%d/%y %H:%M:%S -0000").replace(tzinfo=UTC)
     except ValueError:
-        pass
-    raise _NotADocumentError(f"{key} that is no time as MM/DD/YY HH:MM:SS -0000")
+        raise _malformed(f"{key} that is no time") from None
+
+
+def _malformed(got: str) -> Denied:
+    return Denied(
+        Reason.PLATFORM_DOCUMENT_MALFORMED,
+        expected="an attested document of Azure's metadata service, api-version 2020-09-01",
+        got=got,
+        remedy="send the document of this machine's metadata service unchanged",
+    )

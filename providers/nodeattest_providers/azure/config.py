@@ -44,23 +44,17 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> AzurePolicy:
     if not settings:
         return AzurePolicy()
     check_keys(settings, "spec.azure", _SETTINGS, _REQUIRED)
-    sets = settings.get("scaleSets")
     return AzurePolicy(
-        subscriptions=_lower(
-            string_set(settings["subscriptions"], "spec.azure.subscriptions", _UUID, "IDs of subscriptions")
-        ),
-        groups=_lower(
-            string_set(settings["resourceGroups"], "spec.azure.resourceGroups", _GROUP, "names of resource groups")
-        ),
-        scale_sets=None
-        if sets is None
-        else _lower(string_set(sets, "spec.azure.scaleSets", _NAME, "names of scale sets")),
+        subscriptions=_names(settings, "subscriptions", _UUID),
+        groups=_names(settings, "resourceGroups", _GROUP),
+        scale_sets=_names(settings, "scaleSets", _NAME) if "scaleSets" in settings else None,
         tags=_tags(settings.get("tags", {})),
     )
 
 
-def _lower(names: frozenset[str]) -> frozenset[str]:
-    return frozenset(name.lower() for name in names)
+def _names(settings: Mapping[str, JsonValue], key: str, spelling: re.Pattern[str]) -> frozenset[str]:
+    found = string_set(settings[key], f"spec.azure.{key}", spelling, f"{key} as Azure spells them")
+    return frozenset(name.lower() for name in found)
 
 
 def _tags(value: JsonValue) -> Mapping[str, str]:
@@ -75,7 +69,7 @@ _PLATFORM: Final = "platforms.azure"
 _PLATFORM_SETTINGS: Final = ("cloud", "trustBundle", "credential", "endpoints", "caBundle", "proxy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Cloud:
     """One of Azure's clouds."""
 
@@ -88,19 +82,13 @@ class Cloud:
 CLOUDS: Final[Mapping[str, Cloud]] = MappingProxyType(
     {
         "AzurePublicCloud": Cloud(
-            resource_manager="https://management.azure.com",
-            authority="https://login.microsoftonline.com",
-            signer="metadata.azure.com",
+            "https://management.azure.com", "https://login.microsoftonline.com", "metadata.azure.com"
         ),
         "AzureUSGovernmentCloud": Cloud(
-            resource_manager="https://management.usgovcloudapi.net",
-            authority="https://login.microsoftonline.us",
-            signer="metadata.azure.us",
+            "https://management.usgovcloudapi.net", "https://login.microsoftonline.us", "metadata.azure.us"
         ),
         "AzureChinaCloud": Cloud(
-            resource_manager="https://management.chinacloudapi.cn",
-            authority="https://login.chinacloudapi.cn",
-            signer="metadata.azure.cn",
+            "https://management.chinacloudapi.cn", "https://login.chinacloudapi.cn", "metadata.azure.cn"
         ),
     }
 )
@@ -171,20 +159,17 @@ def _credential(value: JsonValue) -> WorkloadIdentity | ManagedIdentity:
     check_keys(kinds, where, ("workloadIdentity", "managedIdentity"))
     if len(kinds) != 1:
         raise invalid(where, "one of workloadIdentity and managedIdentity", f"{len(kinds)} of them")
-    if "managedIdentity" in kinds:
-        where += ".managedIdentity"
-        managed = mapping(kinds["managedIdentity"], where)
-        check_keys(managed, where, ("clientID",))
-        return ManagedIdentity(client=_uuid(managed, "clientID", where) if "clientID" in managed else None)
-    where += ".workloadIdentity"
-    workload = mapping(kinds["workloadIdentity"], where)
-    needed = ("tenantID", "clientID", "tokenFile")
-    check_keys(workload, where, needed, needed)
-    token_file = absolute_path(workload, "tokenFile", where)
-    if token_file is None:
-        raise AssertionError("a required key is there")
+    ((kind, content),) = kinds.items()
+    where = f"{where}.{kind}"
+    fields = mapping(content, where)
+    if kind == "managedIdentity":
+        check_keys(fields, where, ("clientID",))
+        return ManagedIdentity(client=_uuid(fields, "clientID", where) if "clientID" in fields else None)
+    check_keys(fields, where, ("tenantID", "clientID", "tokenFile"), ("tenantID", "clientID", "tokenFile"))
     return WorkloadIdentity(
-        tenant=_uuid(workload, "tenantID", where), client=_uuid(workload, "clientID", where), token_file=token_file
+        tenant=_uuid(fields, "tenantID", where),
+        client=_uuid(fields, "clientID", where),
+        token_file=absolute_path(fields, "tokenFile", where) or Path(),
     )
 
 

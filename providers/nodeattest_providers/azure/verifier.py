@@ -5,7 +5,7 @@ Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
 
 from __future__ import annotations
 
-from cryptography import x509
+from typing import Final
 
 from nodeattest_providers import cms
 from nodeattest_providers.azure.api.machines import Machine, Machines
@@ -22,21 +22,18 @@ from nodeattest_providers.azure.attested_document import (
 from nodeattest_providers.azure.checks import (
     FINGERPRINT,
     SECTION,
-    check_found,
+    check_binding,
     check_machine,
-    check_nonce,
     check_pin,
     check_place,
-    check_policy,
-    check_signature,
     check_subscription,
-    check_time,
+    page_rules,
 )
 from nodeattest_providers.azure.config import AzurePlatform, parse_platform, parse_policy
-from nodeattest_providers.azure.provider_id import InstanceRef as AzureName
+from nodeattest_providers.azure.provider_id import InstanceRef
 from nodeattest_providers.azure.trust_bundle import TRUST_BUNDLE, chain_problem, foreign_name, parse_bundle
-from nodeattest_providers.checks import Checks, check_block, check_parsed
-from nodeattest_providers.errors import platform_unavailable
+from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
+from nodeattest_providers.errors import Reason, platform_unavailable
 from nodeattest_providers.identifiers import NodeName, is_dns_name
 from nodeattest_providers.platform import Platform, read_file
 from nodeattest_providers.verifier_interface import (
@@ -47,6 +44,9 @@ from nodeattest_providers.verifier_interface import (
     Facts,
     NodeRequest,
 )
+
+_RENEW: Final = "if Azure changed its authorities, renew platforms.azure.trustBundle (docs/providers/azure.md)"
+_MAY_READ: Final = "compare the Machine's spec.providerID with Azure; the controller's identity must be able to read it"
 
 
 class AzureSigner(CheckedSigner):
@@ -66,8 +66,7 @@ class AzureSigner(CheckedSigner):
         self._authorities = None if path is None else parse_bundle(read_file(path, TRUST_BUNDLE))
         self._may_call = platform.may_call
         tokens = Tokens(self._configuration, observe=platform.observe)
-        self._manager = ResourceManager(self._configuration, tokens, observe=platform.observe)
-        self._machines = Machines(self._manager)
+        self._machines = Machines(ResourceManager(self._configuration, tokens, observe=platform.observe))
 
     async def addresses(self, facts: Facts) -> Addresses:
         """Return the machine's private addresses and computer name as Azure has them now; raises the same.
@@ -90,7 +89,6 @@ class AzureSigner(CheckedSigner):
     async def aclose(self) -> None:
         """Close connections."""
         await self._machines.aclose()
-        await self._manager.aclose()
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
         """Verify one request.
@@ -104,13 +102,12 @@ class AzureSigner(CheckedSigner):
         check_block(checks, request.evidence, PROVIDER, (VERSION,))  # 1
         evidence = check_parsed(checks, "evidence schema", SECTION, lambda: parse_evidence(request.evidence.data))
         document = self._check_document(checks, evidence.signature, facts)  # 2
-        check_nonce(checks, request, facts, document)  # 3
-        check_time(checks, request, document)
+        check_binding(checks, request, facts, document)  # 3
         name = check_place(checks, facts)  # 4
         check_subscription(checks, name, document)
         machine = await self._machine(checks, name, document.vm_id)  # 5
-        check_machine(checks, machine, document, facts)
-        check_policy(checks, machine, parse_policy(facts.settings))
+        check_machine(checks, machine, document, parse_policy(facts.settings))
+        check_pin(checks, machine, facts)
         return AttestedNode(
             provider=PROVIDER,
             provider_id=request.csr.provider_id,
@@ -127,44 +124,33 @@ class AzureSigner(CheckedSigner):
         3. Its names are the cloud's metadata service's, it is for TLS servers, and it chains to a trusted authority.
         4. The content is an attested document.
         """
+        rules = Rules(checks, "RFC 5652 §5", Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID, _RENEW)
         # 1
-        signed = check_parsed(
-            checks, "signed document", "RFC 5652 §5", lambda: cms.parse(signature, limit=MAX_SIGNATURE)
-        )
-        signers = [one for one in signed.certificates if signed.signer.is_named_by(one)]
-        check_signature(checks, len(signers) == 1, "signer's certificate", "one, embedded", str(len(signers)))
+        signed = rules.parsed("signed document", lambda: cms.parse(signature, limit=MAX_SIGNATURE))
+        signers = [each for each in signed.certificates if signed.signer.is_named_by(each)]
+        rules.require(len(signers) == 1, "signer's certificate", "one, embedded", str(len(signers)))
         # 2
         signer = signers[0]
-        right = signed.signed_by(signer)
-        check_signature(checks, right, "signature", "one over this content", "another")
+        rules.require(signed.signed_by(signer), "signature", "one over this content", "another")
         # 3
-        self._check_signer(checks, signer, signed.certificates, facts)
-        # 4
-        return check_parsed(checks, "attested document", SECTION, lambda: parse_attested_document(signed.content))
-
-    def _check_signer(
-        self,
-        checks: Checks,
-        signer: x509.Certificate,
-        embedded: tuple[x509.Certificate, ...],
-        facts: Facts,
-    ) -> None:
-        domain, authorities = self._configuration.cloud.signer, self._authorities
+        domain = self._configuration.cloud.signer
         foreign = foreign_name(signer, domain)
-        expected = f"{domain}, or names below it"
-        check_signature(checks, foreign is None, "signer's names", expected, foreign or expected)
-        if authorities is None:
+        rules.require(foreign is None, "signer's names", f"{domain}, or names below it", foreign or "")
+        if self._authorities is None:
             raise platform_unavailable(
                 "nobody is trusted to sign Azure's attested documents: no platforms.azure.trustBundle",
                 remedy="set platforms.azure.trustBundle in the controller's configuration (docs/providers/azure.md)",
                 retry_after=60.0,
             )
-        problem = chain_problem(signer, embedded, authorities, facts.verified_at)
-        check_signature(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
+        problem = chain_problem(signer, signed.certificates, self._authorities, facts.verified_at)
+        rules.require(problem is None, "certificate chain", "one to a trusted root", problem or "")
+        # 4
+        return check_parsed(checks, "attested document", SECTION, lambda: parse_attested_document(signed.content))
 
-    async def _machine(self, checks: Checks, name: AzureName, vm_id: str | None) -> Machine:
+    async def _machine(self, checks: Checks, name: InstanceRef, vm_id: str | None) -> Machine:
         if not self._may_call:
-            raise platform_unavailable(
-                "Azure's Resource Manager is not asked offline", remedy="let the controller verify the request"
-            )
-        return check_found(checks, await self._machines.find(name, vm_id=vm_id))
+            detail = "Azure's Resource Manager is not asked offline"
+            raise platform_unavailable(detail, remedy="let the controller verify the request")
+        rules = page_rules(checks, Reason.PLATFORM_INSTANCE_NOT_FOUND, _MAY_READ)
+        machine = await self._machines.find(name, vm_id=vm_id)
+        return rules.present(machine, "machine", "one that Azure's Resource Manager lists")

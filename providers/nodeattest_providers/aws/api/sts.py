@@ -7,18 +7,19 @@ botocore, ``retries/standard.py`` (codes); kubernetes-sigs/aws-iam-authenticator
 
 from __future__ import annotations
 
+import random
 import re
 import ssl
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from nodeattest_parsing import objects, strict_json
 from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.aws.config import AwsPlatform
 from nodeattest_providers.aws.protocol import PARTITION_NAME, SignedHeaders, StsRequest
-from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits
+from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits
 from nodeattest_providers.errors import Denied, Reason, platform_unavailable
 from nodeattest_providers.platform import CallOutcome, Platform
 
@@ -37,15 +38,14 @@ THROTTLING_CODES: Final = frozenset(
         "TooManyRequestsException",
     }
 )
-_SHORT: Final = (2.0, 6.0)
+_RETRY: Final = (2.0, 6.0)
 _THROTTLED: Final = (5.0, 20.0)
-"""Seconds, from and to."""
+"""Seconds, from and to: requests that failed together do not come back together."""
 
 
-def retry_after(outcome: CallOutcome, random: Callable[[], float]) -> float:
-    """Return when to ask again; ``random`` gives 0 to 1."""
-    low, high = _THROTTLED if outcome is CallOutcome.THROTTLED else _SHORT
-    return low + (high - low) * random()
+def retry_after(outcome: CallOutcome) -> float:
+    """Return in how many seconds to ask again."""
+    return random.uniform(*(_THROTTLED if outcome is CallOutcome.THROTTLED else _RETRY))  # noqa: S311 - no secret
 
 
 _ROLE_SESSION: Final = re.compile(
@@ -58,10 +58,6 @@ _ARN: Final = re.compile(r"[\x20-\x7e]{20,2048}")
 _CODE: Final = re.compile(r"[A-Za-z.]{1,64}")
 
 
-class NotSignedOverError(Exception):
-    """STS says that the signature is not over this request: it may be over another binding."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerIdentity:
     """STS's answer."""
@@ -72,7 +68,7 @@ class CallerIdentity:
     """For a role session: the role's unique ID, a colon, the session's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RoleSession:
     """What the ARN of a role session says."""
 
@@ -92,21 +88,17 @@ def parse_identity(body: bytes) -> CallerIdentity | None:
     return CallerIdentity(account=account, arn=arn, user_id=user_id)
 
 
-def parse_error_code(body: bytes) -> tuple[str, str] | None:
-    """Read code and message of a refusal."""
+def parse_error_code(body: bytes) -> tuple[str, str]:
+    """Read code and message of a refusal; empty where it is none."""
     error = objects.mapping(_json(body), "Error")
     code = objects.text(error, "Code")
-    return (code, objects.text(error, "Message")) if _CODE.fullmatch(code) else None
+    return (code, objects.text(error, "Message")) if _CODE.fullmatch(code) else ("", "")
 
 
 def parse_role_session(arn: str) -> RoleSession | None:
     """Take the ARN of a role session apart."""
     match = _ROLE_SESSION.fullmatch(arn)
-    if match is None:
-        return None
-    return RoleSession(
-        partition=match["partition"], account=match["account"], role=match["role"], session=match["session"]
-    )
+    return None if match is None else RoleSession(*match.groups())
 
 
 def _json(body: bytes) -> JsonObject:
@@ -116,21 +108,16 @@ def _json(body: bytes) -> JsonObject:
         return {}
 
 
-SERVICE: Final = "sts"
 _LIMITS: Final = ResponseLimits(seconds=8.0, connect_seconds=4.0, answer_bytes=16 * 1024, connections=32)
 """The time is below the controller's limit for a verification; STS's answers have 500 bytes."""
-_OK: Final = 200
-_CLIENT_ERROR, _TOO_MANY, _SERVER_ERROR = 400, 429, 500
-_MISMATCH: Final = "SignatureDoesNotMatch"
 _EXPIRED: Final = ("Signature expired", "Signature not yet current")
 """How STS's message begins then; the code is that of a signature that does not match."""
-_OUR_SIDE: Final = "an operator checks the controller's network and platforms.aws; the request waits meanwhile"
 
 
 class StsClient:
     """Sends requests that others signed."""
 
-    def __init__(self, configuration: AwsPlatform, platform: Platform, random: Callable[[], float]) -> None:
+    def __init__(self, configuration: AwsPlatform, platform: Platform) -> None:
         bundle = configuration.ca_bundle
         self._endpoint = configuration.sts
         self._http = CloudHttp(
@@ -139,68 +126,62 @@ class StsClient:
             limits=_LIMITS,
         )
         self._platform = platform
-        self._random = random
 
-    async def caller(self, request: StsRequest, signed: SignedHeaders) -> CallerIdentity:
-        """Ask who signed a request; raises NotSignedOverError, Denied or Unavailable."""
-        started = time.monotonic()
-        body = b""
-        try:
-            answer = await self._send(request, signed)
-            body = answer.body
-            outcome, what = _outcome(answer.status, body), f"gave an answer of another form, status {answer.status}"
-        except ExchangeError as error:
-            outcome, what = error.outcome, str(error)
-        self._platform.observe(SERVICE, outcome, time.monotonic() - started)
-        identity = parse_identity(body) if outcome is CallOutcome.OK else None
-        if identity is not None:
-            return identity
-        if outcome is CallOutcome.REFUSED:
-            raise _refused(*(parse_error_code(body) or ("", "")))
-        raise platform_unavailable(
-            f"AWS STS {'throttles' if outcome is CallOutcome.THROTTLED else what}",
-            remedy=_OUR_SIDE,
-            retry_after=retry_after(outcome, self._random),
-        )
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    async def _send(self, request: StsRequest, signed: SignedHeaders) -> CloudResponse:
+    async def caller(self, request: StsRequest, signed: SignedHeaders) -> CallerIdentity | None:
+        """Return who signed a request; None where it was another request. Raises Denied or Unavailable."""
         headers = {
             **request.headers,
             "authorization": signed.authorization,
             "x-amz-date": signed.date,
             "x-amz-security-token": signed.security_token,
         }
-        url = f"{self._endpoint}{request.path}" if self._endpoint else request.url
-        return await self._http.exchange(request.method, url, headers=headers, body=request.body)
+        started, identity, code, message = time.monotonic(), None, "", ""
+        try:
+            answer = await self._http.exchange(
+                "POST", f"{self._endpoint or request.origin}/", headers=headers, body=request.body
+            )
+            identity = parse_identity(answer.body) if answer.status == HTTPStatus.OK else None
+            code, message = parse_error_code(answer.body)
+            outcome = CallOutcome.OK if identity else _outcome(answer.status, code)
+            problem = f"gave an answer of another form, status {answer.status}"
+        except ExchangeError as error:
+            outcome, problem = error.outcome, str(error)
+        self._platform.observe("sts", outcome, time.monotonic() - started)
+        if identity is not None:
+            return identity
+        if outcome is CallOutcome.REFUSED:
+            return _refused(code, message)
+        raise platform_unavailable(
+            f"AWS STS {'throttles' if outcome is CallOutcome.THROTTLED else problem}",
+            remedy="an operator checks the controller's network and platforms.aws; the request waits meanwhile",
+            retry_after=retry_after(outcome),
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
 
 
-def _outcome(status: int, body: bytes) -> CallOutcome:
-    code = (parse_error_code(body) or ("", ""))[0]
-    if status == _TOO_MANY or code in THROTTLING_CODES:
+def _outcome(status: int, code: str) -> CallOutcome:
+    if status == HTTPStatus.TOO_MANY_REQUESTS or code in THROTTLING_CODES:
         return CallOutcome.THROTTLED
-    if status == _OK:
-        return CallOutcome.OK if parse_identity(body) else CallOutcome.FAILED
-    is_refusal = _CLIENT_ERROR <= status < _SERVER_ERROR and code
+    is_refusal = code and HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
     return CallOutcome.REFUSED if is_refusal else CallOutcome.FAILED
 
 
-def _refused(code: str, message: str) -> Denied | NotSignedOverError:
+def _refused(code: str, message: str) -> None:
+    """Raise Denied, unless STS says that the signature is over another request: it may be over another binding."""
     if message.startswith(_EXPIRED):
-        return Denied(
+        raise Denied(
             Reason.PLATFORM_PROOF_EXPIRED,
             expected="a signature that STS takes for fresh",
             got=code,
-            remedy="set the node's clock; file anew if the request had to wait",
+            remedy="set the node's clock, and file a new request if this one had to wait",
         )
-    if code == _MISMATCH:
-        return NotSignedOverError()
-    return Denied(
-        Reason.PLATFORM_PROOF_REFUSED,
-        expected="credentials of the instance's role that are in force",
-        got=f"STS: {code}",
-        remedy="check the instance's role and its credentials; if STS is not active in the region, activate it",
-    )
+    if code != "SignatureDoesNotMatch":
+        raise Denied(
+            Reason.PLATFORM_PROOF_REFUSED,
+            expected="valid credentials of the instance's role",
+            got=f"STS: {code}",
+            remedy="check the instance's role and its credentials; if STS is not active in the region, activate it",
+        )

@@ -21,45 +21,29 @@ _OCTET_STRING: Final = 0x04
 _END_OF_CONTENTS: Final = b"\x00\x00"
 
 
-class _NotBerError(ValueError):
-    """Carries what was found."""
-
-
 def to_definite_length(ber: bytes) -> bytes:
     """Rewrite one BER element, which fills the bytes; anything else is ``Denied``."""
-    try:
-        return _whole(ber)
-    except _NotBerError as error:
-        raise Denied(
-            Reason.PLATFORM_DOCUMENT_MALFORMED,
-            expected="one BER element",
-            got=str(error),
-            remedy="send what the metadata service gives as dynamic/instance-identity/rsa2048",
-        ) from None
-
-
-def _whole(ber: bytes) -> bytes:
     if len(ber) > _MAX_SIZE:
-        raise _NotBerError(f"{len(ber)} bytes")
+        raise _malformed(f"{len(ber)} bytes")
     element, end = _element(ber, 0, len(ber), 0)
     if end != len(ber):
-        raise _NotBerError("bytes after the element")
+        raise _malformed("bytes after the element")
     return element
 
 
 def _element(data: bytes, start: int, limit: int, depth: int) -> tuple[bytes, int]:
     """Rewrite the element at ``start``; return it and where it ends."""
     if depth > _MAX_DEPTH:
-        raise _NotBerError(f"more than {_MAX_DEPTH} levels")
+        raise _malformed(f"more than {_MAX_DEPTH} levels")
     if start + 2 > limit:
-        raise _NotBerError("an element that ends early")
+        raise _malformed("an element that ends early")
     tag = data[start]
     if tag & _HIGH_TAG == _HIGH_TAG or data[start : start + 2] == _END_OF_CONTENTS:
-        raise _NotBerError("a tag that no SignedData has")
+        raise _malformed("a tag that no SignedData has")
     size, start = _length(data, start + 1, limit)
     if not tag & _CONSTRUCTED:
         if size is None:
-            raise _NotBerError("a primitive element of indefinite length")
+            raise _malformed("a primitive element of indefinite length")
         return _encode(tag, data[start : start + size]), start + size
     parts, end = _parts(data, start, limit if size is None else start + size, depth, indefinite=size is None)
     if tag == _OCTET_STRING | _CONSTRUCTED:
@@ -87,14 +71,14 @@ def _length(data: bytes, start: int, limit: int) -> tuple[int | None, int]:
         octets = data[start : min(start + first - _LONG_FORM, limit)]
         size, start = int.from_bytes(octets, "big"), start + first - _LONG_FORM
     if start + size > limit:
-        raise _NotBerError("an element that ends early")
+        raise _malformed("an element that ends early")
     return size, start
 
 
 def _octets(part: bytes) -> bytes:
     """Take the content of one part of an octet string, which is rewritten already."""
     if part[0] != _OCTET_STRING:
-        raise _NotBerError("an octet string of other parts")
+        raise _malformed("an octet string of other parts")
     return part[2:] if part[1] < _LONG_FORM else part[2 + part[1] - _LONG_FORM :]
 
 
@@ -104,3 +88,12 @@ def _encode(tag: int, content: bytes) -> bytes:
         return bytes((tag, size)) + content
     octets = size.to_bytes((size.bit_length() + 7) // 8, "big")
     return bytes((tag, _LONG_FORM | len(octets))) + octets + content
+
+
+def _malformed(got: str) -> Denied:
+    return Denied(
+        Reason.PLATFORM_DOCUMENT_MALFORMED,
+        expected="one BER element",
+        got=got,
+        remedy="send what the metadata service gives as dynamic/instance-identity/rsa2048",
+    )

@@ -14,26 +14,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final, Self
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.aws.node import definite_length
-from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, MAX_TOKEN, InstanceRef, parse_provider_id
+from nodeattest_providers.aws.protocol import MAX_DOCUMENT, MAX_PKCS7, InstanceRef, parse_provider_id
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.metadata_service import MetadataService
 from nodeattest_providers.node_interface import SecretBytes
 
 ADDRESS: Final = "169.254.169.254"
 NAME: Final = "the EC2 instance metadata service"
-_TTL: Final = MappingProxyType({"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-"""Seconds, of 1 to 21600."""
 _HEADER: Final = "X-aws-ec2-metadata-token"
-_TOKEN_PATH: Final = "/latest/api/token"
-_ROLES_PATH: Final = "/latest/meta-data/iam/security-credentials/"
-_DOCUMENT_PATH: Final = "/latest/dynamic/instance-identity/document"
-_SIGNATURE_PATH: Final = "/latest/dynamic/instance-identity/rsa2048"
+_ROLES: Final = "/latest/meta-data/iam/security-credentials/"
+_IDENTITY: Final = "/latest/dynamic/instance-identity/"
 
 _CHECK: Final = (
     "check that this machine is an EC2 instance and that its metadata endpoint is enabled; run it on the node itself, "
@@ -50,26 +45,26 @@ class Session:
 
     @classmethod
     def begin(cls, service: MetadataService) -> Self:
-        """Get a token; raises Unavailable when nobody answers, Denied when it knows no tokens."""
+        """Get a token for 60 seconds; raises Unavailable when nobody answers, Denied when it knows no tokens."""
+        path = "/latest/api/token"
         try:
-            answer = service.ask("PUT", _TOKEN_PATH, _TTL)
+            answer = service.ask("PUT", path, {f"{_HEADER}-ttl-seconds": "60"})
         except Unavailable as unavailable:
-            raise Unavailable(unavailable.reason, unavailable.detail, remedy=_CHECK) from None
-        if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}:
-            raise _without_tokens(f"status {answer.status} for a token")
-        if answer.status == HTTPStatus.FORBIDDEN:
-            detail = f"{NAME} gives no token (status 403): it is switched off, or a proxy stands before it"
-            raise platform_unavailable(detail, remedy=_CHECK)
-        if answer.status != HTTPStatus.OK:
-            raise service.refused(_TOKEN_PATH, answer.status)
-        try:
-            return cls(service, parse_imds_token(answer.body))
-        except Denied as denied:
-            raise _without_tokens(denied.got) from None
+            raise platform_unavailable(unavailable.detail, remedy=_CHECK) from None
+        match answer.status:
+            case HTTPStatus.OK:
+                return cls(service, parse_imds_token(answer.body))
+            case HTTPStatus.NOT_FOUND | HTTPStatus.METHOD_NOT_ALLOWED | HTTPStatus.NOT_IMPLEMENTED:
+                raise _without_tokens(f"status {answer.status} for a token")
+            case HTTPStatus.FORBIDDEN:
+                detail = f"{NAME} gives no token (status 403): it is switched off, or a proxy stands before it"
+                raise platform_unavailable(detail, remedy=_CHECK)
+            case _:
+                raise service.refused(path, answer.status)
 
     def credentials(self) -> InstanceCredentials:
         """Get the credentials of the instance's role; Denied without a role."""
-        answer = self.service.ask("GET", _ROLES_PATH, self._headers)
+        answer = self.service.ask("GET", _ROLES, {_HEADER: self._token})
         if answer.status == HTTPStatus.NOT_FOUND or (answer.status == HTTPStatus.OK and not answer.body.strip()):
             raise Denied(
                 Reason.PLATFORM_ROLE_NOT_ALLOWED,
@@ -78,23 +73,19 @@ class Session:
                 remedy="attach an instance profile whose role the policy lists; the role needs no permissions",
             )
         if answer.status != HTTPStatus.OK:
-            raise self.service.refused(_ROLES_PATH, answer.status)
-        return parse_credentials(self._get(_ROLES_PATH + parse_role(answer.body)))
+            raise self.service.refused(_ROLES, answer.status)
+        return parse_credentials(self._get(_ROLES + parse_role(answer.body)))
 
     def document(self) -> bytes:
         """Get the identity document."""
-        return self._get(_DOCUMENT_PATH)
+        return self._get(f"{_IDENTITY}document")
 
     def signature(self) -> bytes:
         """Get the document's RSA-2048 signature, as it is spelt there."""
-        return self._get(_SIGNATURE_PATH)
+        return self._get(f"{_IDENTITY}rsa2048")
 
     def _get(self, path: str) -> bytes:
-        return self.service.get(path, self._headers)
-
-    @property
-    def _headers(self) -> dict[str, str]:
-        return {_HEADER: self._token}
+        return self.service.get(path, {_HEADER: self._token})
 
 
 def _without_tokens(got: str) -> Denied:
@@ -116,8 +107,7 @@ _SESSION_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{16,8192}")
 """As the controller reads it (``authorization_header``)."""
 _EXPIRATION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/\r\n]++={0,2}[\r\n]*+")
-_SUCCESS: Final = "Success"
-_TYPE: Final = "AWS-HMAC"
+_WORD: Final = re.compile(r"[ -~]{1,128}")
 
 _REMEDY: Final = "check what answers at the metadata service's address; an EC2 instance's own speaks otherwise"
 
@@ -135,7 +125,7 @@ class InstanceCredentials:
 def parse_imds_token(data: bytes) -> str:
     """Read the answer to a request for a session token."""
     if not _TOKEN.fullmatch(data):
-        raise _malformed("a session token of printable characters", f"{len(data)} bytes of something else")
+        raise _without_tokens(f"{len(data)} bytes of something else")
     return data.decode()
 
 
@@ -150,21 +140,26 @@ def parse_role(data: bytes) -> str:
 def parse_credentials(data: bytes) -> InstanceCredentials:
     """Read the role's credentials."""
     values = _object(data, "the role's credentials")
-    code = _text(values, "Code", 128)
-    if code != _SUCCESS:
+    code = _text(values, "Code", _WORD)
+    if code != "Success":
         raise Denied(
             Reason.PLATFORM_PROOF_REFUSED,
             expected="credentials of the instance's role",
             got=f"the code {code!r}",
             remedy="let the role trust the service ec2.amazonaws.com; after a change of it AWS takes a minute",
         )
-    if _text(values, "Type", 128) != _TYPE:
-        raise _malformed(f"credentials of type {_TYPE}", "another type")
+    if _text(values, "Type", _WORD) != "AWS-HMAC":
+        raise _malformed("credentials of type AWS-HMAC", "another type")
+    when = _text(values, "Expiration", _EXPIRATION)
+    try:
+        expiration = datetime.strptime(when, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        raise _malformed("Expiration as a time", "no time") from None
     return InstanceCredentials(
-        access_key_id=_matching(values, "AccessKeyId", _ACCESS_KEY_ID),
-        secret=SecretBytes(_matching(values, "SecretAccessKey", _SECRET).encode()),
-        token=_matching(values, "Token", _SESSION_TOKEN),
-        expiration=_time(values, "Expiration"),
+        access_key_id=_text(values, "AccessKeyId", _ACCESS_KEY_ID),
+        secret=SecretBytes(_text(values, "SecretAccessKey", _SECRET).encode()),
+        token=_text(values, "Token", _SESSION_TOKEN),
+        expiration=expiration,
     )
 
 
@@ -173,7 +168,7 @@ def parse_imds_document(data: bytes) -> InstanceRef:
     if len(data) > MAX_DOCUMENT:
         raise _malformed(f"an identity document of at most {MAX_DOCUMENT} bytes", str(len(data)))
     values = _object(data, "the identity document")
-    region, zone, instance = (_text(values, key, 64) for key in ("region", "availabilityZone", "instanceId"))
+    region, zone, instance = (_text(values, key, _WORD) for key in ("region", "availabilityZone", "instanceId"))
     name = parse_provider_id(f"aws:///{zone}/{instance}")
     if name.region != region:
         raise _malformed("a zone of the document's region", "a zone of another")
@@ -201,25 +196,12 @@ def _object(data: bytes, what: str) -> JsonObject:
         raise _malformed(f"{what} as a JSON object", f"{len(data)} bytes with {error.found}") from None
 
 
-def _text(values: Mapping[str, object], key: str, limit: int) -> str:
+def _text(values: Mapping[str, object], key: str, spelling: re.Pattern[str]) -> str:
     value = values.get(key)
-    if not isinstance(value, str) or not 1 <= len(value) <= limit:
-        raise _malformed(f"{key} as a string of at most {limit} characters", "something else or none")
+    if not isinstance(value, str) or not spelling.fullmatch(value):
+        got = f"{len(value)} other characters" if isinstance(value, str) else "something else or none"
+        raise _malformed(f"{key} as AWS spells it", got)
     return value
-
-
-def _matching(values: Mapping[str, object], key: str, pattern: re.Pattern[str]) -> str:
-    value = _text(values, key, MAX_TOKEN)
-    if not pattern.fullmatch(value):
-        raise _malformed(f"{key} as AWS spells it", f"{len(value)} other characters")
-    return value
-
-
-def _time(values: Mapping[str, object], key: str) -> datetime:
-    try:
-        return datetime.strptime(_matching(values, key, _EXPIRATION), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        raise _malformed(f"{key} as a time", "no time") from None
 
 
 def _malformed(expected: str, got: str) -> Denied:

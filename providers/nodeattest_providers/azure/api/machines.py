@@ -1,7 +1,7 @@
 """Azure's virtual machines, read in lists: one call serves every request of a resource group or scale set.
 
 A list is good for some seconds. A machine that is missing or another one is reported only from a list that was begun
-after the question. A value that is not of its documented type counts as missing.
+after the question.
 Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VMs - List", "Network Interfaces - List",
 "Network Interfaces - List Virtual Machine Scale Set Network Interfaces".
 """
@@ -9,35 +9,33 @@ Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VM
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.provider_id import InstanceRef
-from nodeattest_providers.cloud_http import Remembered
+from nodeattest_providers.cloud_http import Lookup
 from nodeattest_providers.verifier_interface import Addresses
 
 _Scope = tuple[str, str, str]
 """Subscription, resource group, scale set or nothing, in lower case."""
 
-_TTL: Final = 15.0
-"""Seconds for which a list is good: tags and state may change meanwhile, the machine's own proof is fresher."""
-_MAX_SCOPES: Final = 256
-"""Lists that are kept; each of a resource group that a policy names."""
+_SECONDS: Final = 15.0
+"""For which a list is good: tags and state may change meanwhile, the machine's own proof is fresher."""
+_ALL: Final = ""
+"""The one key of a scope: its whole list."""
+_CONFIGURATIONS: Final = ("properties", "ipConfigurations")
 _COMPUTE: Final = "api-version=2024-07-01"
 _NETWORK: Final = "api-version=2024-05-01"
 _SCALE_SET_NETWORK: Final = "api-version=2018-10-01"
 """The only version in which Azure lists a scale set's network interfaces."""
 
 
-class Lists(Protocol):
-    """Reads lists of resources."""
-
-    async def list(self, service: str, path: str, query: str) -> list[JsonObject]:
-        """Return the objects of one list; raises Unavailable."""
-        ...
+_SCALE_SET_PARTS: Final = 10
+"""Parts of the ID of a machine by itself; an instance of a scale set has two more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +57,16 @@ class Machine:
 class Machines:
     """Looks up machines."""
 
-    def __init__(self, lists: Lists, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._lists = lists
-        self._machines: Remembered[_Scope, Mapping[str, Machine]] = Remembered(
-            _TTL, monotonic=monotonic, most=_MAX_SCOPES
-        )
-        self._interfaces: Remembered[_Scope, Mapping[str, Addresses]] = Remembered(
-            _TTL, monotonic=monotonic, most=_MAX_SCOPES
-        )
+    def __init__(self, manager: ResourceManager, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._manager = manager
+        self._machines = Lookup(self._read_machines, seconds=_SECONDS, monotonic=monotonic)
+        self._interfaces = Lookup(self._read_interfaces, seconds=_SECONDS, monotonic=monotonic)
 
     async def find(self, name: InstanceRef, *, vm_id: str | None = None) -> Machine | None:
         """Find a machine, if given with this vmId; None when Azure has none of that name. Raises Unavailable."""
         for fresh in (False, True):
-            found = await self._machines.get(name.key[:3], lambda: self._read_machines(name.key[:3]), fresh=fresh)
-            machine = (found or {}).get(name.key[3])
+            found = await self._machines.get(name.key[:3], _ALL, fresh=fresh) or {}
+            machine = found.get(name.key[3])
             if machine is not None and vm_id in (None, machine.vm_id):
                 break
         return machine
@@ -80,45 +74,48 @@ class Machines:
     async def addresses(self, name: InstanceRef) -> Addresses:
         """Return the private addresses of a machine's network interfaces; raises Unavailable."""
         for fresh in (False, True):
-            found = await self._interfaces.get(name.key[:3], lambda: self._read_interfaces(name.key[:3]), fresh=fresh)
-            addresses = (found or {}).get(name.key[3], ())
-            if addresses:
-                break
-        return addresses
+            found = await self._interfaces.get(name.key[:3], _ALL, fresh=fresh) or {}
+            if name.key[3] in found:
+                return found[name.key[3]]
+        return ()
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """End what is under way and close connections."""
         await self._machines.cancel()
         await self._interfaces.cancel()
+        await self._manager.aclose()
 
-    async def _read_machines(self, scope: _Scope) -> Mapping[str, Machine]:
+    async def _read_machines(self, scope: _Scope, _: Sequence[str]) -> Mapping[str, Mapping[str, Machine]]:
         service = "scaleSetMachines" if scope[2] else "machines"
-        path = f"{_group(scope)}/providers/Microsoft.Compute/{_owner(scope)}virtualMachines"
-        values = await self._lists.list(service, path, _COMPUTE)
-        return {_last(value): _machine(value) for value in values}
+        values = await self._manager.list(service, f"{_path(scope)}virtualMachines", _COMPUTE)
+        return {_ALL: {_last(value): parse_machine(value) for value in values}}
 
-    async def _read_interfaces(self, scope: _Scope) -> Mapping[str, Addresses]:
-        service = "scaleSetInterfaces" if scope[2] else "interfaces"
-        provider = "Microsoft.Compute" if scope[2] else "Microsoft.Network"
-        path = f"{_group(scope)}/providers/{provider}/{_owner(scope)}networkInterfaces"
-        machines = f"{_group(scope)}/providers/Microsoft.Compute/{_owner(scope)}virtualMachines/".lower()
+    async def _read_interfaces(self, scope: _Scope, _: Sequence[str]) -> Mapping[str, Mapping[str, Addresses]]:
+        machines = f"{_path(scope)}virtualMachines/".lower()
         found: dict[str, Addresses] = {}
-        for value in await self._lists.list(service, path, _SCALE_SET_NETWORK if scope[2] else _NETWORK):
+        if scope[2]:
+            values = await self._manager.list(
+                "scaleSetInterfaces", f"{_path(scope)}networkInterfaces", _SCALE_SET_NETWORK
+            )
+        else:
+            path = f"{_path(scope)}networkInterfaces".replace("Microsoft.Compute", "Microsoft.Network")
+            values = await self._manager.list("interfaces", path, _NETWORK)
+        for value in values:
             key = text(value, "properties", "virtualMachine", "id").lower().removeprefix(machines)
+            private = (text(each, "properties", "privateIPAddress") for each in items(value, *_CONFIGURATIONS))
             if key and "/" not in key:  # not of a machine elsewhere, or of none
-                found[key] = (*found.get(key, ()), *_private(value))
-        return found
+                addresses = (("InternalIP", address) for address in private if address)
+                found[key] = (*found.get(key, ()), *addresses)
+        return {_ALL: found}
 
 
-def _group(scope: _Scope) -> str:
-    return f"/subscriptions/{scope[0]}/resourceGroups/{scope[1]}"
+def _path(scope: _Scope) -> str:
+    owner = f"virtualMachineScaleSets/{scope[2]}/" if scope[2] else ""
+    return f"/subscriptions/{scope[0]}/resourceGroups/{scope[1]}/providers/Microsoft.Compute/{owner}"
 
 
-def _owner(scope: _Scope) -> str:
-    return f"virtualMachineScaleSets/{scope[2]}/" if scope[2] else ""
-
-
-def _machine(value: JsonObject) -> Machine:
+def parse_machine(value: JsonObject) -> Machine:
+    """Read a machine; a value that is not of its documented type counts as missing."""
     flexible = text(value, "properties", "virtualMachineScaleSet", "id").rpartition("/")[2].lower()
     parts = text(value, "id").lower().split("/")
     uniform = parts[-3] if len(parts) > _SCALE_SET_PARTS else ""
@@ -130,16 +127,6 @@ def _machine(value: JsonObject) -> Machine:
         scale_set=uniform or flexible,
         tags={str(name).lower(): str(tag) for name, tag in mapping(value, "tags").items()},
     )
-
-
-_SCALE_SET_PARTS: Final = 10
-"""Parts of the ID of a machine by itself; an instance of a scale set has two more."""
-
-
-def _private(value: JsonObject) -> Addresses:
-    """Read the private addresses of one interface."""
-    found = (text(one, "properties", "privateIPAddress") for one in items(value, "properties", "ipConfigurations"))
-    return tuple(("InternalIP", address) for address in found if address)
 
 
 def _last(value: JsonObject) -> str:

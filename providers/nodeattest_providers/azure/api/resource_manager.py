@@ -10,13 +10,12 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.objects import items
-from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
+from nodeattest_parsing.values import JsonObject, ParseError
 from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.config import AzurePlatform
 from nodeattest_providers.cloud_http import CloudHttp, CloudResponse, ExchangeError, ResponseLimits, retry_after_seconds
@@ -90,62 +89,45 @@ class ResourceManager:
             raise _unavailable(service, "is throttled", retry_after=wait)
         self._blocked.pop(subscription, None)
         token = await self._tokens.get()
-        began = self._monotonic()
-        answer = await self._ask(url, token)
-        self._observe(service, answer.outcome, self._monotonic() - began)
-        match answer.outcome:
-            case CallOutcome.OK:
-                return answer.page
-            case CallOutcome.REFUSED:
-                self._tokens.forget()
-                remedy = "give the controller's identity the role of docs/providers/azure.md"
-                detail = f"refused the controller (status {answer.status})"
-                raise _unavailable(service, detail, remedy=remedy, retry_after=30.0)
-            case CallOutcome.THROTTLED:
-                self._blocked[subscription] = self._monotonic() + answer.pause
-                raise _unavailable(service, "is throttled", retry_after=answer.pause)
-            case _:
-                status = f", status {answer.status}" if answer.status else ""
-                raise _unavailable(service, f"gave no usable answer ({answer.outcome}{status})")
-
-    async def _ask(self, url: str, token: str) -> _Page:
-        """Send one request."""
+        began, outcome = self._monotonic(), CallOutcome.FAILED
         try:
             answer = await self._http.exchange("GET", url, headers={"Authorization": f"Bearer {token}"})
+            page = _object(answer)
+            outcome = _OUTCOMES.get(answer.status, CallOutcome.OK if page is not None else CallOutcome.FAILED)
         except ExchangeError as error:
-            return _Page(error.outcome)
-        return _read(answer)
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """How a request for one page ended."""
-
-    outcome: CallOutcome
-    status: int = 0
-    page: JsonObject = field(default_factory=dict[str, JsonValue], repr=False)
-    pause: float = _WAIT
-
-
-def _read(answer: CloudResponse) -> _Page:
-    match answer.status:
-        case HTTPStatus.OK:
-            page = _object(answer.body)
-            return _Page(CallOutcome.FAILED if page is None else CallOutcome.OK, answer.status, page or {})
-        case HTTPStatus.NOT_FOUND:  # the subscription, the group or the scale set: nothing is in it
-            return _Page(CallOutcome.OK, answer.status)
-        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
-            return _Page(CallOutcome.REFUSED, answer.status)
-        case HTTPStatus.TOO_MANY_REQUESTS:
+            outcome = error.outcome
+            raise _unavailable(service, f"gave no usable answer ({outcome})") from None
+        finally:
+            self._observe(service, outcome, self._monotonic() - began)
+        if page is not None:
+            return page
+        if outcome is CallOutcome.THROTTLED:
             pause = retry_after_seconds(answer.retry_after, default=_WAIT, longest=_MAX_WAIT)
-            return _Page(CallOutcome.THROTTLED, answer.status, pause=pause)
-        case _:
-            return _Page(CallOutcome.FAILED, answer.status)
+            self._blocked[subscription] = self._monotonic() + pause
+            raise _unavailable(service, "is throttled", retry_after=pause)
+        if outcome is CallOutcome.REFUSED:
+            self._tokens.forget()
+            remedy = "give the controller's identity the role of docs/providers/azure.md"
+            detail = f"refused the controller (status {answer.status})"
+            raise _unavailable(service, detail, remedy=remedy, retry_after=30.0)
+        raise _unavailable(service, f"gave no usable answer ({outcome}, status {answer.status})")
 
 
-def _object(body: bytes) -> JsonObject | None:
+_OUTCOMES: Final = {
+    HTTPStatus.UNAUTHORIZED: CallOutcome.REFUSED,
+    HTTPStatus.FORBIDDEN: CallOutcome.REFUSED,
+    HTTPStatus.TOO_MANY_REQUESTS: CallOutcome.THROTTLED,
+}
+
+
+def _object(answer: CloudResponse) -> JsonObject | None:
+    """Read a page; empty where the subscription, the group or the scale set is not there."""
+    if answer.status == HTTPStatus.NOT_FOUND:
+        return {}
+    if answer.status != HTTPStatus.OK:
+        return None
     try:
-        return strict_json.parse_object(body, max_size=None, max_values=_MAX_VALUES, floats=True)
+        return strict_json.parse_object(answer.body, max_size=None, max_values=_MAX_VALUES, floats=True)
     except ParseError:
         return None
 

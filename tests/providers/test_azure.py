@@ -1,24 +1,20 @@
-"""The verifier against an Azure on loopback: honest evidence passes, and one part spoilt is refused for that part."""
+"""The azure verifier beside an Azure on loopback, and its Resource Manager asked over real TLS.
+
+Each check that refuses has its attack in tests/proof/cloud_rows.py; more attacks are in tests/attacks/test_d6_azure.py.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from azure_world import (
-    AZURE,
-    document_for,
-    facts_for,
-    now,
-    request_of,
-    signer_for_cloud,
-    verdict,
-    with_document,
-)
+from azure_world import AZURE, Calls, document_for, facts_for, now, request_of, signer_for_cloud, verdict, with_document
 from cryptography import x509
 from worlds import OLD_PIN, PIN
 
@@ -27,25 +23,28 @@ from clouds.azure.authority import Issuer
 from clouds.azure.cloud import SandboxAzure
 from clouds.azure.metadata import Signing, content_of
 from clouds.azure.state import SandboxMachine, Switches
+from nodeattest_providers.azure.api.machines import Machine, Machines, parse_machine
+from nodeattest_providers.azure.api.resource_manager import ResourceManager
+from nodeattest_providers.azure.api.tokens import Tokens
 from nodeattest_providers.azure.attestor import AzureAttestor
+from nodeattest_providers.azure.config import parse_platform
+from nodeattest_providers.azure.provider_id import parse_provider_id
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import OFFLINE, Platform, make_signer
+from nodeattest_providers.platform import OFFLINE, CallOutcome, Platform, make_signer
 from nodeattest_providers.verifier_interface import NodeRequest
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxAzure]:
-    with SandboxAzure(tmp_path_factory.mktemp("azure")) as running:
-        yield running
+@pytest.fixture
+def cloud(azure: SandboxAzure) -> SandboxAzure:
+    return azure
 
 
 @pytest.fixture
 def machine(cloud: SandboxAzure) -> SandboxMachine:
-    cloud.state.switches = Switches()
-    return cloud.launch(f"vm-{len(cloud.state.machines)}", tags={"Team": "nodes"})
+    return cloud.launch("vm-0", tags={"Team": "nodes"})
 
 
 @pytest_asyncio.fixture
@@ -66,10 +65,7 @@ def honest(machine: SandboxMachine, cloud: SandboxAzure) -> NodeRequest:
 async def test_a_machine_proves_itself_by_what_its_metadata_service_gives(
     signer: AzureSigner, cloud: SandboxAzure, pin: ClusterPin, scale_set: str | None, *, serving: bool
 ) -> None:
-    number = len(cloud.state.machines)
-    machine = cloud.launch(
-        str(number), scale_set=scale_set, computer_name=f"Node-{number}" if serving else f"n-{number}"
-    )
+    machine = cloud.launch("7", scale_set=scale_set, computer_name="Node-7" if serving else "n-7")
     attestor = AzureAttestor({"metadataEndpoint": machine.metadata})
     assert attestor.provider_id() == machine.provider_id
     machine.computer_name = machine.computer_name.lower()
@@ -100,11 +96,6 @@ def named(*names: x509.GeneralName, common_name: str = "metadata.azure.com") -> 
     return lambda cloud: Signing(*cloud.issuing.issue(common_name, names))
 
 
-def without_certificate(_: NodeRequest, __: SandboxMachine, cloud: SandboxAzure) -> bytes:
-    good = cms.azure_form(b"{}", cloud.signing.key, cloud.signing.certificate)
-    return dataclasses.replace(good, certificates=()).der()
-
-
 def expired(cloud: SandboxAzure) -> Signing:
     names = [x509.DNSName("metadata.azure.com")]
     return Signing(*cloud.issuing.issue("metadata.azure.com", names, now=now() - timedelta(days=400)))
@@ -118,33 +109,33 @@ async def test_a_signer_whose_issuer_is_not_in_the_bundle_is_denied_with_its_iss
     request = request_of(machine)
     document = document_for(request, machine, signing)
     refused = await verdict(signer, with_document(request, document), facts_for(machine))
-    assert refused.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
+    assert refused.reason is UNSIGNED
     name, until = issuer.certificate.subject.rfc4514_string(), signing.certificate.not_valid_after_utc
     assert f"issued by '{name}', valid from " in str(refused)
     assert f" to {until:%Y-%m-%dT%H:%M:%SZ}: " in str(refused)
 
 
 DNS = x509.DNSName
+UNSIGNED = Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
 DENIED: dict[str, tuple[Spoil, Reason]] = {
     "no message at all": (lambda _, __, ___: b"{}", Reason.PLATFORM_DOCUMENT_MALFORMED),
-    "no signer's certificate": (without_certificate, Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID),
-    "a signer whose time is over": (by(expired), Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID),
+    "a signer whose time is over": (by(expired), UNSIGNED),
     "a signer with one foreign name besides": (
         by(named(DNS("metadata.azure.com"), DNS("contoso.com"))),
-        Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
+        UNSIGNED,
     ),
     "a signer with a wildcard below": (
         by(named(DNS("*.metadata.azure.com"))),
-        Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
+        UNSIGNED,
     ),
     "a signer with a foreign common name": (
         by(named(DNS("metadata.azure.com"), common_name="contoso.com")),
-        Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
+        UNSIGNED,
     ),
-    "a signer without names": (by(named()), Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID),
+    "a signer without names": (by(named()), UNSIGNED),
     "an authority as the signer": (
         by(lambda cloud: Signing(cloud.issuing.certificate, cloud.issuing.key)),
-        Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
+        UNSIGNED,
     ),
     "half of the nonce": (
         lambda request, machine, cloud: document_for(
@@ -192,7 +183,7 @@ async def test_an_intermediate_that_the_document_embeds_counts_where_a_root_issu
     data = json.dumps(content).encode()
     alone = cms.azure_form(data, cloud.signing.key, cloud.signing.certificate)
     refused = await verdict(signer, with_document(request, alone.der()), facts_for(machine))
-    assert refused.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
+    assert refused.reason is UNSIGNED
     stranger = Issuer.root("Sandbox Azure TLS Issuing CA 01").certificate
     embedded = [stranger, cloud.issuing.certificate]
     whole = cms.azure_form(data, cloud.signing.key, cloud.signing.certificate, embedded)
@@ -208,7 +199,7 @@ async def test_the_platform_tells_a_machines_addresses_as_they_are_now(
 ) -> None:
     told = (("InternalIP", machine.address), ("Hostname", machine.computer_name))
     assert await signer.addresses(facts_for(machine)) == told
-    instance = cloud.launch(str(len(cloud.state.machines)), scale_set="pool-b", computer_name="b000001")
+    instance = cloud.launch("12", scale_set="pool-b", computer_name="b000001")
     assert await signer.addresses(facts_for(instance)) == (("InternalIP", instance.address), ("Hostname", "b000001"))
 
 
@@ -238,3 +229,144 @@ async def test_without_a_trust_bundle_nobody_is_believed_and_nothing_is_denied_f
     refused = await verdict(signer, honest(machine, cloud), facts_for(machine))
     assert isinstance(refused, Unavailable)
     assert "platforms.azure.trustBundle" in refused.remedy
+
+
+# The Resource Manager
+
+
+@pytest_asyncio.fixture
+async def manager(cloud: SandboxAzure) -> AsyncIterator[ResourceManager]:
+    made = manager_for(cloud, Calls())
+    yield made
+    await made.aclose()
+
+
+def manager_for(
+    cloud: SandboxAzure,
+    calls: Calls,
+    clock: Callable[[], float] = time.monotonic,
+    time_limit: float = 60.0,
+    **changes: JsonValue,
+) -> ResourceManager:
+    settings = dict[str, JsonValue](cloud.configuration) | changes  # type: ignore[arg-type]
+    configuration = parse_platform(settings)
+    tokens = Tokens(configuration, observe=calls)
+    return ResourceManager(configuration, tokens, observe=calls, monotonic=clock, time_limit=time_limit)
+
+
+async def find(machines: Machines, machine: SandboxMachine) -> Machine | None:
+    return await machines.find(parse_provider_id(machine.provider_id), vm_id=machine.vm_id)
+
+
+def lists(cloud: SandboxAzure) -> list[str]:
+    """The lists that were asked for."""
+    return [call for call in cloud.state.calls if "/virtualMachines?" in call]
+
+
+FAULTS: dict[str, tuple[dict[str, object], CallOutcome, str]] = {
+    "down": ({"down": True}, CallOutcome.FAILED, "status 503"),
+    "throttled": ({"throttled": 17}, CallOutcome.THROTTLED, "throttled"),
+    "forbidden": ({"forbidden": True}, CallOutcome.REFUSED, "status 403"),
+    "redirecting": ({"redirect": "https://127.0.0.1:1/"}, CallOutcome.FAILED, "status 302"),
+    "endless": ({"huge": True}, CallOutcome.FAILED, "no usable answer"),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+async def test_an_azure_that_fails_is_waited_for_and_its_failure_is_counted(
+    cloud: SandboxAzure, machine: SandboxMachine, what: str
+) -> None:
+    switches, outcome, said = FAULTS[what]
+    calls = Calls()
+    signer = signer_for_cloud(cloud, calls)
+    request = request_of(machine)
+    request = with_document(request, document_for(request, machine, cloud.signing))
+    cloud.state.switches = Switches(**switches)  # type: ignore[arg-type]
+    refused = await verdict(signer, request, facts_for(machine))
+    assert isinstance(refused, Unavailable)
+    assert refused.reason is Reason.PLATFORM_UNAVAILABLE
+    assert said in refused.detail
+    assert refused.checks
+    assert calls.seen == [("authority", CallOutcome.OK), ("machines", outcome)]
+    if what == "throttled":
+        assert refused.retry_after == 17
+    await signer.aclose()
+
+
+async def test_a_throttled_azure_is_not_asked_before_the_time_that_it_named(
+    cloud: SandboxAzure, machine: SandboxMachine
+) -> None:
+    clock = [1000.0]
+    manager = manager_for(cloud, Calls(), lambda: clock[0])
+    machines = Machines(manager, monotonic=lambda: clock[0])
+    cloud.state.switches = Switches(throttled=60)
+    with pytest.raises(Unavailable):
+        await find(machines, machine)
+    cloud.state.switches = Switches()
+    clock[0] += 59
+    with pytest.raises(Unavailable) as again:
+        await find(machines, machine)
+    assert again.value.retry_after == pytest.approx(1)
+    assert len(lists(cloud)) == 1
+    clock[0] += 2
+    assert await find(machines, machine)
+    await manager.aclose()
+
+
+async def test_a_next_page_elsewhere_is_not_asked(
+    cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager
+) -> None:
+    cloud.launch("vm-1")
+    cloud.state.switches = Switches(page=1, elsewhere=f"{cloud.url}.contoso.com")
+    with pytest.raises(Unavailable) as refused:
+        await find(Machines(manager), machine)
+    assert "next page elsewhere" in refused.value.detail
+
+
+async def test_pages_have_an_end(cloud: SandboxAzure, machine: SandboxMachine, manager: ResourceManager) -> None:
+    cloud.state.machines += [dataclasses.replace(machine, name=f"vm-{number}") for number in range(1, 102)]
+    cloud.state.switches = Switches(page=1)
+    with pytest.raises(Unavailable) as refused:
+        await find(Machines(manager), machine)
+    assert "more than 100 pages" in refused.value.detail
+
+
+async def test_a_group_that_azure_does_not_have_is_empty(cloud: SandboxAzure, manager: ResourceManager) -> None:
+    nowhere = SandboxMachine(
+        subscription=cloud.subscription, group="nowhere", name="vm", computer_name="vm", address="10.0.0.1"
+    )
+    assert await find(Machines(manager), nowhere) is None
+
+
+async def test_the_identity_of_the_controllers_own_machine_serves(
+    cloud: SandboxAzure, machine: SandboxMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = cloud.launch("controller")
+    monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", own.metadata)  # where azure-identity looks for it
+    calls = Calls()
+    manager = manager_for(cloud, calls, credential={"managedIdentity": {}})
+    assert await find(Machines(manager), machine)
+    assert calls.seen == [("authority", CallOutcome.OK), ("machines", CallOutcome.OK)]
+    assert not [call for call in cloud.state.calls if "oauth2" in call]
+    await manager.aclose()
+
+
+async def test_a_server_of_another_authority_is_not_believed(
+    cloud: SandboxAzure, machine: SandboxMachine, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(cloud.trust_bundle.read_bytes())
+    calls = Calls()
+    signer: AzureSigner = signer_for_cloud(cloud, calls, caBundle=str(bundle))
+    request = request_of(machine)
+    request = with_document(request, document_for(request, machine, cloud.signing))
+    assert isinstance(await verdict(signer, request, facts_for(machine)), Unavailable)
+    assert calls.seen == [("authority", CallOutcome.FAILED)]
+    assert cloud.state.calls == []
+    await signer.aclose()
+
+
+def test_answers_of_any_shape_are_no_machines() -> None:
+    for odd in ({}, {"id": 7}, {"id": "a/b/vm", "properties": [], "tags": "x"}):
+        assert parse_machine(odd).vm_id == ""
+    assert parse_machine({"id": "vm", "tags": {"a": 1}}).tags == {"a": "1"}

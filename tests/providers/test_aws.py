@@ -1,0 +1,283 @@
+"""The aws verifier beside an AWS on loopback, and EC2's instances and endorsement keys for many requests at once.
+
+Each check that refuses has its attack in tests/proof/cloud_rows.py; more attacks are in tests/attacks/test_d6, test_d7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from aws_attacks import Stage
+from aws_cloud import ACCOUNT, REGION, Answer, Cloud, node_role, refusal
+from aws_world import INSTANCE, facts_of, filed_aws, region_key
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
+from ec2_world import INSTANCE as MACHINE
+from ec2_world import OTHERS, OURS, RUNNING, Amazon
+from worlds import T1
+
+from nodeattest_providers.aws.api.ec2 import Ec2
+from nodeattest_providers.aws.config import parse_platform
+from nodeattest_providers.aws.instances import Ec2Instance, Instances, KeyType, Realm
+from nodeattest_providers.aws.verifier import AwsSigner
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.keys import endorsement_fingerprint
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.platform import CallOutcome, Platform
+
+HERE = Realm(ACCOUNT, REGION)
+
+
+def test_an_instance_proves_itself_by_two_calls_to_its_own_region(stage: Stage) -> None:
+    proven = stage.attest(filed_aws(stage.node))
+    assert proven.provider_id == stage.node.provider_id
+    assert proven.fingerprints == {"instance": f"{ACCOUNT}/{stage.node.instance_id}"}
+    assert (proven.proven_node_name or "").endswith(".ec2.internal")
+    assert stage.cloud.asked == ["GetCallerIdentity", "DescribeInstances"]
+    assert stage.cloud.hosts[0] == "sts.us-east-1.amazonaws.com"
+
+
+def test_a_session_whose_user_id_names_another_instance_is_refused(stage: Stage) -> None:
+    stage.cloud.principal = replace(node_role(stage.node.instance_id), user_id=f"AROAEXAMPLE:{INSTANCE}")
+    with pytest.raises(Denied) as denied:
+        stage.attest(filed_aws(stage.node))
+    assert denied.value.reason is Reason.PLATFORM_INSTANCE_MISMATCH
+
+
+def test_an_instance_that_was_started_moments_ago_is_waited_for(stage: Stage) -> None:
+    young = replace(stage.node, instance_id=INSTANCE, pending=T1 - timedelta(seconds=30))
+    stage.cloud.principal = node_role(INSTANCE)
+    with pytest.raises(Unavailable):
+        stage.attest(filed_aws(young), young)
+
+
+async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stage) -> None:
+    stage.cloud.now = T1 + timedelta(hours=3)  # STS would refuse the old signature
+    signer = AwsSigner(platform=Platform(settings={**stage.cloud.settings, "trustBundle": str(stage.bundle)}))
+    facts, request = facts_of(stage.node), filed_aws(stage.node)
+    with pytest.raises(Denied) as denied:
+        await signer.verify_client_attestation_data(request, facts)
+    assert denied.value.reason is Reason.PLATFORM_PROOF_EXPIRED
+    answered = replace(facts, ledger=replace(facts.ledger, answered=True))
+    assert (await signer.verify_client_attestation_data(request, answered)).fingerprints
+    found = await signer.addresses(facts)
+    assert {kind for kind, _ in found} >= {"InternalIP", "InternalDNS", "Hostname"}
+    with pytest.raises(Denied) as denied:
+        await signer.addresses(facts_of(replace(stage.node, instance_id=INSTANCE)))
+    assert denied.value.reason is Reason.PLATFORM_INSTANCE_NOT_FOUND
+    await signer.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (refusal("Throttling", status=400), CallOutcome.THROTTLED),
+        ((429, b""), CallOutcome.THROTTLED),
+        ((503, b"<html>"), CallOutcome.FAILED),
+        ((403, b"no"), CallOutcome.FAILED),
+    ],
+)
+def test_an_answer_of_sts_that_says_nothing_is_waited_for(stage: Stage, answer: Answer, outcome: CallOutcome) -> None:
+    seen: list[tuple[str, CallOutcome]] = []
+    stage.cloud.spoil = lambda action: answer if action == "GetCallerIdentity" else None
+    observed = replace(stage, observe=lambda service, outcome, _: seen.append((service, outcome)))
+    with pytest.raises(Unavailable) as unavailable:
+        observed.attest(filed_aws(stage.node))
+    assert seen == [("sts", outcome)]
+    assert 1 < unavailable.value.retry_after < 30
+
+
+async def test_offline_everything_is_checked_but_what_the_platform_answers(stage: Stage) -> None:
+    signer = AwsSigner(platform=Platform(settings={"trustBundle": str(stage.bundle)}, may_call=False))
+    with pytest.raises(Unavailable) as unavailable:
+        await signer.verify_client_attestation_data(filed_aws(stage.node), facts_of(stage.node))
+    assert {check.name for check in unavailable.value.checks if check.passed} >= {"signature of the document"}
+    with pytest.raises(Unavailable):
+        await signer.addresses(facts_of(stage.node))
+
+
+@pytest.mark.parametrize("begins", [timedelta(days=-30), timedelta(seconds=1)], ids=["expired", "not yet valid"])
+def test_a_regions_certificate_counts_in_its_time_only(stage: Stage, tmp_path: Path, begins: timedelta) -> None:
+    key, name = region_key(2048, REGION), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "once")])
+    begin = T1 + begins
+    made = x509.CertificateBuilder(name, name, key.public_key(), 7, begin, begin + timedelta(days=29))
+    (tmp_path / f"{REGION}.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    with pytest.raises(Denied) as denied:
+        replace(stage, bundle=tmp_path).attest(filed_aws(stage.node))
+    assert denied.value.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
+    assert stage.cloud.asked == []
+
+
+# EC2
+
+STRANGER = "i-0123456789abcdef0"
+MakeEc2 = Callable[..., Ec2]
+
+
+@pytest.fixture
+def amazon(stage: Stage) -> Cloud:
+    return stage.cloud
+
+
+@pytest.fixture
+def outcomes() -> list[CallOutcome]:
+    return []
+
+
+@pytest.fixture
+def ec2_of(amazon: Cloud, outcomes: list[CallOutcome]) -> Iterator[MakeEc2]:
+    with ExitStack() as stack:
+
+        def make(**settings: JsonValue) -> Ec2:
+            configuration = parse_platform({**amazon.settings, **settings})
+            made = Ec2(configuration, Platform(observe=lambda _, outcome, __: outcomes.append(outcome)))
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def error(code: str, status: int) -> Answer:
+    return status, f"<Response><Errors><Error><Code>{code}</Code></Error></Errors></Response>".encode()
+
+
+async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud, ec2_of: MakeEc2) -> None:
+    started = amazon.start(count=60)
+    amazon.asked.clear()
+    instances = Instances(ec2_of(), monotonic=lambda: 0.0)
+    found = await asyncio.gather(*(instances.find(HERE, each) for each in started))
+    assert [instance.instance_id for instance in found if instance] == started
+    assert await instances.find(HERE, started[0]) == found[0]
+    assert amazon.asked == ["DescribeInstances"]
+    await instances.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (error("RequestLimitExceeded", 503), CallOutcome.THROTTLED),
+        (error("UnauthorizedOperation", 403), CallOutcome.REFUSED),
+        (error("InternalError", 500), CallOutcome.FAILED),
+    ],
+)
+async def test_what_ec2_refuses_is_waited_for_and_asked_once(
+    amazon: Cloud, ec2_of: MakeEc2, outcomes: list[CallOutcome], answer: Answer, outcome: CallOutcome
+) -> None:
+    amazon.spoil = lambda _: answer
+    with pytest.raises(Unavailable):
+        await ec2_of().describe(HERE, [STRANGER])
+    assert (outcomes, amazon.asked) == ([outcome], ["DescribeInstances"])
+
+
+NITRO = {
+    KeyType.RSA_2048: rsa.generate_private_key(65537, 2048).public_key(),
+    KeyType.ECC_P384: ec.generate_private_key(ec.SECP384R1()).public_key(),
+}
+
+
+def told(kind: KeyType, **spoilt: str) -> Answer:
+    """Answer with the key of a NitroTPM, or with something spoilt."""
+    der = NITRO[kind].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    said = {"instanceId": STRANGER, "keyType": str(kind), "keyFormat": "der", "keyValue": b64encode(der).decode()}
+    inner = "".join(f"<{name}>{value}</{name}>" for name, value in {**said, **spoilt}.items())
+    return 200, f"<GetInstanceTpmEkPubResponse>{inner}</GetInstanceTpmEkPubResponse>".encode()
+
+
+@pytest.mark.parametrize("kind", KeyType)
+async def test_ec2_tells_an_instances_endorsement_key(amazon: Cloud, ec2_of: MakeEc2, kind: KeyType) -> None:
+    amazon.spoil = lambda _: told(kind)
+    assert await ec2_of().describe_key(HERE, STRANGER, kind) == endorsement_fingerprint(NITRO[kind])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        told(KeyType.ECC_P384, keyType="rsa-2048"),
+        told(KeyType.ECC_P384, keyValue="AAAA"),
+        (200, told(KeyType.RSA_2048)[1].replace(b"rsa-2048", b"ecc-sec-p384")),
+        (200, b"<html>"),
+        error("RequestLimitExceeded", 503),
+        error("InvalidInstanceID.NotFound", 400),
+    ],
+)
+async def test_any_other_answer_about_a_key_is_waited_for(amazon: Cloud, ec2_of: MakeEc2, answer: Answer) -> None:
+    amazon.spoil = lambda _: answer
+    with pytest.raises(Unavailable):
+        await ec2_of().describe_key(HERE, STRANGER, KeyType.ECC_P384)
+
+
+async def test_credentials_that_come_late_are_found(
+    amazon: Cloud, ec2_of: MakeEc2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    for name in keys:
+        monkeypatch.delenv(name)
+    ec2 = ec2_of()
+    with pytest.raises(Unavailable, match="no AWS credentials"):
+        await ec2.describe(HERE, [STRANGER])
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    assert not await ec2.describe(HERE, [STRANGER])
+    assert amazon.asked == ["DescribeInstances"]
+
+
+async def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud, ec2_of: MakeEc2) -> None:
+    other = "999999999999"
+    ec2 = ec2_of(assumeRoles={other: f"arn:aws:iam::{other}:role/reader"})
+    for _ in range(2):
+        assert not await ec2.describe(Realm(other, REGION), [STRANGER])
+    assert not await ec2.describe(HERE, [STRANGER])
+    assert amazon.asked == ["AssumeRole", *3 * ["DescribeInstances"]]
+
+
+async def found(instances: Instances) -> str:
+    shown = NITRO[KeyType.RSA_2048]
+    return (await instances.endorsement_key(MACHINE, accounts=frozenset({OURS}), shown=shown)).fingerprint
+
+
+async def test_a_key_is_asked_for_once_in_five_minutes_whoever_wants_it() -> None:
+    amazon = Amazon()
+    instances = amazon.instances()
+    amazon.free.clear()
+    together = [asyncio.create_task(found(instances)) for _ in range(8)]
+    while not amazon.asked:
+        await asyncio.sleep(0.005)
+    amazon.free.set()
+    await asyncio.gather(*together)
+    for now, calls in ((299.0, 1), (301.0, 2)):
+        amazon.now = now
+        await found(instances)
+        assert len(amazon.asked) == calls
+    await instances.aclose()
+
+
+@pytest.mark.parametrize(
+    ("instance", "reason"),
+    [
+        (replace(RUNNING, owner=OTHERS), Reason.PLATFORM_INSTANCE_NOT_FOUND),
+        (replace(RUNNING, zone="us-east-1b"), Reason.PLATFORM_INSTANCE_MISMATCH),
+        (replace(RUNNING, state="terminated"), Reason.PLATFORM_INSTANCE_NOT_RUNNING),
+        (replace(RUNNING, has_tpm=False), Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED),
+    ],
+)
+async def test_of_an_instance_that_may_not_join_no_key_is_asked_for(instance: Ec2Instance, reason: Reason) -> None:
+    amazon = Amazon(instance=instance)
+    with pytest.raises(Denied) as denied:
+        await found(amazon.instances())
+    assert denied.value.reason is reason
+    assert denied.value.checks
+    assert not amazon.asked
