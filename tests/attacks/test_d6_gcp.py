@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from gcp_world import (
 )
 from tpm_world import SoftTpm
 
-from clouds.gcp.cloud import CloudSwitches, GoogleCloud
+from clouds.gcp.cloud import GoogleCloud
 from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ProviderID,
@@ -71,18 +71,9 @@ class Stage:
 Case = Callable[[Stage], AttestedNode]
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stage]:
-    folder = tmp_path_factory.mktemp("gcp")
-    with cloud_in(folder / "cloud") as cloud:
-        yield Stage(cloud, platform_of(cloud), rsa_tpm(), folder)
-
-
 @pytest.fixture
-def stage(opened: Stage) -> Stage:
-    opened.cloud.switches = CloudSwitches()
-    opened.cloud.instances = [instance_of(opened.tpm)]
-    return opened
+def stage(google: GoogleCloud, vtpm: SoftTpm, tmp_path: Path) -> Stage:
+    return Stage(google, platform_of(google), vtpm, tmp_path)
 
 
 def changed(settings: dict[str, JsonValue] | None = None, **changes: object) -> Case:

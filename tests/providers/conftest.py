@@ -10,6 +10,9 @@ from aws_attacks import played as played  # noqa: PLC0414 - fixtures
 from aws_attacks import stage as stage  # noqa: PLC0414 - fixtures
 from azure_world import azure as azure  # noqa: PLC0414 - fixtures
 from azure_world import running_azure as running_azure  # noqa: PLC0414 - fixtures
+from gcp_world import google as google  # noqa: PLC0414 - fixtures
+from gcp_world import running_google as running_google  # noqa: PLC0414 - fixtures
+from gcp_world import vtpm as vtpm  # noqa: PLC0414 - fixtures
 
 from nodeattest_sandbox.swtpm import SoftwareTpm
 

@@ -7,10 +7,11 @@ real ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_world import (
@@ -25,7 +26,7 @@ from tpm_world import (
     request_of,
 )
 
-from clouds.gcp.cloud import GoogleCloud
+from clouds.gcp.cloud import CloudSwitches, GoogleCloud
 from clouds.gcp.instances import CloudInstance
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired
@@ -161,3 +162,23 @@ def pinned(**fingerprints: str) -> LedgerFacts:
 
 def cloud_in(directory: Path) -> GoogleCloud:
     return GoogleCloud(directory)
+
+
+@pytest.fixture(scope="session")
+def running_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleCloud]:
+    with cloud_in(tmp_path_factory.mktemp("google")) as cloud:
+        yield cloud
+
+
+@pytest.fixture(scope="session")
+def vtpm() -> SoftTpm:
+    return rsa_tpm()
+
+
+@pytest.fixture
+def google(running_google: GoogleCloud, vtpm: SoftTpm) -> GoogleCloud:
+    """A Google Cloud with the Machine's instance, whose vTPM is ``vtpm``."""
+    running_google.switches = CloudSwitches()
+    running_google.instances = [instance_of(vtpm)]
+    running_google.calls.clear()
+    return running_google

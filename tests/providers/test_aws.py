@@ -39,6 +39,17 @@ from nodeattest_providers.platform import CallOutcome, Platform
 HERE = Realm(ACCOUNT, REGION)
 
 
+class Outcomes:
+    """How calls ended, by service."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, CallOutcome]] = []
+
+    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
+        assert seconds >= 0
+        self.seen.append((service, outcome))
+
+
 def test_an_instance_proves_itself_by_two_calls_to_its_own_region(stage: Stage) -> None:
     proven = stage.attest(filed_aws(stage.node))
     assert proven.provider_id == stage.node.provider_id
@@ -89,12 +100,11 @@ async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stag
     ],
 )
 def test_an_answer_of_sts_that_says_nothing_is_waited_for(stage: Stage, answer: Answer, outcome: CallOutcome) -> None:
-    seen: list[tuple[str, CallOutcome]] = []
+    outcomes = Outcomes()
     stage.cloud.spoil = lambda action: answer if action == "GetCallerIdentity" else None
-    observed = replace(stage, observe=lambda service, outcome, _: seen.append((service, outcome)))
     with pytest.raises(Unavailable) as unavailable:
-        observed.attest(filed_aws(stage.node))
-    assert seen == [("sts", outcome)]
+        replace(stage, observe=outcomes).attest(filed_aws(stage.node))
+    assert outcomes.seen == [("sts", outcome)]
     assert 1 < unavailable.value.retry_after < 30
 
 
@@ -131,17 +141,17 @@ def amazon(stage: Stage) -> Cloud:
 
 
 @pytest.fixture
-def outcomes() -> list[CallOutcome]:
-    return []
+def outcomes() -> Outcomes:
+    return Outcomes()
 
 
 @pytest.fixture
-def ec2_of(amazon: Cloud, outcomes: list[CallOutcome]) -> Iterator[MakeEc2]:
+def ec2_of(amazon: Cloud, outcomes: Outcomes) -> Iterator[MakeEc2]:
     with ExitStack() as stack:
 
         def make(**settings: JsonValue) -> Ec2:
             configuration = parse_platform({**amazon.settings, **settings})
-            made = Ec2(configuration, Platform(observe=lambda _, outcome, __: outcomes.append(outcome)))
+            made = Ec2(configuration, Platform(observe=outcomes))
             stack.callback(made.close)
             return made
 
@@ -172,12 +182,12 @@ async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud, ec2_of
     ],
 )
 async def test_what_ec2_refuses_is_waited_for_and_asked_once(
-    amazon: Cloud, ec2_of: MakeEc2, outcomes: list[CallOutcome], answer: Answer, outcome: CallOutcome
+    amazon: Cloud, ec2_of: MakeEc2, outcomes: Outcomes, answer: Answer, outcome: CallOutcome
 ) -> None:
     amazon.spoil = lambda _: answer
     with pytest.raises(Unavailable):
         await ec2_of().describe(HERE, [STRANGER])
-    assert (outcomes, amazon.asked) == ([outcome], ["DescribeInstances"])
+    assert (outcomes.seen, amazon.asked) == ([("ec2", outcome)], ["DescribeInstances"])
 
 
 NITRO = {

@@ -23,6 +23,7 @@ from clouds.azure.authority import Issuer
 from clouds.azure.cloud import SandboxAzure
 from clouds.azure.metadata import Signing, content_of
 from clouds.azure.state import SandboxMachine, Switches
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.api.machines import Machine, Machines, parse_machine
 from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.api.tokens import Tokens
@@ -367,6 +368,7 @@ async def test_a_server_of_another_authority_is_not_believed(
 
 
 def test_answers_of_any_shape_are_no_machines() -> None:
-    for odd in ({}, {"id": 7}, {"id": "a/b/vm", "properties": [], "tags": "x"}):
-        assert parse_machine(odd).vm_id == ""
+    odd: list[JsonObject] = [{}, {"id": 7}, {"id": "a/b/vm", "properties": [], "tags": "x"}]
+    for value in odd:
+        assert parse_machine(value).vm_id == ""
     assert parse_machine({"id": "vm", "tags": {"a": 1}}).tags == {"a": "1"}

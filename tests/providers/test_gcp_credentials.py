@@ -13,29 +13,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from gcp_world import ACCOUNT, PROJECT, Calls, cloud_in, instance_of
+from gcp_world import ACCOUNT, PROJECT, Calls, instance_of
 from tpm_world import SoftTpm
 
 from clouds.gcp.cloud import GoogleCloud
 from clouds.gcp.oauth import TokenServer
 from clouds.serving import Reply, Request, Serving, as_json
 from nodeattest_providers.errors import Unavailable
-from nodeattest_providers.gcp.api.client import Api
+from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.tokens import Tokens
 from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_sandbox.pki import server_tls
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Generator[GoogleCloud]:
-    with cloud_in(tmp_path_factory.mktemp("cloud")) as running:
-        yield running
-
-
-def with_key(cloud: GoogleCloud) -> GcpPlatform:
-    key = cloud.account(ACCOUNT, project=PROJECT, reads=(PROJECT,))
-    return parse_platform({"caBundle": str(cloud.ca_file), "credentialsFile": str(key)})
+def with_key(google: GoogleCloud) -> GcpPlatform:
+    key = google.account(ACCOUNT, project=PROJECT, reads=(PROJECT,))
+    return parse_platform({"caBundle": str(google.ca_file), "credentialsFile": str(key)})
 
 
 async def token_of(tokens: Tokens) -> str:
@@ -45,21 +39,21 @@ async def token_of(tokens: Tokens) -> str:
         await tokens.aclose()
 
 
-async def test_a_key_gets_a_token_that_is_kept(cloud: GoogleCloud) -> None:
+async def test_a_key_gets_a_token_that_is_kept(google: GoogleCloud) -> None:
     calls = Calls()
-    tokens = Tokens(with_key(cloud), calls)
+    tokens = Tokens(with_key(google), calls)
     first = await asyncio.gather(*(tokens.token() for _ in range(10)))
     assert {*first, await tokens.token()} == {first[0]}
-    assert cloud.tokens.holder(f"Bearer {first[0]}") == ACCOUNT
+    assert google.tokens.holder(f"Bearer {first[0]}") == ACCOUNT
     assert calls.seen == [("oauth", CallOutcome.OK)]
     await tokens.aclose()
 
 
-async def test_a_key_that_the_server_does_not_know_gets_none(cloud: GoogleCloud) -> None:
+async def test_a_key_that_the_server_does_not_know_gets_none(google: GoogleCloud) -> None:
     calls = Calls()
-    settings = with_key(cloud)
+    settings = with_key(google)
     assert settings.credentials is not None
-    cloud.tokens.account_key(ACCOUNT, PROJECT)  # another one than the file has
+    google.tokens.account_key(ACCOUNT, PROJECT)  # another one than the file has
     with pytest.raises(Unavailable) as caught:
         await token_of(Tokens(settings, calls))
     assert calls.seen == [("oauth", CallOutcome.REFUSED)]
@@ -67,9 +61,9 @@ async def test_a_key_that_the_server_does_not_know_gets_none(cloud: GoogleCloud)
     assert "invalid_grant" not in str(caught.value)
 
 
-def test_on_google_cloud_the_instances_own_account_is_found(cloud: GoogleCloud, tmp_path: Path) -> None:
+def test_on_google_cloud_the_instances_own_account_is_found(google: GoogleCloud, tmp_path: Path) -> None:
     instance = instance_of(SoftTpm(), service_account=ACCOUNT, number="99")
-    host = cloud.metadata_endpoint(instance).removeprefix("http://")
+    host = google.metadata_endpoint(instance).removeprefix("http://")
     environment = {"GCE_METADATA_HOST": host, "GCE_METADATA_IP": host, "HOME": str(tmp_path)}
     script = (  # google-auth reads these when it is imported
         "import asyncio\n"
@@ -78,7 +72,7 @@ def test_on_google_cloud_the_instances_own_account_is_found(cloud: GoogleCloud, 
         "print(asyncio.run(Tokens(parse_platform({}), print).token()))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert cloud.tokens.holder(f"Bearer {done.stdout.split()[-1]}") == ACCOUNT
+    assert google.tokens.holder(f"Bearer {done.stdout.split()[-1]}") == ACCOUNT
 
 
 async def test_without_any_credentials_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -185,7 +179,7 @@ async def test_a_quota_that_is_told_as_a_refusal_is_waited_for_as_a_quota(tmp_pa
                 "endpoints": {"compute": f"https://127.0.0.1:{port}"},
             }
         )
-        api = Api(settings, calls)
+        api = Compute(settings, calls)
         with pytest.raises(Unavailable) as caught:
             await api.get("/compute/v1/projects/p/zones/z/instances", {})
         await api.aclose()

@@ -20,7 +20,7 @@ from nodeattest_providers.verifier_interface import Facts, NodeRequest
 SECTION: Final = "wire format, azure/v1"
 FINGERPRINT: Final = "vm"
 """What the ledger pins: the vmId, which a machine recreated under its old name has not."""
-_TOLERANCE: Final = timedelta(minutes=5)
+TOLERANCE: Final = timedelta(minutes=5)
 """Between the document's time and the request's: two clocks, Azure's and the API server's."""
 _RUNNING: Final = frozenset({"creating", "updating", "succeeded", "failed", "migrating"})
 """Provisioning states of a machine that is to stay; ``Failed`` describes the last change, not the machine."""
@@ -38,11 +38,11 @@ def check_binding(checks: Checks, request: NodeRequest, facts: Facts, document: 
         document.nonce in nonces, "nonce", "that of this request, cluster and signer", "another", remedy=remedy
     )
     distance = abs(document.created - request.created)
-    lives = document.created <= document.expires and request.created <= document.expires + _TOLERANCE
-    expected = f"made within {_TOLERANCE} of the request, and not expired then"
+    lives = document.created <= document.expires and request.created <= document.expires + TOLERANCE
+    expected = f"made within {TOLERANCE} of the request, and not expired then"
     got = f"made {distance} away from it" + ("" if lives else ", expired")
     remedy = f"{_NEW}; if this comes back, set the clocks of the API server's machines"
-    in_time, reason = distance <= _TOLERANCE and lives, Reason.PLATFORM_PROOF_EXPIRED
+    in_time, reason = distance <= TOLERANCE and lives, Reason.PLATFORM_PROOF_EXPIRED
     rules.require(in_time, "time of the document", expected, got, reason=reason, remedy=remedy)
 
 
@@ -77,7 +77,7 @@ def check_machine(checks: Checks, machine: Machine, document: AttestedDocument, 
     reason, remedy = Reason.PLATFORM_INSTANCE_NOT_RUNNING, "nothing, if the machine is being deleted on purpose"
     rules.require(stays, "provisioning state", "a machine that is to stay", got, reason=reason, remedy=remedy)
     allowed = policy.scale_sets is None or machine.scale_set in policy.scale_sets
-    expected, got = "one that spec.azure.scaleSets lists", printable(machine.scale_set) or "none"
+    expected, got = "one that spec.azure.scaleSets lists", printable(machine.scale_set) if machine.scale_set else "none"
     reason, remedy = Reason.PLATFORM_ACCOUNT_NOT_ALLOWED, "add it to spec.azure.scaleSets of the policy"
     rules.require(allowed, "scale set", expected, got, reason=reason, remedy=remedy)
     missing = sorted(name for name, value in policy.tags.items() if machine.tags.get(name) != value)

@@ -11,15 +11,14 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Final
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.values import IntegerJsonObject, ParseError
-from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, text
+from nodeattest_providers.config_fields import boolean, check_keys, invalid, mapping, string_set
 from nodeattest_providers.gcp.provider_id import PROJECT, REGION, ZONE
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import origin, read_file
+from nodeattest_providers.platform import absolute_path, origin, read_file
 from nodeattest_providers.tpm.config import PROTOCOL_SETTINGS, ProtocolPolicy, parse_protocol_policy
 
 _WHERE: Final = "spec.gcp"
@@ -80,13 +79,10 @@ def _names(
     where = f"{_WHERE}.{key}"
     if key not in settings:
         return frozenset()
-    found = [text(item, where) for item in items(settings[key], where)]
-    for name in found:
-        if not form.fullmatch(name):
-            raise invalid(where, what, repr(name[:80]))
+    found = string_set(settings[key], where, form, what)
     if not found and not may_be_empty:
         raise invalid(where, f"at least one of {what}, or no such field", "an empty list")
-    return frozenset(found)
+    return found
 
 
 def _labels(value: JsonValue) -> Mapping[str, str]:
@@ -138,29 +134,25 @@ def parse_platform(settings: Mapping[str, JsonValue]) -> GcpPlatform:
     )
 
 
-def _file(settings: Mapping[str, JsonValue], key: str) -> tuple[str, bytes]:
-    path = text(settings[key], f"{_PLATFORM}.{key}")
-    return path, read_file(Path(path), f"{_PLATFORM}.{key}")
-
-
 def _authorities(settings: Mapping[str, JsonValue]) -> str | None:
-    if "caBundle" not in settings:
+    where = f"{_PLATFORM}.caBundle"
+    path = absolute_path(settings, "caBundle", _PLATFORM)
+    if path is None:
         return None
-    _, content = _file(settings, "caBundle")
     try:
-        pem = content.decode("ascii", "backslashreplace")  # ssl takes ASCII; comments of a bundle may be more
+        pem = read_file(path, where).decode("ascii", "backslashreplace")  # ssl takes ASCII; comments may be more
         ssl.create_default_context(cadata=pem)
     except (ssl.SSLError, ValueError):
-        raise invalid(f"{_PLATFORM}.caBundle", "PEM certificates", "a file that holds none") from None
+        raise invalid(where, "PEM certificates", "a file that holds none") from None
     return pem
 
 
 def _credentials(settings: Mapping[str, JsonValue]) -> str | None:
-    if "credentialsFile" not in settings:
+    path = absolute_path(settings, "credentialsFile", _PLATFORM)
+    if path is None:
         return None
-    path, content = _file(settings, "credentialsFile")
-    credentials_kind(content)
-    return path
+    credentials_kind(read_file(path, f"{_PLATFORM}.credentialsFile"))
+    return str(path)
 
 
 def credentials_kind(content: bytes) -> tuple[CredentialsKind, IntegerJsonObject]:

@@ -7,18 +7,16 @@ Source: docs/wire-format.md, "gcp/v1", §3; docs/providers/gcp.md.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING
 
-from nodeattest_providers.checks import Checks, check_parsed
+from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Unavailable, platform_unavailable
-from nodeattest_providers.gcp.api.compute import Compute
 from nodeattest_providers.gcp.api.instance import ComputeInstance
-from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_policy
+from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_place
 from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
-from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef, parse_provider_id
+from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef
 from nodeattest_providers.identifiers import NodeName, is_dns_name
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.platform import OFFLINE, Platform
@@ -26,9 +24,17 @@ from nodeattest_providers.tpm.event_log_checks import check_recorded_boot
 from nodeattest_providers.tpm.protocol import VERSION, FirstEvidence
 from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
 from nodeattest_providers.tpm.structures import PublicArea
-from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import (
+    Addresses,
+    AttestedNode,
+    BootState,
+    CheckedSigner,
+    Facts,
+    NodeRequest,
+)
 
-_SECTION: Final = "Google Cloud, What is checked"
+if TYPE_CHECKING:
+    from nodeattest_providers.gcp.api.compute import Compute
 
 
 class GcpSigner(CheckedSigner):
@@ -42,17 +48,10 @@ class GcpSigner(CheckedSigner):
     tells_addresses = True
     reads_infrastructure = False
 
-    def __init__(
-        self,
-        *,
-        platform: Platform = OFFLINE,
-        random: Callable[[int], bytes] = secrets.token_bytes,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, platform: Platform = OFFLINE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
         """Read the platform's settings; nothing is loaded or asked before the first request."""
         self._settings = parse_platform(platform.settings)
         self._platform = platform
-        self._monotonic = monotonic
         self._protocol = TpmProtocolVerifier(provider=PROVIDER, certificates=False, random=random)
         self._compute: Compute | None = None
 
@@ -63,14 +62,14 @@ class GcpSigner(CheckedSigner):
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the machine's place and its registers on record to the settings; raises Denied."""
         policy = parse_policy(facts.settings)
-        _place(Checks(), facts, policy)
+        check_place(Checks(), facts, policy)
         unknown = check_recorded_boot(boot, policy.protocol)
         return ("Google Cloud is not asked: instance and endorsement key", *unknown)
 
-    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...]:
+    async def addresses(self, facts: Facts) -> Addresses:
         """Return the instance's addresses and names of now; raises Denied or Unavailable."""
         checks, policy = Checks(), parse_policy(facts.settings)
-        return (await self._instance(checks, _place(checks, facts, policy), facts, policy, fresh=True)).addresses
+        return (await self._instance(checks, check_place(checks, facts, policy), facts, policy, fresh=True)).addresses
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -93,7 +92,7 @@ class GcpSigner(CheckedSigner):
         # 1
         self._protocol.read(Checks(), request.evidence)  # recorded in step 5
         # 2
-        place = _place(checks, facts, policy)
+        place = check_place(checks, facts, policy)
         if not self._platform.may_call:
             self._protocol.verify(checks, request, facts, policy=policy.protocol, trust=_trust_nobody)
         # 3
@@ -124,17 +123,10 @@ class GcpSigner(CheckedSigner):
         if not self._platform.may_call:
             raise _offline()
         if self._compute is None:
-            from nodeattest_providers.gcp.api.client import Api
+            from nodeattest_providers.gcp.api.compute import Compute
 
-            self._compute = Compute(Api(self._settings, self._platform.observe), clock=self._monotonic)
+            self._compute = Compute(self._settings, self._platform.observe)
         return self._compute
-
-
-def _place(checks: Checks, facts: Facts, policy: GcpPolicy) -> InstanceRef:
-    provider_id = facts.machine.provider_id
-    place = check_parsed(checks, "provider ID", _SECTION, lambda: parse_provider_id(provider_id))
-    check_policy(checks, place, policy)
-    return place
 
 
 def _trust_nobody(*_: object) -> None:

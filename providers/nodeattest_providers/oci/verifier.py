@@ -14,11 +14,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nodeattest_providers.certificate_chain import chain_problem, extension
-from nodeattest_providers.checks import Checks, check_block, check_parsed, one_of
+from nodeattest_providers.checks import Checks, Rules, check_block, one_of
 from nodeattest_providers.errors import Reason, platform_unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.oci.config import TRUST_BUNDLE, OciPolicy, parse_platform, parse_policy, parse_roots
+from nodeattest_providers.oci.config import TRUST_BUNDLE, parse_platform, parse_policy, parse_roots
 from nodeattest_providers.oci.protocol import (
     HASH,
     PADDING,
@@ -33,10 +33,8 @@ from nodeattest_providers.oci.protocol import (
 from nodeattest_providers.platform import OFFLINE, Platform, read_file
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
 
-_SECTION: Final = "wire format, oci/v1"
-_PAGE: Final = "providers/oci"
-_PIN: Final = "instance"
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
+_OWN: Final = "let the instance that the provider ID names ask for itself"
 _ADD_ROOTS: Final = "add the roots of the instance's region to platforms.oci.trustBundle (docs/providers/oci.md)"
 
 
@@ -75,25 +73,37 @@ class OciSigner(CheckedSigner):
         3. Its key signed the binding of this request, cluster and signer.
         4. It is the instance of the Machine's provider ID, and of a tenancy and compartment that the policy lists.
         """
+        rules = Rules(checks, "wire format, oci/v1", Reason.PLATFORM_INSTANCE_MISMATCH, _OWN)
         # 1
         check_block(checks, request.evidence, PROVIDER, self.versions)
-        data = request.evidence.data
-        evidence = check_parsed(checks, "evidence schema", _SECTION, lambda: OciEvidence.parse(data))
+        evidence = rules.parsed("evidence schema", lambda: OciEvidence.parse(request.evidence.data))
         # 2
-        identity = check_parsed(
-            checks, "identity certificate", _SECTION, lambda: parse_identity_certificate(evidence.certificate)
-        )
+        identity = rules.parsed("identity certificate", lambda: parse_identity_certificate(evidence.certificate))
         self._check_issuer(checks, identity.certificate, evidence.intermediates, facts)
         # 3
         messages = [message(request.binding(pin).digest) for pin in facts.cluster.pins]
-        _check_signature(checks, identity, evidence.signature, messages)
+        rules.require(
+            any(_is_signed(identity, evidence.signature, each) for each in messages),
+            "signed by the instance",
+            "a signature by the certificate's key over this request, cluster and signer",
+            "another",
+            reason=Reason.PLATFORM_PROOF_NOT_BOUND,
+            remedy="file a new request; if this comes back, the node trusts another cluster CA than the cluster has",
+        )
         # 4
-        _check_instance(checks, identity, facts)
-        _check_policy(checks, identity, parse_policy(facts.settings))
+        wanted = rules.parsed("provider ID", lambda: parse_provider_id(facts.machine.provider_id))
+        rules.equal("instance", wanted, identity.instance)
+        policy = parse_policy(facts.settings)
+        listed = Rules(checks, "providers/oci", Reason.PLATFORM_ACCOUNT_NOT_ALLOWED, "add it to spec.oci of the policy")
+        for name, allowed, got in (
+            ("tenancy", policy.tenancies, identity.tenancy),
+            ("compartment", policy.compartments, identity.compartment),
+        ):
+            listed.require(got in allowed, name, one_of(allowed, f"OCIDs in spec.oci ({name})"), printable(got, 200))
         return AttestedNode(
             provider=PROVIDER,
             provider_id=facts.machine.provider_id,
-            fingerprints={_PIN: identity.instance},
+            fingerprints={"instance": identity.instance},
             checks=checks.record(),
         )
 
@@ -106,36 +116,12 @@ class OciSigner(CheckedSigner):
                 remedy="set platforms.oci.trustBundle in the controller's configuration (docs/providers/oci.md)",
                 retry_after=60.0,
             )
+        rules = Rules(checks, "RFC 5280 §6.1", Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID, _ADD_ROOTS)
         purposes = extension(certificate, x509.ExtendedKeyUsage)
         is_client = purposes is None or _CLIENT in purposes
-        _require(checks, is_client, "extended key usage", "clientAuth, or none said", "others")
+        rules.require(is_client, "extended key usage", "clientAuth, or none said", "others")
         problem = chain_problem(certificate, intermediates, self._roots, facts.verified_at, _CLIENT)
-        _require(checks, problem is None, "certificate chain", "one to a trusted root", problem or "one")
-
-
-def _require(checks: Checks, passed: bool, name: str, expected: str, got: str) -> None:
-    checks.require(
-        passed,
-        name,
-        section="RFC 5280 §6.1",
-        reason=Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID,
-        expected=expected,
-        got=expected if passed else got,
-        remedy=_ADD_ROOTS,
-    )
-
-
-def _check_signature(checks: Checks, identity: IdentityCertificate, signature: bytes, messages: list[bytes]) -> None:
-    is_bound = any(_is_signed(identity, signature, each) for each in messages)
-    checks.require(
-        is_bound,
-        "signed by the instance",
-        section=_SECTION,
-        reason=Reason.PLATFORM_PROOF_NOT_BOUND,
-        expected="a signature by the certificate's key over this request, cluster and signer",
-        got="one" if is_bound else "another",
-        remedy="file anew; if this comes back, the node trusts another cluster CA than the cluster has",
-    )
+        rules.require(problem is None, "certificate chain", "one to a trusted root", problem or "")
 
 
 def _is_signed(identity: IdentityCertificate, signature: bytes, text: bytes) -> bool:
@@ -144,32 +130,3 @@ def _is_signed(identity: IdentityCertificate, signature: bytes, text: bytes) -> 
     except InvalidSignature:
         return False
     return True
-
-
-def _check_instance(checks: Checks, identity: IdentityCertificate, facts: Facts) -> None:
-    wanted = check_parsed(checks, "provider ID", _SECTION, lambda: parse_provider_id(facts.machine.provider_id))
-    checks.require(
-        identity.instance == wanted,
-        "instance",
-        section=_SECTION,
-        reason=Reason.PLATFORM_INSTANCE_MISMATCH,
-        expected=wanted,
-        got=identity.instance,
-        remedy="let the instance that the provider ID names ask for itself",
-    )
-
-
-def _check_policy(checks: Checks, identity: IdentityCertificate, policy: OciPolicy) -> None:
-    for name, value, allowed in (
-        ("tenancy", identity.tenancy, policy.tenancies),
-        ("compartment", identity.compartment, policy.compartments),
-    ):
-        checks.require(
-            value in allowed,
-            name,
-            section=_PAGE,
-            reason=Reason.PLATFORM_ACCOUNT_NOT_ALLOWED,
-            expected=one_of(allowed, f"OCIDs in spec.oci ({name})"),
-            got=printable(value, 200),
-            remedy=f"add the {name} to spec.oci of the policy, if its instances may join",
-        )

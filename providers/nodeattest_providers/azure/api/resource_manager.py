@@ -113,7 +113,7 @@ class ResourceManager:
         raise _unavailable(service, f"gave no usable answer ({outcome}, status {answer.status})")
 
 
-_OUTCOMES: Final = {
+_OUTCOMES: Final[dict[int, CallOutcome]] = {
     HTTPStatus.UNAUTHORIZED: CallOutcome.REFUSED,
     HTTPStatus.FORBIDDEN: CallOutcome.REFUSED,
     HTTPStatus.TOO_MANY_REQUESTS: CallOutcome.THROTTLED,

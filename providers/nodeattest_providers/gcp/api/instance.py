@@ -38,6 +38,8 @@ _MAX_VALUES: Final = 50_000
 _MAX_LABEL: Final = 64
 """Characters of a key that a message shows (RFC 1035 §2.3.4)."""
 _MAX_TOKEN: Final = 2048
+RUNNING: Final = "RUNNING"
+"""The status of an instance that runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

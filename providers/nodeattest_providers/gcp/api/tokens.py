@@ -13,21 +13,18 @@ from collections.abc import Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Any, Final, cast
 
 from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits, SingleFlight
 from nodeattest_providers.errors import Denied, platform_unavailable
 from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
-_SERVICE: Final = "oauth"
 _SCOPES: Final = ("https://www.googleapis.com/auth/compute.readonly",)
 _WHOLE: Final = 10.0
 """Seconds for a request; google-auth tries up to three times."""
-_CONNECT: Final = 5.0
 _GRACE: Final = 5.0
 """Seconds after which the thread waits no longer for a loop that has ended."""
-_CONNECTIONS: Final = 4
 _LIMIT: Final = 64 * 1024
 """Bytes of an answer; tokens have some 2 KiB."""
 
@@ -35,17 +32,6 @@ _LIMIT: Final = 64 * 1024
 def trust(settings: GcpPlatform) -> ssl.SSLContext:
     """Load the authorities."""
     return ssl.create_default_context(cadata=settings.authorities)
-
-
-class _Credentials(Protocol):
-    """What is used of google-auth's credentials, which have no types."""
-
-    token: str | None
-    valid: bool
-
-    def refresh(self, request: object) -> None:
-        """Fetch a token."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +76,8 @@ class Tokens:
         self._time_limit = time_limit
         self._settings = settings
         self._observe = observe
-        self._credentials: _Credentials | None = None
-        limits = ResponseLimits(
-            seconds=time_limit, connect_seconds=_CONNECT, answer_bytes=_LIMIT, connections=_CONNECTIONS
-        )
+        self._credentials: Any = None
+        limits = ResponseLimits(seconds=time_limit, connect_seconds=5.0, answer_bytes=_LIMIT, connections=4)
         self._http = CloudHttp(trust=lambda: trust(settings), proxy=settings.proxy, limits=limits)
         self._flights: SingleFlight[str, str] = SingleFlight()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gcp-token")
@@ -130,7 +114,7 @@ class Tokens:
             outcome = CallOutcome.OK
             return token
         finally:
-            self._observe(_SERVICE, outcome, time.monotonic() - started)
+            self._observe("oauth", outcome, time.monotonic() - started)
         raise platform_unavailable(
             f"no access token for Google Cloud: {failure}",
             remedy="give the controller a service account by workload identity or platforms.gcp.credentialsFile, and a "
@@ -154,7 +138,7 @@ class Tokens:
             raise _TokenError(outcome, "the authorisation server gave none") from None
         except (exceptions.GoogleAuthError, Denied, OSError, *_OF_ANSWERS):
             raise _TokenError(CallOutcome.FAILED, "the credentials cannot be used") from None
-        token = credentials.token
+        token: object = credentials.token
         if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
             raise _TokenError(CallOutcome.FAILED, "the authorisation server's answer holds none")
         self._credentials = credentials
@@ -173,28 +157,19 @@ class _TokenError(Exception):
         self.outcome = outcome
 
 
-def _find(settings: GcpPlatform, transport: _Transport) -> _Credentials:
-    """Load the configured credentials, or the default ones."""
-    if settings.credentials is not None:
-        return _of_file(settings.credentials)
+def _find(settings: GcpPlatform, transport: _Transport) -> Any:  # noqa: ANN401 - google-auth has no types
+    """Load a service account's key, a workload identity federation's configuration, or the default credentials."""
     import google.auth
-
-    found, _ = google.auth.default(scopes=_SCOPES, request=transport)  # pyright: ignore[reportArgumentType, reportUnknownMemberType, reportUnknownVariableType] - a transport by its shape
-    return cast("_Credentials", found)
-
-
-def _of_file(path: str) -> _Credentials:
-    """Load a service account's key or a workload identity federation's configuration."""
     from google.auth import aws, identity_pool
     from google.oauth2 import service_account
 
-    with Path(path).open("rb") as file:
+    if settings.credentials is None:
+        return cast("Any", google.auth).default(scopes=_SCOPES, request=transport)[0]
+    with Path(settings.credentials).open("rb") as file:
         kind, content = credentials_kind(file.read(_LIMIT))
-    match kind:
-        case CredentialsKind.KEY:
-            load = service_account.Credentials.from_service_account_info  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - no types
-        case CredentialsKind.AWS:
-            load = aws.Credentials.from_info  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - no types
-        case CredentialsKind.FEDERATION:
-            load = identity_pool.Credentials.from_info  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - no types
-    return cast("_Credentials", load(content, scopes=_SCOPES))
+    load = {
+        CredentialsKind.KEY: cast("Any", service_account.Credentials).from_service_account_info,
+        CredentialsKind.AWS: cast("Any", aws.Credentials).from_info,
+        CredentialsKind.FEDERATION: cast("Any", identity_pool.Credentials).from_info,
+    }[kind]
+    return load(content, scopes=_SCOPES)

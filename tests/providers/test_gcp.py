@@ -1,0 +1,248 @@
+"""A Shielded VM joins beside a Google Cloud that really answers, and the Compute API is asked in few calls.
+
+Each check that refuses has its attack in tests/proof/cloud_rows.py; more attacks are in tests/attacks/test_d6_gcp.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from gcp_world import (
+    ACCOUNT,
+    CSR,
+    MACHINE_ID,
+    NAME,
+    NUMBER,
+    PROJECT,
+    SIGNER,
+    ZONE,
+    Calls,
+    challenge_from,
+    instance_of,
+    joining,
+    node_facts,
+    node_request,
+    platform_of,
+    verified,
+)
+from tpm_world import PIN, SoftTpm, parsed, published
+
+from clouds.gcp.cloud import GoogleCloud
+from nodeattest_authenticator.enrollment.provider_id import KnowsProviderId
+from nodeattest_providers.binding import Binding
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.gcp.api.compute import Compute
+from nodeattest_providers.gcp.api.instance import ComputeInstance
+from nodeattest_providers.gcp.attestor import GcpAttestor
+from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
+from nodeattest_providers.gcp.provider_id import InstanceRef
+from nodeattest_providers.gcp.verifier import GcpSigner
+from nodeattest_providers.identifiers import EvidenceBlock
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.platform import OFFLINE, CallOutcome
+from nodeattest_providers.tpm.protocol import parse_evidence
+from nodeattest_sandbox.swtpm import SoftwareTpm
+
+OTHER = "other-project"
+PLACE = InstanceRef(PROJECT, ZONE, NAME)
+BINDING = Binding(EvidenceBlock("gcp/v1"), PIN, SIGNER, CSR.sha256)
+
+
+def test_a_shielded_vm_joins_and_its_instance_is_pinned(google: GoogleCloud, vtpm: SoftTpm) -> None:
+    node = joining(platform_of(google), vtpm).verify()
+    assert (node.provider, node.provider_id, node.proven_node_name) == ("gcp", MACHINE_ID, NAME)
+    assert node.fingerprints == {"ek": vtpm.fingerprint, "ak": parsed(vtpm.ak_public).name.hex(), "instance": NUMBER}
+    assert node.boot is not None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"zones": ["europe-west4-b"], "regions": ["europe-west4"]},
+        {"labels": {"role": "node"}},
+        {"serviceAccounts": ["nodes@fleet-project.iam.gserviceaccount.com"]},
+        {"requireSecureBoot": True, "requireIntegrityMonitoring": True, "pcrs": {"selection": [0, 7]}},
+    ],
+)
+def test_an_instance_that_the_policy_wants_joins(
+    google: GoogleCloud, vtpm: SoftTpm, settings: dict[str, JsonValue]
+) -> None:
+    account = "nodes@fleet-project.iam.gserviceaccount.com"
+    google.add(replace(google.instances[0], labels={"role": "node", "team": "a"}, service_account=account))
+    assert joining(platform_of(google), vtpm, {"projects": [PROJECT], **settings}).verify().checks
+
+
+def test_offline_the_platform_is_not_asked(vtpm: SoftTpm) -> None:
+    with pytest.raises(Unavailable) as caught:
+        verified(OFFLINE, node_request(vtpm.first()), node_facts())
+    assert caught.value.reason is Reason.PLATFORM_UNAVAILABLE
+    with pytest.raises(Unavailable):
+        asyncio.run(GcpSigner(platform=OFFLINE).addresses(node_facts()))
+
+
+async def test_the_names_and_addresses_are_those_of_the_instance_now(google: GoogleCloud) -> None:
+    google.add(replace(google.instances[0], internal_ip="10.0.0.9", external_ip="198.51.100.4"))
+    signer = GcpSigner(platform=platform_of(google))
+    assert set(await signer.addresses(node_facts())) == {
+        ("InternalIP", "10.0.0.9"),
+        ("ExternalIP", "198.51.100.4"),
+        ("Hostname", NAME),
+        ("InternalDNS", f"{NAME}.{ZONE}.c.{PROJECT}.internal"),
+    }
+    await signer.aclose()
+
+
+@pytest.mark.swtpm
+def test_a_node_joins_with_its_vtpm_and_knows_its_provider_id(google: GoogleCloud, real_tpm: SoftwareTpm) -> None:
+    key = real_tpm.endorsement_certificate("rsa2048").public_key()
+    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    instance = google.add(instance_of(SoftTpm(), keys={"encryptionKey": pem}))
+    platform, facts = platform_of(google), node_facts()
+    with GcpAttestor({"tcti": real_tpm.tcti, "metadataEndpoint": google.metadata_endpoint(instance)}) as attestor:
+        assert isinstance(attestor, KnowsProviderId)
+        assert attestor.provider_id() == MACHINE_ID
+        evidence = attestor.attest(BINDING)
+        assert set(evidence.data) == {"phase", "ekPub", "akPub"}
+        first = node_request(parse_evidence(evidence.data), evidence=evidence)
+        answer = attestor.attest(BINDING, published(first, challenge_from(platform, first, facts)))
+    second = node_request(parse_evidence(answer.data), evidence=answer)
+    node = verified(platform, second, replace(facts, first_request=first))
+    assert node.fingerprints["ek"] == real_tpm.endorsement_fingerprint("rsa2048")
+    assert node.boot is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"), [({"tcit": "x"}, "did you mean 'tcti'"), ({"metadataEndpoint": 7}, "gcp.metadataEndpoint")]
+)
+def test_a_wrong_setting_of_the_node_is_refused(settings: dict[str, JsonValue], words: str) -> None:
+    with pytest.raises(Denied) as caught:
+        GcpAttestor(settings)
+    assert caught.value.reason is Reason.POLICY_INVALID
+    assert words in f"{caught.value.expected} {caught.value.got}"
+
+
+@pytest.mark.parametrize("name", ["Node-7", "no de", "node/7", ""])
+def test_what_is_no_instances_name_makes_no_provider_id(google: GoogleCloud, name: str) -> None:
+    odd = instance_of(SoftTpm(), name=name, number=f"5{sum(name.encode())}")
+    with pytest.raises(Unavailable):
+        GcpAttestor({"metadataEndpoint": google.metadata_endpoint(odd)}).provider_id()
+
+
+# The Compute API
+
+
+@pytest.fixture
+def settings(google: GoogleCloud) -> GcpPlatform:
+    key = google.account(ACCOUNT, project=PROJECT, reads=(PROJECT, OTHER))
+    endpoints: dict[str, JsonValue] = {"compute": google.endpoint}
+    return parse_platform({"endpoints": endpoints, "caBundle": str(google.ca_file), "credentialsFile": str(key)})
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+async def compute(settings: GcpPlatform, calls: Calls) -> AsyncGenerator[Compute]:
+    made = Compute(settings, calls)
+    yield made
+    await made.aclose()
+
+
+def fleet(cloud: GoogleCloud, count: int) -> list[InstanceRef]:
+    first = cloud.instances[0]
+    cloud.instances = [replace(first, name=f"node-{number}", number=str(number)) for number in range(count)]
+    return [InstanceRef(PROJECT, ZONE, f"node-{number}") for number in range(count)]
+
+
+async def test_sixty_machines_at_once_are_one_call(google: GoogleCloud, compute: Compute) -> None:
+    places = fleet(google, 60)
+    found = await asyncio.gather(*map(compute.instance, places))
+    assert [instance and instance.place for instance in found] == places
+    assert google.calls == [f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances 60"]
+
+
+class Listening(Compute):
+    """Keeps what the API sends."""
+
+    def __init__(self, settings: GcpPlatform) -> None:
+        super().__init__(settings, Calls(), page_size=2)
+        self.seen: list[bytes] = []
+
+    async def get(self, path: str, parameters: Mapping[str, str]) -> bytes | None:
+        data = await super().get(path, parameters)
+        self.seen.append(data or b"")
+        return data
+
+
+async def test_pages_are_read_to_their_end_and_hold_no_metadata(google: GoogleCloud, settings: GcpPlatform) -> None:
+    assert "bootstrap token" in google.instances[0].user_data
+    places, compute = fleet(google, 5), Listening(settings)
+    assert all(await asyncio.gather(*map(compute.instance, places)))
+    await compute.aclose()
+    assert len(compute.seen) == 3
+    assert all(b"bootstrap" not in data and b"metadata" not in data for data in compute.seen)
+
+
+async def test_what_is_not_final_is_asked_for_again(google: GoogleCloud, compute: Compute, vtpm: SoftTpm) -> None:
+    google.instances = [instance_of(vtpm, status="STAGING", keys={})]
+    booting = await compute.instance(PLACE)
+    assert booting is not None
+    assert booting.status == "STAGING"
+    with pytest.raises(Unavailable):
+        await compute.endorsement_keys(booting)
+    google.instances = [instance_of(vtpm)]
+    instance = await compute.instance(PLACE)
+    assert instance is not None
+    assert instance.status == "RUNNING"
+    assert await compute.endorsement_keys(instance) == {vtpm.fingerprint}
+
+
+@pytest.mark.parametrize(
+    ("switch", "outcome"),
+    [
+        ("down", CallOutcome.UNREACHABLE),
+        ("failing", CallOutcome.FAILED),
+        ("throttled", CallOutcome.THROTTLED),
+        ("garbled", CallOutcome.FAILED),
+    ],
+)
+async def test_a_project_that_cannot_answer_waits_and_no_other_does(
+    google: GoogleCloud, compute: Compute, calls: Calls, switch: str, outcome: CallOutcome
+) -> None:
+    google.add(replace(google.instances[0], project=OTHER))
+    getattr(google.switches, switch).add(PROJECT)
+    asked = asyncio.gather(
+        compute.instance(PLACE), compute.instance(InstanceRef(OTHER, ZONE, NAME)), return_exceptions=True
+    )
+    failed, found = await asked
+    assert isinstance(failed, Unavailable)
+    assert failed.reason is Reason.PLATFORM_UNAVAILABLE
+    assert isinstance(found, ComputeInstance)
+    assert ("compute", outcome) in calls.seen
+    getattr(google.switches, switch).clear()
+    assert await compute.instance(PLACE) is not None
+
+
+async def test_a_project_that_the_controller_may_not_read_waits_with_the_remedy(
+    google: GoogleCloud, compute: Compute, calls: Calls
+) -> None:
+    with pytest.raises(Unavailable) as caught:
+        await compute.instance(InstanceRef("not-readable", ZONE, NAME))
+    assert "compute.instances.getShieldedInstanceIdentity" in caught.value.remedy
+    assert calls.seen[-1] == ("compute", CallOutcome.REFUSED)
+    assert google.calls
+
+
+async def test_a_token_that_the_api_refuses_is_replaced_once(
+    google: GoogleCloud, compute: Compute, calls: Calls
+) -> None:
+    assert await compute.instance(PLACE)
+    google.tokens.revoke_all()
+    assert await compute.instance(InstanceRef(PROJECT, ZONE, "node-9")) is None
+    assert [service for service, _ in calls.seen] == ["oauth", "compute", "compute", "oauth", "compute"]
