@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 from cases import attacks, evaluated
 from catalogue import Row
-from certified import CLIENT, LOOPBACK, certified, kubelets
 from cryptography import x509
-from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from lying_servers import LOOPBACK, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.node.by_token import by_front, by_token
@@ -66,14 +66,14 @@ def text(server: LyingServer, *authorities: Ca, name: str | None = None) -> str:
 
 
 def front_names_a_node(scene: Scene, *, hides: bool = False) -> object:
-    node = scene.attacker(kubelets(REAL))
+    node = scene.attacker(REAL.kubelets())
     told = text(node, REAL, EVIL, name="worker-1")
     node.says = status(401) if hides else config_map({"kubeconfig": told})
     return by_front(scene.front(told).endpoint, TOKEN, PINS, VirtualTime().environment())
 
 
 def front_names_another(scene: Scene) -> object:
-    other = scene.attacker(certified("hook", x509.DNSName("hook.example"), ca=REAL))
+    other = scene.attacker(REAL.certified("hook", x509.DNSName("hook.example")))
     told = text(other, REAL, EVIL, name="hook.example")
     other.says = config_map({"kubeconfig": told})
     api = scene.api("# the cluster's own\n")
@@ -133,12 +133,12 @@ CASES: dict[str, Attack] = {
     "D9-130": front_names_a_node,
     "D9-131": lambda scene: front_names_a_node(scene, hides=True),
     "D9-132": front_names_another,
-    "D9-133": moved(lambda: kubelets(REAL), (REAL,), (REAL,)),
+    "D9-133": moved(REAL.kubelets, (REAL,), (REAL,)),
     "D9-134": twice((REAL, EVIL)),
     "D9-135": twice((EVIL,)),
     "D9-136": renamed,
-    "D9-137": shown(certified("localhost", LOOPBACK, ca=REAL), "localhost"),
-    "D9-138": shown(certified("system:admin", LOOPBACK, usage=CLIENT, ca=REAL)),
+    "D9-137": shown(REAL.certified("localhost", LOOPBACK), "localhost"),
+    "D9-138": shown(REAL.certified("system:admin", LOOPBACK, usage=ExtendedKeyUsageOID.CLIENT_AUTH)),
 }
 
 

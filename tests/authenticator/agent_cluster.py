@@ -11,8 +11,7 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Generator, Iterable
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -21,11 +20,10 @@ from typing import Any, Self, cast
 from urllib.parse import parse_qs, urlsplit
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from lying_servers import Ca
 
 from nodeattest_providers.envelope import decode
 from nodeattest_providers.identifiers import NodeName, split_signer
@@ -38,57 +36,13 @@ CHALLENGE = "attestation.cluster.x-k8s.io/challenge"
 Object = dict[str, Any]
 
 
-class Authority:
-    """A CA in memory."""
+class Authority(Ca):
+    """A CA that certifies nodes."""
 
-    def __init__(self, name: str = "kubernetes") -> None:
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.certificate = self.sign(self.name, self.key.public_key(), is_ca=True)
-
-    @property
-    def pem(self) -> bytes:
-        return self.certificate.public_bytes(Encoding.PEM)
-
-    def sign(
-        self,
-        subject: x509.Name,
-        key: CertificateIssuerPublicKeyTypes,
-        *,
-        is_ca: bool = False,
-        starts: float = -300,
-        lasts: float = 86400,
-        usage: x509.ObjectIdentifier | None = None,
-        names: Sequence[x509.GeneralName] = (),
-    ) -> x509.Certificate:
-        now = datetime.now(UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self.name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + timedelta(seconds=starts))
-            .not_valid_after(now + timedelta(seconds=lasts))
-            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-        )
-        if usage is not None:
-            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(self.key, hashes.SHA256())
-
-    def server_files(self, folder: Path, *, name: str = "apiserver", group: str = "") -> tuple[Path, Path]:
-        key = ec.generate_private_key(ec.SECP256R1())
-        groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group)] if group else []
-        subject = x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = self.sign(
-            subject, key.public_key(), usage=ExtendedKeyUsageOID.SERVER_AUTH, names=named((), ["127.0.0.1"])
-        )
-        certificate, private = folder / "server.crt", folder / "server.key"
-        certificate.write_bytes(made.public_bytes(Encoding.PEM))
-        private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        return certificate, private
+    def server_file(self, folder: Path) -> Path:
+        file = folder / "server.pem"
+        file.write_bytes(self.server())
+        return file
 
     def client(
         self,
@@ -97,15 +51,11 @@ class Authority:
         *,
         organization: str = "system:nodes",
         usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
-        is_ca: bool = False,
-        starts: float = -300,
-        lasts: float = 86400,
-        names: Sequence[x509.GeneralName] = (),
+        **changes: Any,
     ) -> bytes:
         _, common_name = kubelet_subject(NodeName(node))
         subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization), common_name])
-        made = self.sign(subject, key, usage=usage, is_ca=is_ca, starts=starts, lasts=lasts, names=names)
-        return made.public_bytes(Encoding.PEM)
+        return self.certify(subject, key, usage=usage, **changes).public_bytes(Encoding.PEM)
 
 
 def named(dns_names: Iterable[str], addresses: Iterable[str]) -> list[x509.GeneralName]:
@@ -185,10 +135,10 @@ class FakeApi:
         self._server.close_all()
         self._server.server_close()
 
-    def stand_under(self, authority: Authority, *, name: str = "apiserver", group: str = "") -> None:
+    def stand_under(self, authority: Authority) -> None:
         """Serve by a certificate of this CA from now on, and know its clients as well as those of earlier ones."""
         self.authority = authority
-        self._context.load_cert_chain(*authority.server_files(self._folder, name=name, group=group))
+        self._context.load_cert_chain(authority.server_file(self._folder))
         self._context.load_verify_locations(cadata=authority.pem.decode())
 
     # What a controller does.

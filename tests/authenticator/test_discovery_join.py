@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from agent_cluster import TOKEN, Authority, FakeApi
-from discovered_cluster import Discoverer, give_kubelet_configuration, killed, other_cluster, pin, publish
+from discovered_cluster import Discoverer, give_kubelet_configuration, killed, other_cluster, publish
 from test_credential import challenge_then_sign
 from test_join import in_process
 
@@ -43,38 +43,10 @@ def test_a_token_and_a_pin_are_enough_to_join(joiner: Discoverer) -> None:
     assert joiner.api.posts() == 1
 
 
-def test_joining_again_asks_for_nothing_and_changes_nothing(joiner: Discoverer) -> None:
-    assert joiner.join().returncode == 0
-    before = joiner.files()
-    assert joiner.join().returncode == 0
-    assert joiner.files() == before
-    assert joiner.api.posts() == 1
-
-
 def test_the_token_goes_to_the_verified_server_alone_and_only_to_ask_for_the_certificate(joiner: Discoverer) -> None:
     assert joiner.join().returncode == 0
     assert {header for _, header in joiner.api.shown} == {f"Bearer {TOKEN}"}
     assert all("certificatesigningrequests" in path for path, _ in joiner.api.shown)
-
-
-def test_no_token_goes_to_a_server_that_signs_a_bundle_of_the_real_ca_and_its_own(
-    tmp_path: Path, authority: Authority
-) -> None:
-    with other_cluster(tmp_path, Authority("evil")) as evil:
-        publish(evil, trusts=[authority, evil.authority])
-        joiner = Discoverer(tmp_path, evil)
-        done = joiner.join(discovery_token_ca_cert_hash=pin(authority), discovery_timeout="5")
-        assert done.returncode == 1
-        assert "this is not the cluster's server" in done.stderr
-        assert evil.shown == []
-    assert joiner.files() == {}
-
-
-def test_kubeadms_words_join(joiner: Discoverer) -> None:
-    words = [joiner.api.url.removeprefix("https://"), "--token", TOKEN]
-    done = joiner.join(*words, discovery_server=None, token_file=None)
-    assert done.returncode == 0, done.stderr
-    assert "--token: a token on the command line can be read by every user" in done.stderr
 
 
 def test_a_server_elsewhere_is_told_and_gets_the_request(tmp_path: Path, joiner: Discoverer) -> None:
@@ -103,14 +75,6 @@ def test_a_file_that_names_the_cluster_is_as_good_as_pins(joiner: Discoverer) ->
     assert joiner.settings.ca_pem == joiner.api.authority.pem
     assert joiner.settings.discovery is not None
     assert joiner.settings.discovery.pin_server
-
-
-def test_a_file_with_credentials_is_refused_unless_they_are_wanted(joiner: Discoverer) -> None:
-    done = joiner.join(**joiner.with_file(token="zzzzzz.0123456789abcdef"))
-    assert done.returncode == 1
-    assert "DiscoveryFileNotAllowed" in done.stderr
-    assert "zzzzzz.0123456789abcdef" not in done.stderr
-    assert joiner.api.connections == 0
 
 
 def test_a_bootstrap_token_in_the_file_joins_where_it_is_wanted(joiner: Discoverer) -> None:
@@ -142,18 +106,6 @@ def test_a_file_whose_user_is_this_agent_needs_nothing_else_on_a_node_that_has_a
     done = joiner.join(**joiner.with_file(exec=plugin), token_file=None)
     assert done.returncode == 0, done.stderr
     assert joiner.api.posts() == 1
-
-
-def test_a_file_whose_user_is_this_agent_is_not_enough_on_a_machine_that_has_nothing(joiner: Discoverer) -> None:
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "kubelet-authenticator",
-        "interactiveMode": "Never",
-    }
-    done = joiner.join(**joiner.with_file(exec=plugin), token_file=None)
-    assert done.returncode == 1
-    assert "TokenMissing" in done.stderr
-    assert not joiner.kubeconfig.exists()
 
 
 def test_a_join_that_is_killed_before_any_of_its_writes_is_taken_up_by_the_next(joiner: Discoverer) -> None:

@@ -14,7 +14,7 @@ from agent_cluster import Authority, FakeApi
 from cryptography import x509
 from discovered_cluster import Discoverer, killed, pin, publish
 from polling import eventually
-from test_join import Joiner, in_process, status
+from test_join import Joiner, in_process
 
 from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.state import credential_cache
@@ -108,15 +108,6 @@ def test_a_server_that_moved_is_followed_and_kubelets_old_question_is_answered(
     assert elsewhere.posts() == 0
 
 
-def test_a_call_for_a_third_cluster_is_still_refused_after_a_move(node: Discoverer, elsewhere: FakeApi) -> None:
-    for api in (node.api, elsewhere):
-        publish(api, server=elsewhere.url)
-    assert refresh(node).returncode == 0
-    done = node.installed.run(info=node.machine.info(server="https://127.0.0.1:1"))
-    assert done.returncode == 2
-    assert "ExecInfoRefused" in done.stderr
-
-
 @pytest.mark.parametrize("news", ["a foreign CA", "a foreign CA besides, at its own server", "a server that is away"])
 def test_news_that_cannot_be_believed_changes_nothing(node: Discoverer, tmp_path: Path, news: str) -> None:
     foreign = Authority("foreign")
@@ -172,15 +163,6 @@ def test_a_file_keeps_its_server_and_follows_the_cas(tmp_path: Path, api: FakeAp
     assert done.returncode == 0, done.stderr
     assert joiner.settings.endpoint == Endpoint.parse(api.url)
     assert joiner.settings.ca_pem == api.authority.pem + new.pem
-
-
-def test_status_shows_servers_pins_and_the_last_refresh(node: Discoverer) -> None:
-    refresh(node)
-    document = json.loads(status(node.installed, "--json").stdout)
-    assert document["caPins"] == [pin(node.api.authority)]
-    assert document["discovery"]["servers"] == [node.api.url]
-    assert document["discovery"]["lastRefresh"]["outcome"] == "unchanged"
-    assert f"caPin: {pin(node.api.authority)}" in status(node.installed).stdout
 
 
 def test_killed_before_any_of_its_writes_it_leaves_a_node_that_works_and_a_refresh_that_finishes(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from agent_cluster import Authority, FakeApi
@@ -81,31 +80,3 @@ def test_a_node_whose_server_is_away_renews_at_another_one_that_it_knows(
     assert elsewhere.posts() == 2
     assert "https://127.0.0.1:1 is not asked" in log(node)
     assert f"{node.api.url} is not asked" in log(node)
-
-
-def test_a_machine_that_has_no_certificate_yet_asks_whichever_server_is_there(
-    tmp_path: Path,
-    api: FakeApi,
-    elsewhere: FakeApi,
-) -> None:
-    for one in (api, elsewhere):
-        publish(one, server="https://127.0.0.1:1")
-    elsewhere.on_create = lambda api, name: api.sign(name)
-    joiner = Discoverer(tmp_path, api)
-    done = joiner.join(discovery_server=elsewhere.url.removeprefix("https://"))
-    assert done.returncode == 0, done.stderr
-    assert "https://127.0.0.1:1 is not asked" in done.stderr
-    assert [len(one.shown) > 0 for one in (api, elsewhere)] == [False, True]
-
-
-def test_a_serving_certificate_is_asked_for_at_whichever_server_is_there(
-    tmp_path: Path, api: FakeApi, elsewhere: FakeApi
-) -> None:
-    for one in (api, elsewhere):
-        publish(one, server="https://127.0.0.1:1")
-    joiner = Discoverer(tmp_path, elsewhere)
-    joiner.challenged()
-    done = joiner.join("--serving-ip-address", "10.0.0.7")
-    assert done.returncode == 0, done.stderr
-    assert joiner.folder.joinpath("cache/serving.pem").exists()
-    assert elsewhere.posts() == 4

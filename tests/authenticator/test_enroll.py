@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +13,11 @@ from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request, renewal_moment
+from nodeattest_authenticator.enrollment.evidence_version import check_version, next_version
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state.credential_cache import CachedCredential
-from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
+from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
@@ -34,6 +33,8 @@ from nodeattest_providers.identifiers import (
     signer_for,
 )
 from nodeattest_providers.node_interface import Evidence, JsonObject, PublishedChallenge
+
+CHALLENGE = ProviderName("challenge")
 
 
 class Drafts(PendingRequestFile):
@@ -167,16 +168,6 @@ def test_both_requests_carry_one_pkcs10_request_and_the_right_spec(bench: Bench)
     assert credential.renew_at < credential.not_after
 
 
-def test_the_answered_challenge_is_that_of_our_own_object(bench: Bench) -> None:
-    bench.enroll()
-    name, first = next(iter(bench.fake.objects.items()))
-    assert bench.attestor.challenges[0].name == name
-    assert bench.attestor.challenges[0].uid == first["metadata"]["uid"]
-    assert (
-        bench.attestor.challenges[0].text == first["metadata"]["annotations"]["attestation.cluster.x-k8s.io/challenge"]
-    )
-
-
 @pytest.mark.parametrize(
     "reason",
     ["ChallengeExpired", "ChallengeUnknown", "FirstRequestMissing", "FirstRequestMismatch", "PlatformProofExpired"],
@@ -266,17 +257,6 @@ def test_no_version_is_filed_twice_whatever_the_annotation_says(bench: Bench) ->
     assert filed(bench.fake) == [2, 1]
 
 
-def test_evidence_of_another_version_is_not_filed_when_a_provider_errs(bench: Bench) -> None:
-    class Wrong(Attestor):
-        def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-            return replace(super().attest(binding, challenge), version=1)
-
-    bench.attestor = Wrong()
-    bench.attestor.versions = (2,)
-    assert "challenge/v1 where challenge/v2 was wanted" in bench.refused().message
-    assert not bench.fake.objects
-
-
 def test_a_provider_id_that_the_controller_tells_is_filed_by_the_same_key_and_returned(bench: Bench) -> None:
     bench.attestor = Attestor(two_step=False)
     bench.order = replace(bench.order, provider_id=None)
@@ -347,13 +327,6 @@ def test_an_interrupted_request_goes_on_with_the_answer_in_the_same_cluster_only
     assert bench.provider_id == ("sandbox://1" if same_cluster else "sandbox://2")
 
 
-def test_a_server_error_is_tried_again_and_files_one_object(bench: Bench) -> None:
-    bench.fake.refuses = {"POST": 503}
-    threading.Timer(0.4, bench.fake.refuses.clear).start()
-    bench.enroll()
-    assert len(bench.fake.objects) == 2
-
-
 def test_a_lost_reply_is_found_again_by_name(bench: Bench) -> None:
     lost: list[str] = []
     create = bench.fake.create
@@ -368,30 +341,6 @@ def test_a_lost_reply_is_found_again_by_name(bench: Bench) -> None:
     bench.fake.create = loses  # type: ignore[method-assign,assignment] - the server breaks here
     bench.enroll()
     assert len(bench.fake.objects) == 2
-
-
-def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench) -> None:
-    draft = new_pending_request(bench.order, version=1)
-    request = base64.b64encode(b"foreign").decode()
-    bench.fake.on_create = lambda _, __: None
-    bench.fake.refuses = {"WATCH": 410}
-    bench.pass_time_at_once()
-    for number, spec in enumerate(
-        [
-            {"request": request, "signerName": bench.order.signer},
-            {"request": base64.b64encode(b"ours").decode(), "signerName": "example.com/other"},
-            {"request": base64.b64encode(b"ours").decode(), "signerName": bench.order.signer},
-        ]
-    ):
-        bench.drafts.draft = replace(draft, first=SubmittedCsr(f"squatted-{number}", b"ours"))
-        user = "system:bootstrap:zzzzzz" if number == 2 else "system:bootstrap:abcdef"
-        bench.fake.create({"metadata": {"name": f"squatted-{number}"}, "spec": spec}, user)
-        before = set(bench.fake.objects)
-        assert bench.refused().reason == "Timeout"
-        (made,) = set(bench.fake.objects) - before
-        assert made.startswith(f"squatted-{number}"[:43])
-        assert bench.drafts.draft is not None
-        assert bench.drafts.draft.first == SubmittedCsr(made, b"ours")
 
 
 def test_watches_that_end_at_once_cause_no_storm(bench: Bench) -> None:
@@ -411,27 +360,6 @@ def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
 
     bench.fake.on_create = deletes
     bench.enroll()
-
-
-@pytest.mark.parametrize("deletion_is_seen", [True, False])
-def test_an_object_that_was_made_anew_by_somebody_is_not_answered(bench: Bench, *, deletion_is_seen: bool) -> None:
-    bench.fake.hides_deletions = not deletion_is_seen
-
-    def swaps(api: FakeApi, name: str) -> None:
-        item = api.objects[name]
-        if api.posts() == 1:
-            eventually(lambda: any(each.startswith("GET") for each in api.requests), "the node's watch")
-            api.delete(name)
-            api.on_create = lambda _, __: None
-            api.create({"metadata": {"name": name}, "spec": item["spec"]}, "system:bootstrap:zzzzzz")
-            api.on_create = challenge_then_sign
-            api.annotate(name, challenge="decrypt this")
-        else:
-            challenge_then_sign(api, name)
-
-    bench.fake.on_create = swaps
-    bench.enroll()
-    assert "decrypt this" not in [challenge.text for challenge in bench.attestor.challenges]
 
 
 def test_a_challenge_that_is_not_ours_waits_for_the_controllers(bench: Bench) -> None:
@@ -496,27 +424,6 @@ def test_a_token_that_is_not_accepted_is_a_clear_refusal(bench: Bench) -> None:
     assert "zzzzzz" not in str(failure)
 
 
-@pytest.mark.parametrize(("code", "says"), [(403, "system:node-bootstrapper"), (422, "the test says no")])
-def test_a_refused_request_shows_the_servers_message(bench: Bench, code: int, says: str) -> None:
-    bench.fake.refuses = {"POST": code}
-    failure = bench.refused()
-    assert failure.reason == "RequestRefused"
-    assert says in str(failure)
-
-
-def test_a_node_that_is_before_its_clusters_binding_is_let_in_when_it_comes(bench: Bench) -> None:
-    bench.fake.refuses = {"POST": 403}
-
-    def bind() -> None:
-        eventually(lambda: len(bench.fake.requests) >= 2, "a second attempt")
-        bench.fake.refuses.clear()
-
-    binding = threading.Thread(target=bind)
-    binding.start()
-    bench.enroll()
-    binding.join()
-
-
 @pytest.mark.parametrize(("key", "csr"), [(b"no key", None), (None, b"no request"), ("other", None)])
 def test_a_draft_whose_parts_do_not_belong_together_is_not_used(
     bench: Bench, key: bytes | str | None, csr: bytes | None
@@ -535,3 +442,50 @@ def test_the_renewal_moment_lies_between_half_and_seventy_percent() -> None:
         at = renewal_moment(now=1000, not_after=2000, renewable=True, random=lambda drawn=drawn: drawn)
         assert 1500 <= at <= 1700
     assert renewal_moment(now=1000, not_after=2000, renewable=False, random=lambda: 0.0) == 2000
+
+
+# The version of the evidence
+
+
+def of_versions(attestor: Attestor, *versions: int) -> Attestor:
+    attestor.versions = versions
+    return attestor
+
+
+@pytest.mark.parametrize(
+    ("published", "refused", "chosen"),
+    [
+        ("challenge/v9,challenge/v2", {3}, 2),
+        ("challenge/v3,challenge/v2", {3}, 2),
+        ("challenge/v2,challenge/v1", {3, 2}, 1),
+    ],
+)
+def test_the_newest_common_version_that_was_not_refused_is_chosen(
+    published: str, refused: set[int], chosen: int
+) -> None:
+    assert next_version(of_versions(Versatile(), 3, 2, 1), refused, published) == chosen
+
+
+def test_an_attestor_without_older_versions_sends_its_newest_only() -> None:
+    with pytest.raises(AgentError, match=r"understands challenge/v2, challenge/v1; this agent makes challenge/v3"):
+        next_version(of_versions(Attestor(), 3, 2, 1), {3}, "challenge/v2,challenge/v1")
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        *(None, "", "challenge/v0", "v1", "tpm/v1", "challenge/v1, challenge/v2", "challenge/v1,challenge/v2"),
+        "challenge/v2 " * 1000,
+    ],
+)
+def test_an_annotation_that_is_not_canonical_chooses_nothing(published: str | None) -> None:
+    with pytest.raises(AgentError, match="does not say in our form") as caught:
+        next_version(of_versions(Versatile(), 3, 2, 1), {3}, published)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("made", [Evidence(CHALLENGE, 1, {}), Evidence(ProviderName("insecure"), 2, {})])
+def test_evidence_of_another_version_than_was_asked_for_is_never_sent(made: Evidence) -> None:
+    check_version(Evidence(CHALLENGE, 2, {}), CHALLENGE, 2)
+    with pytest.raises(AgentError, match="where challenge/v2 was wanted"):
+        check_version(made, CHALLENGE, 2)

@@ -47,12 +47,6 @@ def info(**cluster: object) -> bytes:
     ).encode()
 
 
-def test_a_call_without_the_variable_is_refused() -> None:
-    with pytest.raises(AgentError, match="KUBERNETES_EXEC_INFO is not set") as caught:
-        exec_credential.parse(None)
-    assert caught.value.kind is FailureKind.USAGE
-
-
 @pytest.mark.parametrize(
     "cluster",
     [

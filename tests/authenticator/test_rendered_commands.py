@@ -44,9 +44,3 @@ def test_the_agent_understands_the_rendered_adoption() -> None:
     assert (options.command, options.provider) == ("adopt", "composite")
     assert options.provider_id_command == PLAN.provider_id_command
     assert provider_settings(options) == dict(PLAN.settings)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 17 + "]" * 17, '{"a": 1, "a": 2}', "NaN"])
-def test_a_setting_that_is_no_strict_json_is_a_plain_string(text: str) -> None:
-    options = parser().parse_args(["evidence", "--provider", "tpm", "--set", f"x={text}"])
-    assert provider_settings(options) == {"x": text}

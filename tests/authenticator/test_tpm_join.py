@@ -135,16 +135,6 @@ def test_the_fingerprint_is_shown_without_any_configuration(machine: Machine, tp
     }
 
 
-def test_an_unregistered_tpm_is_told_so_once(machine: Machine, tpm: SoftwareTpm) -> None:
-    with_tpm(machine, tpm.tcti)
-    machine.api.on_create = Controller(machine.api, "sha256:" + "a1" * 32)
-    done = machine.run()
-    assert done.returncode == 1
-    assert "EndorsementKeyUntrusted" in done.stderr
-    assert machine.run().returncode == 1
-    assert len(machine.api.objects) == 1
-
-
 def test_a_tpm_that_hangs_ends_the_call_soon_after_its_deadline(machine: Machine, tpm: SoftwareTpm) -> None:
     with_tpm(machine, tpm.tcti)
     machine.prepare(provider={"name": "tpm", "settings": {"tcti": tpm.tcti}}, timeoutSeconds=1)

@@ -9,7 +9,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +21,7 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -31,6 +32,7 @@ from nodeattest_discovery.pins import CaPin, pin_of
 from nodeattest_discovery.token import BootstrapToken
 
 CLUSTER_INFO = f"{clusterinfo.PATH}?timeout=10s"
+LOOPBACK = x509.IPAddress(ip_address("127.0.0.1"))
 QUIET = {"host", "accept", "accept-encoding", "user-agent"}
 """The headers that a question for cluster-info may have."""
 
@@ -43,16 +45,13 @@ class Ca:
     ) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.certificate = self._certify(above or self, starts, lasts)
+        self.certificate = (above or self).certify(
+            self.name, self.key.public_key(), is_ca=True, starts=starts, lasts=lasts
+        )
 
     def renew(self) -> None:
         """Get a new certificate for the same key."""
-        self.certificate = self._certify(self, -300, 2 * 86400)
-
-    def _certify(self, by: Ca, starts: float, lasts: float) -> x509.Certificate:
-        builder = _builder(self.name, by.name, self.key.public_key(), starts, lasts)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        return builder.sign(by.key, hashes.SHA256())
+        self.certificate = self.certify(self.name, self.key.public_key(), is_ca=True, lasts=2 * 86400)
 
     @property
     def pem(self) -> bytes:
@@ -62,6 +61,49 @@ class Ca:
     def pin(self) -> CaPin:
         return pin_of(self.certificate)
 
+    def certify(
+        self,
+        subject: x509.Name,
+        key: CertificateIssuerPublicKeyTypes,
+        *,
+        is_ca: bool = False,
+        starts: float = -300,
+        lasts: float = 86400,
+        usage: x509.ObjectIdentifier | None = None,
+        names: Sequence[x509.GeneralName] = (),
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(
+            issuer_name=self.name,
+            subject_name=subject,
+            public_key=key,
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now + timedelta(seconds=starts),
+            not_valid_after=now + timedelta(seconds=lasts),
+        ).add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        if usage is not None:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+    def certified(
+        self,
+        name: str,
+        *held: x509.GeneralName,
+        group: str | None = None,
+        usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH,
+        starts: float = -300,
+        lasts: float = 86400,
+    ) -> bytes:
+        """Make a key and its certificate for a name, an organization and SANs of choice, in PEM."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group)] if group else []
+        subject.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
+        made = self.certify(x509.Name(subject), key.public_key(), usage=usage, names=held, starts=starts, lasts=lasts)
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return private + made.public_bytes(Encoding.PEM)
+
     def server(
         self,
         names: Sequence[str] = (),
@@ -69,20 +111,14 @@ class Ca:
         *,
         starts: float = -300,
         lasts: float = 86400,
-        besides: Iterable[bytes] = (),
     ) -> bytes:
-        """Make a server's certificate and key, in PEM, with intermediate certificates if told."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
+        """Make a server's key and certificate, in PEM."""
         held = [*map(x509.DNSName, names), *(x509.IPAddress(ip_address(one)) for one in addresses)]
-        made = (
-            _builder(subject, self.name, key.public_key(), starts, lasts)
-            .add_extension(x509.SubjectAlternativeName(held), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .sign(self.key, hashes.SHA256())
-        )
-        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return private + made.public_bytes(Encoding.PEM) + b"".join(besides)
+        return self.certified("kube-apiserver", *held, starts=starts, lasts=lasts)
+
+    def kubelets(self, node: str = "worker-1") -> bytes:
+        """Make what the signer kubernetes.io/kubelet-serving gives a node."""
+        return self.certified(f"system:node:{node}", LOOPBACK, x509.DNSName(node), group="system:nodes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,17 +302,3 @@ class VirtualTime:
             limit=limit,
             public_roots=public_roots,
         )
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, starts: float, lasts: float
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return x509.CertificateBuilder(
-        subject_name=subject,
-        issuer_name=issuer,
-        public_key=key,
-        serial_number=x509.random_serial_number(),
-        not_valid_before=now + timedelta(seconds=starts),
-        not_valid_after=now + timedelta(seconds=lasts),
-    )

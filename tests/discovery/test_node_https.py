@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from certified import LOOPBACK, certified
 from cryptography import x509
-from lying_servers import QUIET, Ca, LyingServer, Reply, status
+from lying_servers import LOOPBACK, QUIET, Ca, LyingServer, Reply, status
 
 from nodeattest_discovery.node import client, https
 from nodeattest_discovery.node.client import Environment, fetch_cluster_info, parse_server
@@ -65,9 +64,9 @@ CERTIFICATES: dict[str, Callable[[], bytes]] = {
     "for a name only": lambda: CA.server(["localhost"], []),
     "expired": lambda: CA.server(starts=-600, lasts=-300),
     "not valid yet": lambda: CA.server(starts=300),
-    "a node's by its group": lambda: certified("a", LOOPBACK, group="system:nodes", ca=CA),
-    "a node's by its name": lambda: certified("system:node:a", LOOPBACK, ca=CA),
-    "an address as a DNS name": lambda: certified("x", x509.DNSName("127.0.0.1"), ca=CA),
+    "a node's by its group": lambda: CA.certified("a", LOOPBACK, group="system:nodes"),
+    "a node's by its name": lambda: CA.certified("system:node:a", LOOPBACK),
+    "an address as a DNS name": lambda: CA.certified("x", x509.DNSName("127.0.0.1")),
     "from an intermediate that is not sent": lambda: Ca("middle", above=CA).server(),
 }
 
