@@ -1,15 +1,36 @@
-"""``python -m fuzz [TARGET ...] [--seconds N] [--jobs N] [--list]``: a minute each, and a table."""
+"""``python -m fuzz [TARGET ...] [--seconds N] [--jobs N] [--list]``: a minute each, and a table.
+
+Each target runs in a child process. A run is clean only if the child ended by itself within its time, ran inputs, and
+reported no finding. The input of a finding stays among the target's seeds, so that the tests fail until it is mended.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
-from fuzz.catalogue import TARGETS
-from fuzz.run import Outcome, run
+from fuzz.catalogue import CORPUS, TARGETS
+
+ROOT: Final = Path(__file__).parents[1]
+TIME_LIMIT: Final = 5
+"""Seconds for one input; an honest one takes milliseconds, and other processes may hold the processor."""
+MEMORY_LIMIT: Final = 1024
+"""MiB of the whole process."""
+_GRACE: Final = 60
+"""Seconds beyond the run's own, for seeds and the last input."""
+_IMPORTS: Final = 240
+"""Seconds at most until the instrumented packages are imported: two on a calm machine."""
+_TAIL: Final = 30
+"""Lines shown of a child that found something."""
+_ROW: Final = "{:<24} {:>12} {:>12} {:>14}  {}"
 
 
 def main() -> int:
@@ -24,33 +45,62 @@ def main() -> int:
         print("\n".join(TARGETS))
         return 0
     names: list[str] = options.names or [*TARGETS]
-    seconds: int = options.seconds
     unknown = sorted(set(names) - TARGETS.keys())
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; known are {', '.join(TARGETS)}")
-    if seconds < 1 or options.jobs < 1:
+    if options.seconds < 1 or options.jobs < 1:
         parser.error("--seconds and --jobs are at least 1")
     if find_spec("atheris") is None:
         parser.error("atheris is not installed: it has wheels for Linux on x86-64 and CPython 3.11 to 3.13 only")
+    print(_ROW.format("target", "executions", "values", "coverage", "result"), flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
-        parsers = [pool.submit(run, TARGETS[name], seconds) for name in names]
-        print(_ROW.format("target", "executions", "values", "coverage", "result"), flush=True)
-        outcomes = [_show(one.result()) for one in parsers]
-    found = [one for one in outcomes if one.trouble]
-    for one in found:
-        print(f"\n{one.name}: {one.reproducer or 'no input was left'}\n{one.trouble}")
-    print(f"\n{sum(one.executions for one in outcomes)} inputs, {len(found)} findings")
+        findings = list(pool.map(lambda name: run(name, options.seconds), names))
+    found = [finding for finding in findings if finding]
+    print("\n".join(["", *found, f"{len(found)} findings"]))
     return 1 if found else 0
 
 
-_ROW = "{:<24} {:>12} {:>12} {:>14}  {}"
+def run(name: str, seconds: int) -> str:
+    """Fuzz one target and print its row; returns what was found, or an empty text."""
+    seeds = CORPUS / name
+    before = set(seeds.iterdir())
+    memory = Path("/dev/shm")  # noqa: S108 - a folder in it gets a random name and is private
+    with tempfile.TemporaryDirectory(prefix="nodeattest-fuzz-", dir=memory if memory.is_dir() else None) as folder:
+        counts, grown = Path(folder, "counts"), Path(folder, "found")
+        counts.write_bytes(bytes(16))
+        grown.mkdir()
+        limits = [f"-max_total_time={seconds}", f"-timeout={TIME_LIMIT}", f"-rss_limit_mb={MEMORY_LIMIT}"]
+        reports = [f"-artifact_prefix={seeds}/", "-print_final_stats=1", "-detect_leaks=0"]
+        words = [name, str(counts), str(seconds + _GRACE), *limits, *reports, str(grown), str(seeds)]
+        status, said = _spawn(words, seconds + _GRACE + _IMPORTS, folder)
+        numbers = counts.read_bytes()
+    executions, values = (int.from_bytes(part, "little") for part in (numbers[:8], numbers[8:]))
+    edges = [int(number) for number in re.findall(r"\bcov: (\d+)", said)] or [0]
+    reproducers = sorted(map(str, set(seeds.iterdir()) - before))
+    is_clean = status == 0 and executions > 0 and not reproducers
+    coverage = f"{edges[0]} + {max(edges) - edges[0]}"
+    print(_ROW.format(name, executions, values, coverage, "clean" if is_clean else "FOUND"), flush=True)
+    tail = "\n".join(said.splitlines()[-_TAIL:])
+    return "" if is_clean else f"{name}: {reproducers or 'no input was left'}\nexit status {status}\n{tail}\n"
 
 
-def _show(one: Outcome) -> Outcome:
-    seeds, all_in_all = one.coverage
-    coverage = f"{seeds} + {all_in_all - seeds}"
-    print(_ROW.format(one.name, one.executions, one.values, coverage, "FOUND" if one.trouble else "clean"), flush=True)
-    return one
+def _spawn(words: list[str], seconds: int, folder: str) -> tuple[int, str]:
+    """Run the child; returns its exit status, -1 where it did not end in time, and what it said."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "fuzz.child", *words],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"the run did not end within {seconds} s"
+    return done.returncode, done.stdout
 
 
 if __name__ == "__main__":

@@ -1,55 +1,57 @@
-"""Targets of the node agent: its own files, client-go's words, and what the API server answers."""
+"""Targets of the node agent: its files, client-go's words, API servers' answers, discovery and kubelet."""
 
 from __future__ import annotations
 
 import atexit
+import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from fuzz.keys import NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of
-from fuzz.target import Target, require
+from fuzz.target import require, target, text_of
 from nodeattest_authenticator import certificate
+from nodeattest_authenticator.cluster import kubelet_config, refresh
+from nodeattest_authenticator.cluster.discover import ByToken
+from nodeattest_authenticator.commands import kubeadm_config
 from nodeattest_authenticator.config import settings
+from nodeattest_authenticator.config.discovery import Discovery, parse_discovery
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.formats import csr_object, exec_credential, kubeconfig
-from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
+from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state import credential_cache, credential_format, failure_backoff
 from nodeattest_authenticator.state.records import PENDING_REQUEST_FILE, PendingRequestFile
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.identifiers import NodeName
 
 _IDENTITY: Final = b"1.2.3.4"
-_LONGEST_MESSAGE: Final = 2048
+_AGENT: Final = (AgentError,)
+_FIELDS: Final = (FieldsError,)
 
 
 @cache
-def cache_directory() -> Storage:
+def _storage() -> Storage:
     """Open a cache directory, which goes with the process."""
     place = tempfile.mkdtemp(prefix="nodeattest-fuzz-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return Storage(f"{place}/cache")
 
 
-def _settings(data: bytes) -> bool:
-    try:
-        read = settings.parse(data, hostname="node-0")
-    except FieldsError:
-        return False
-    require(
-        settings.parse(settings.settings_to_json(read), hostname="another") == read, "what is written is read again"
-    )
+@target("agent-settings", lambda data: settings.parse(data, hostname="node-0"), refusals=_FIELDS)
+def _settings(read: settings.Settings, _data: bytes) -> None:
+    again = settings.parse(settings.settings_to_json(read), hostname="another")
+    require(again == read, "what is written is read again")
     kubeconfig.render(read.cluster, command="/c", config="/f", cache_dir="/d")
-    return True
 
 
 @cache
-def configuration() -> settings.Settings:
+def _configuration() -> settings.Settings:
     """Return the configuration that exec infos are compared with."""
     document = b'{"apiVersion":"%b","kind":"%b","server":"https://10.0.0.1:6443","certificateAuthority":"%b",'
     document += b'"provider":{"name":"tpm"}}'
@@ -57,47 +59,47 @@ def configuration() -> settings.Settings:
     return settings.parse(document % (settings.API_VERSION.encode(), settings.KIND.encode(), ca), hostname="node-0")
 
 
-def _exec_info(data: bytes) -> bool:
-    try:
-        info = exec_credential.parse(data)
-        exec_credential.check_cluster(info, configuration().cluster, ())
-    except AgentError as failure:
-        require(len(str(failure)) <= _LONGEST_MESSAGE, "a refusal of a few words")
-        return False
-    require(not info.skips_verification, "a server is verified")
-    return True
+def _exec_info(data: bytes) -> exec_credential.ExecInfo:
+    info = exec_credential.parse(data)
+    exec_credential.check_cluster(info, _configuration().cluster, ())
+    return info
 
 
-def _credential(data: bytes) -> bool:
-    storage = cache_directory()
+target("agent-exec-info", _exec_info, refusals=_AGENT)(
+    lambda info, _: require(not info.skips_verification, "a server is verified")
+)
+
+
+@target("agent-credential", lambda data: data)
+def _credential(data: bytes, _data: bytes) -> bool:
+    storage = _storage()
     storage.write(credential_format.CREDENTIAL_FILE, data, durable=False)
     found = fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
     require(found is None or found[0] == 0, "a credential or nothing")
-    try:
+    cached = None
+    with suppress(ValueError):
         cached = credential_cache.load(storage)
-    except ValueError:
-        return False
-    if cached is None:
-        return False
-    credential_cache.save(storage, cached)
-    require(credential_cache.load(storage) == cached, "what is written is read again")
-    return True
+    if cached is not None:
+        credential_cache.save(storage, cached)
+        require(credential_cache.load(storage) == cached, "what is written is read again")
+    return cached is not None
 
 
-def _draft(data: bytes) -> bool:
-    storage = cache_directory()
+@target("agent-draft", lambda data: data, max_len=8192)
+def _draft(data: bytes, _data: bytes) -> bool:
+    storage = _storage()
     storage.write(PENDING_REQUEST_FILE, data, durable=False)
     drafts = PendingRequestFile(storage)
     draft = drafts.load()
-    if draft is None:
-        return False
-    drafts.save(draft)
-    require(drafts.load() == draft, "what is written is read again")
-    return True
+    if draft is not None:
+        drafts.save(draft)
+        require(drafts.load() == draft, "what is written is read again")
+    return draft is not None
 
 
-def _failure(data: bytes) -> bool:
-    storage = cache_directory()
+@target("agent-failure", lambda data: data, max_len=512)
+def _failure(data: bytes, _data: bytes) -> bool:
+    storage = _storage()
     storage.remove(credential_format.CREDENTIAL_FILE)
     storage.write(credential_format.FAILURE_FILE, data, durable=False)
     fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
@@ -110,58 +112,88 @@ def _failure(data: bytes) -> bool:
     return read is not None
 
 
-def _csr_object(data: bytes) -> bool:
-    try:
-        csr_object.parse(parse_config_object(data))
-    except FieldsError as error:
-        require(len(str(error)) <= _LONGEST_MESSAGE, "a refusal of a few words")
-        return False
-    return True
+target("agent-csr-object", lambda data: csr_object.parse(parse_config_object(data)), refusals=_FIELDS, max_len=8192)(
+    lambda _csr, _data: True
+)
+target("agent-bootstrap-token", bootstrap_token.parse, refusals=_AGENT, max_len=64)(lambda token, _: bool(token))
+target("agent-kubeconfig", kubeconfig.is_ours)(lambda is_ours, _: is_ours)
 
 
-def _certificate(data: bytes) -> bool:
-    wanted = certificate.ExpectedCertificate(node_name=NodeName("node-0"), ca_pem=pem_of(authority()))
+def _validated(data: bytes, ca_pem: bytes) -> tuple[bytes, int, int]:
+    wanted = certificate.ExpectedCertificate(node_name=NodeName("node-0"), ca_pem=ca_pem)
+    return certificate.validate(data, key_pem(NODE_KEY), wanted)
+
+
+def _kubelets(data: bytes) -> tuple[bytes, int, int]:
     with suppress(ValueError):
         certificate.names_of(data)  # of a stored serving certificate, before anything of it is checked
-    try:
-        canonical, begin, end = certificate.validate(data, key_pem(NODE_KEY), wanted)
-    except AgentError:
-        return False
-    require(certificate.validate(canonical, key_pem(NODE_KEY), wanted) == (canonical, begin, end), "one spelling")
-    certificate.subject(canonical)
-    return True
+    return _validated(data, pem_of(authority()))
 
 
-def _authorities(data: bytes) -> bool:
+@target("agent-certificate", _kubelets, refusals=_AGENT)
+def _certificate(found: tuple[bytes, int, int], _data: bytes) -> None:
+    require(_validated(found[0], pem_of(authority())) == found, "one spelling")
+    certificate.subject(found[0])
+
+
+def _authorities(data: bytes) -> str:
     """Pin a bundle of CAs out of the configuration, and check a certificate against it."""
-    wanted = certificate.ExpectedCertificate(node_name=NodeName("node-0"), ca_pem=data)
-    try:
-        pin = certificate.select_ca_pin(data)
-        certificate.validate(pem_of(kubelets_certificate()), key_pem(NODE_KEY), wanted)
-    except AgentError:
-        return False
-    return pin.startswith("sha256:")
+    pin = certificate.select_ca_pin(data)
+    _validated(pem_of(kubelets_certificate()), data)
+    return pin
 
 
-def _text(parse: Callable[[bytes], object], *refusals: type[Exception]) -> Callable[[bytes], bool]:
-    def law(data: bytes) -> bool:
-        try:
-            return bool(parse(data))
-        except refusals:
-            return False
-
-    return law
-
-
-TARGETS: Final = (
-    Target("agent-settings", _settings),
-    Target("agent-exec-info", _exec_info),
-    Target("agent-credential", _credential),
-    Target("agent-draft", _draft, 8192),
-    Target("agent-failure", _failure, 512),
-    Target("agent-csr-object", _csr_object, 8192),
-    Target("agent-certificate", _certificate),
-    Target("agent-authorities", _authorities),
-    Target("agent-bootstrap-token", _text(bootstrap_token.parse, AgentError), 64),
-    Target("agent-kubeconfig", _text(kubeconfig.is_ours)),
+target("agent-authorities", _authorities, refusals=_AGENT)(
+    lambda pin, _: require(pin.startswith("sha256:"), "a pin of a CA")
 )
+
+
+def _kubelet_configuration(data: bytes) -> tuple[Any, Any]:
+    """Read a configuration as it is in a ConfigMap, and write what kubelet gets."""
+    read = kubelet_config.parse({"data": {"kubelet": text_of(data)}})
+    return read, kubelet_config.adjust(read, ca_file="/ca.crt")
+
+
+@target("agent-kubelet-configuration", _kubelet_configuration, refusals=_AGENT, max_len=2048)
+def _adjusted(found: tuple[Any, Any], data: bytes) -> None:
+    read, made = found
+    require(read == yaml.safe_load(text_of(data)), "PyYAML reads the same")
+    written = kubelet_config.render(made)
+    require(json.loads(written) == made, "JSON is written")
+    require(yaml.safe_load(written) == made, "YAML readers read what JSON readers read")
+    require(made["rotateCertificates"] is False and made["serverTLSBootstrap"] is True, "the agent renews")
+    untouched = {"authentication", "rotateCertificates", "serverTLSBootstrap"}
+    require(all(made[key] == value for key, value in read.items() if key not in untouched), "the rest is as it was")
+
+
+def _section(data: bytes) -> Discovery:
+    return parse_discovery(ConfigFields(parse_config_object(data), "discovery."))
+
+
+@target("agent-discovery", _section, refusals=_FIELDS, max_len=8192)
+def _discovery(read: Discovery, _data: bytes) -> None:
+    again = parse_discovery(ConfigFields(read.to_json(), "discovery."))
+    require(again == read, "what is written is read again")
+    turned = tuple(reversed(read.servers))
+    require(read.with_servers(*turned).servers == turned, "servers change their order")
+    for old, new in zip(read.previous_clusters, read.previous_clusters[1:], strict=False):
+        after = read.after(old, new)
+        require(new not in after.previous_clusters, "what is so now is not former")
+        require(parse_discovery(ConfigFields(after.to_json(), "discovery.")) == after, "a step leaves a sound section")
+
+
+@target("agent-refresh", lambda data: data, max_len=512)
+def _record(data: bytes, _data: bytes) -> bool:
+    _storage().write(refresh.FILE, data, durable=False)
+    found = refresh.load(_storage())
+    return found is not None and found.at >= 0
+
+
+@target("agent-kubeadm-configuration", lambda data: kubeadm_config.parse(data, limit=300), refusals=_AGENT)
+def _kubeadm_configuration(read: kubeadm_config.Joining | None, _data: bytes) -> None:
+    """Read what Cluster API writes for kubeadm; an untrusted source may have templated it."""
+    if read is not None and read.token is not None:
+        require(read.token.secret not in repr(read), "no secret is shown")
+    if read is not None and isinstance(read.way, ByToken):
+        require(read.token is not None and len(read.way.servers) == 1, "one server, and a token to ask with")
+        require(read.way.pins is None or bool(read.way.pins), "pins, or the wish to do without")

@@ -1,8 +1,7 @@
 """One target under libFuzzer: ``python -m fuzz.child NAME COUNTS SECONDS [libFuzzer's arguments]``.
 
-The only module that needs atheris. COUNTS is a file of 16 bytes: how
-many inputs ran, and how many gave a value. After SECONDS the process ends and says where it was: libFuzzer bounds the
-time of an input, not that of a mutation.
+The only module that needs atheris. COUNTS is a file of 16 bytes: how many inputs ran, and how many gave a value.
+After SECONDS the process ends and says where it was: libFuzzer bounds the time of an input, not that of a mutation.
 """
 
 from __future__ import annotations
@@ -21,16 +20,9 @@ from fuzz.target import Target
 
 COUNTS_SIZE: Final = 16
 INSTRUMENTED: Final = [
-    *(
-        "nodeattest_providers",
-        "nodeattest_kube",
-        "nodeattest_discovery",
-        "nodeattest_identity",
-        "nodeattest_authenticator",
-    ),
-    "nodeattest_controller",
-    *("nodeattest_cli.token", "nodeattest_cli.cluster_info"),
-    *("pyasn1", "yaml"),
+    *("nodeattest_providers", "nodeattest_kube", "nodeattest_discovery", "nodeattest_identity"),
+    *("nodeattest_authenticator", "nodeattest_controller", "nodeattest_cli.token", "nodeattest_cli.cluster_info"),
+    "yaml",
 ]
 """Packages whose coverage guides the fuzzer: the parsers, those of their libraries that are Python, second opinions."""
 

@@ -1,46 +1,56 @@
-"""Targets of the controller: what API servers, operators and requesters hand to it as objects."""
+"""Targets of the management cluster: objects of API servers, operators and requesters, reviews, and the CLI's files."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Final
 
-from fuzz.target import Target, as_file, require
+from fuzz.keys import NOW
+from fuzz.target import by_file, require, target, text_of
+from nodeattest_cli.cluster_info import view_of
+from nodeattest_cli.documents import read_objects
+from nodeattest_cli.endorsement_keys.key_file import KeyRow, parse_key_file
+from nodeattest_cli.errors import UserError
 from nodeattest_controller import configfile
+from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
+from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse, Verdict
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_controller.controllers.bootstrap_token import decide
-from nodeattest_controller.model import (
-    attestation,
-    certificate_authority,
-    csr_request,
-    machine_view,
-    policy,
-    serving_names,
-    token_binding,
-)
+from nodeattest_controller.model import csr_request, machine_view, policy, serving_names, token_binding
+from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
 from nodeattest_controller.runtime.indexes import Inventory
-from nodeattest_kube.jsontypes import parse_json
-from nodeattest_parsing.times import format_seconds, parse_seconds
+from nodeattest_controller.settings import Settings
+from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.errors import KubeconfigError, TooLarge, error_from_status
+from nodeattest_kube.jsontypes import parse_json, version_of
+from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, ApiEndpoint, parse_kubeconfig
+from nodeattest_kube.list_watch import LineBuffer
+from nodeattest_parsing.objects import key_of
+from nodeattest_parsing.times import format_seconds, parse_duration, parse_seconds
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import ProviderName
+from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT
 from nodeattest_providers.registry import INSECURE
 from nodeattest_serving.bounded_server import SettingsError
 
-
-def _object(data: bytes) -> JsonObject | None:
-    try:
-        return parse_json(data)
-    except ValueError:
-        return None
+_JSON: Final = (ValueError,)
+_SIGNER: Final = BootstrapToken("abcdef", "0123456789abcdef")
 
 
-def _request(data: bytes) -> bool:
-    csr = _object(data)
-    if csr is None:
-        return False
+@target("request", parse_json, refusals=_JSON, max_len=8192)
+def _request(csr: JsonObject, _data: bytes) -> bool:
     stored = csr_request.summarize(csr)
-    if stored is not None and stored.is_kubelets:
-        return _kubelets_request(csr)
     try:
+        if stored is not None and stored.is_kubelets:
+            asked = csr_request.parse_kubelet_request(csr)
+            require(asked.node_name == csr_request.requesting_node(csr), "a node asks for itself")
+            return True
         parsed = csr_request.parse_request(csr)
     except Denied as denied:
         require(len(denied.remedy) <= 512, "a remedy that fits a condition")
@@ -50,100 +60,60 @@ def _request(data: bytes) -> bool:
     return True
 
 
-def _kubelets_request(csr: JsonObject) -> bool:
-    try:
-        parsed = csr_request.parse_kubelet_request(csr)
-    except Denied as denied:
-        require(len(denied.remedy) <= 512, "a remedy that fits a condition")
-        return False
-    require(parsed.node_name == csr_request.requesting_node(csr), "a node asks for itself")
-    return True
-
-
-def _policy(data: bytes) -> bool:
-    found = _object(data)
-    if found is None:
-        return False
+@target("policy", parse_json, refusals=_JSON)
+def _policy(found: JsonObject, _data: bytes) -> bool:
     cluster: JsonObject = {"metadata": {"labels": {"env": "prod"}}, "spec": found}
     try:
-        for parsed in (policy.parse_attestation_policy(found), policy.policy_for(cluster, [found])):
-            require(parsed.lifetime is None or parsed.lifetime > 0, "a lifetime is positive")
-            require(not (parsed.attestors & INSECURE and parsed.attestors - INSECURE), "never both")
+        read = policy.parse_attestation_policy(found), policy.policy_for(cluster, [found])
     except (Denied, Unavailable):
         return False
+    for parsed in read:
+        require(parsed.lifetime is None or parsed.lifetime > 0, "a lifetime is positive")
+        require(not (parsed.attestors & INSECURE and parsed.attestors - INSECURE), "never both")
     return True
 
 
-def _ledger(data: bytes) -> bool:
+@target("ledger", parse_json, refusals=_JSON)
+def _ledger(found: JsonObject, _data: bytes) -> bool:
     """Read a ledger, a Machine, a pool and a Cluster; none is ever refused: what has the wrong type is absent."""
-    found = _object(data)
-    if found is None:
-        return False
-    read = attestation.parse_attestation(found)
+    read = parse_attestation(found)
     require(bool(serving_names.network_of(found).service_domain), "services have a domain")
     views = [machine_view.view_of_machine(found), *machine_view.views_of_pool(found)]
-    members = [view for view in views if view.provider_id]
     inventory = Inventory()
     for put in (inventory.put_machine, inventory.put_pool, inventory.put_attestation):
         put("key", found)
         put("key", None)
-    return bool(read.issued or members)
+    return bool(read.issued or [view for view in views if view.provider_id])
 
 
-def _authority(data: bytes) -> bool:
-    found = _object(data)
-    if found is None:
-        return False
-    try:
-        read = certificate_authority.load_authority(found, "cluster")
-    except Unavailable:
-        return False
-    require(bool(read.pins), "a CA has a pin")
-    return True
+def _authority(data: bytes) -> CertificateAuthority:
+    return load_authority(parse_json(data), "cluster")
 
 
-def _configuration(data: bytes) -> bool:
-    with as_file(data) as path:
-        try:
-            settings = configfile.load(path, identity="fuzz")
-        except SettingsError:
-            return False
-    with as_file(configfile.dump(settings).encode()) as path:
-        require(configfile.load(path, identity="fuzz") == settings, "what is written is read again")
-    return True
+target("authority", _authority, refusals=(ValueError, Unavailable), max_len=8192)(
+    lambda read, _: require(bool(read.pins), "a CA has a pin")
+)
 
 
-def _duration(data: bytes) -> bool:
-    try:
-        seconds = parse_seconds(data.decode(errors="replace"))
-    except ValueError:
-        return False
-    require(0 <= seconds < float("inf"), "finite, never negative")
-    milliseconds = round(seconds * 1000) / 1000
-    require(parse_seconds(format_seconds(milliseconds)) == milliseconds, "to the millisecond and back")
-    return True
-
-
-def _machine_token(data: bytes) -> bool:
+@target("machine-token", parse_json, refusals=_JSON)
+def _machine_token(found: JsonObject, _data: bytes) -> bool:
     """Read a Secret of a workload cluster as the token of a machine."""
-    found, now = _object(data), datetime(2026, 5, 4, 12, tzinfo=UTC)
-    token = decide.token_of(found, now) if found is not None else None
+    now = datetime(2026, 5, 4, 12, tzinfo=UTC)
+    token = decide.token_of(found, now)
     if token is None:
         return False
     record = decide.Record("fleet/blue", "Machine/m", "uid")
     until = decide.renewal(token, record, now)
     require(until is None or until >= token.expires, "a renewal never shortens")
     require(token.value not in str(decide.patch_of(token, record, until or now)), "no token in a write")
-    config = token_binding.kept_config(token_binding.slim_config(found or {}))
+    config = token_binding.kept_config(token_binding.slim_config(found))
     require(not config.provides(token.value), "a Secret is no configuration")
     return True
 
 
-def _kubeadm_config(data: bytes) -> bool:
+@target("kubeadm-config", parse_json, refusals=_JSON)
+def _kubeadm_config(found: JsonObject, _data: bytes) -> bool:
     """Read which tokens a configuration names."""
-    found = _object(data)
-    if found is None:
-        return False
     decide.token_owner(found, "Machine")
     kept = token_binding.kept_config(token_binding.slim_config(found))
     try:
@@ -156,13 +126,138 @@ def _kubeadm_config(data: bytes) -> bool:
     return bool(named.ids)
 
 
-TARGETS: Final = (
-    Target("request", _request, 8192),
-    Target("policy", _policy),
-    Target("ledger", _ledger),
-    Target("authority", _authority, 8192),
-    Target("machine-token", _machine_token),
-    Target("kubeadm-config", _kubeadm_config),
-    Target("configuration", _configuration),
-    Target("duration", _duration, 64),
+_load = by_file(lambda path: configfile.load(path, identity="fuzz"))
+
+
+@target("configuration", _load, refusals=(SettingsError,))
+def _configuration(settings: Settings, _data: bytes) -> None:
+    require(_load(configfile.dump(settings).encode()) == settings, "what is written is read again")
+
+
+@target("duration", lambda data: parse_seconds(text_of(data)), refusals=_JSON, max_len=64)
+def _seconds(seconds: float, _data: bytes) -> None:
+    require(0 <= seconds < float("inf"), "finite, never negative")
+    milliseconds = round(seconds * 1000) / 1000
+    require(parse_seconds(format_seconds(milliseconds)) == milliseconds, "to the millisecond and back")
+
+
+target("cli-duration", lambda data: parse_duration(text_of(data)), refusals=_JSON, max_len=64)(
+    lambda nanoseconds, _: require(parse_duration(f"{nanoseconds}ns") == nanoseconds, "what is written is read")
 )
+
+# The webhook
+
+
+@target("admission-review", admission_review.parse, Reason.ADMISSION_REVIEW_MALFORMED)
+def _review(asked: admission_review.AdmissionReview, _data: bytes) -> None:
+    require(asked.operation is not admission_review.Operation.UPDATE or bool(asked.kind), "an update has a kind")
+    answer = json.loads(admission_review.allowed(asked.uid))
+    require(answer["response"]["uid"] == asked.uid, "an answer bears the question's UID")
+    whole = subject_of(asked.target, group=asked.group, kind=asked.kind, namespace=asked.namespace, name=asked.name)
+    if whole is not None:
+        before = subject_of(asked.before, group=asked.group, kind=asked.kind, namespace="", name="")
+        require(before is not None, "both are of one kind")
+        _ = whole.cluster, whole.settled, whole.made_by_control_plane, whole.paused, whole.deleting
+        differs = bool(admission_review.paths(asked.before, asked.target))
+        require(bool(admission_review.patch(asked.before, asked.target)) == differs, "a patch where there is one")
+
+
+@target(
+    "policy-review",
+    lambda data: policy_reviewer.decide(admission_review.parse(data)),
+    Reason.ADMISSION_REVIEW_MALFORMED,
+)
+def _policy_review(verdict: Verdict, _data: bytes) -> bool:
+    if isinstance(verdict, Refuse):
+        require(verdict.denied.reason is Reason.POLICY_INVALID and bool(verdict.public), "a refusal says why")
+    return verdict.outcome is not AdmissionOutcome.UNCONCERNED
+
+
+_PLAN: Final = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://7")
+
+
+@target("bootstrap-configuration", parse_json, refusals=_JSON, max_len=8192)
+def _render(document: JsonObject, _data: bytes) -> bool:
+    """Render what is JSON; what was rendered is rendered for good, and the input is as it was."""
+    before = json.dumps(document)
+    try:
+        made = render(document, _PLAN)
+    except RenderingRefused as refusal:
+        require(bool(refusal.refusals), "a refusal says something")
+        require({each.reason for each in refusal.refusals} == {Reason.BOOTSTRAP_CONFIG_REFUSED}, "its own reason")
+        return False
+    finally:
+        require(json.dumps(document) == before, "the input is left alone")
+    again = render(made.document, _PLAN)
+    require(again.document == made.document and not again.changes, "rendering twice is rendering once")
+    written = json.dumps(made.document)
+    require(json.dumps(DROP_IN) in written and MARK in written, "what attests is there")
+    return True
+
+
+# API servers
+
+
+@target("kubeconfig", parse_kubeconfig, refusals=(KubeconfigError,))
+def _kubeconfig(endpoint: ApiEndpoint, data: bytes) -> None:
+    require(len(data) <= MAX_SELF_CONTAINED, "small documents only")
+    require(endpoint.server.startswith("https://"), "HTTPS only")
+    require(endpoint.token_file is None, "no file of ours is read for a document of others")
+
+
+@target("json", lambda data: parse_json(data, max_values=1000), refusals=_JSON)
+def _json(value: JsonObject, _data: bytes) -> None:
+    again = parse_json(json.dumps(value, ensure_ascii=False).encode())
+    require(again == value, "what was read can be written and read again")
+    key_of(value)
+    version_of(value)
+    error = error_from_status(500, value, fallback="an error", retry_after="1")
+    require(len(str(error)) <= 2048 and str(error).isprintable(), "a server's words stay on a line")
+
+
+@target("lines", lambda data: data, max_len=512)
+def _lines(data: bytes, _data: bytes) -> bool:
+    """Cut the same stream in two ways: the first byte says how large the chunks are."""
+    size, stream = max([1, *data[:1]]), data[1:]
+    chunked = _assembled([stream[at : at + size] for at in range(0, len(stream), size)])
+    require(chunked == _assembled([stream]), "chunks do not matter")
+    return bool(chunked)
+
+
+def _assembled(chunks: list[bytes]) -> list[bytes] | None:
+    skipped: list[None] = []
+    lines = LineBuffer(64, lambda: skipped.append(None))
+    try:
+        return [line for chunk in chunks for line in lines.feed(chunk)] + [b""] * len(skipped)
+    except TooLarge:
+        return None
+
+
+# The operator's tool
+
+
+target("documents", by_file(lambda path: read_objects(str(path))), refusals=(UserError,))(
+    lambda found, _: require(bool(found), "at least one object")
+)
+
+
+@target("cli-cluster-info", parse_json, refusals=_JSON)
+def _cluster_info(found: JsonObject, _data: bytes) -> bool:
+    """Show a ConfigMap, as ``cluster-info show`` does."""
+    seen = view_of(found, [_SIGNER])
+    require(all(map(str.isprintable, seen.lines(NOW))), "printable lines")
+    require(bool(seen.problem) == (seen.info is None), "a problem where there is nothing to believe")
+    return seen.is_sound
+
+
+@target(
+    "cli-endorsement-keys",
+    lambda data: parse_key_file(data.decode()),
+    refusals=(UserError, UnicodeDecodeError),
+    max_len=1 << 14,
+)
+def _endorsement_key_file(rows: tuple[KeyRow, ...], _data: bytes) -> None:
+    """Read a file of keys, as ``endorsement-keys import`` does."""
+    require(all(ENDORSEMENT_FINGERPRINT.fullmatch(row.fingerprint) for row in rows), "a fingerprint a row")
+    require(len({row.machine for row in rows}) == len(rows), "no machine twice")
+    require(len({row.fingerprint for row in rows}) == len(rows), "no key twice")

@@ -1,14 +1,13 @@
-"""What a fuzz target is: a law that any bytes must keep.
+"""What a fuzz target is: a parser, and a law about its values that any bytes must keep.
 
-A law says whether the parser gave a value. A refusal that the parser declares is no value; every other exception, a
-value that is written otherwise than it was read, and time or memory beyond the runner's bounds are findings.
+A refusal that the parser declares is no value. Every other exception, a broken promise, and time or memory beyond the
+runner's bounds are findings. The seeds of a target are in ``tests/vectors/fuzz/<name>``.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -18,9 +17,12 @@ from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
+T = TypeVar("T")
 Law = Callable[[bytes], bool]
 Plain = Callable[[bytes, int], bytes]
 """libFuzzer's own mutation of bytes, to at most so many."""
+_LONGEST_MESSAGE: Final = 2048
+"""Characters of a refusal of foreign bytes: it goes into conditions, Events and logs."""
 
 
 class BrokenLawError(Exception):
@@ -29,12 +31,16 @@ class BrokenLawError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One parser under its law; its seeds are in ``tests/vectors/fuzz/<name>``."""
+    """One parser under its law, which says whether the parser gave a value."""
 
     name: str
     law: Law
-    max_len: int = 4096
+    max_len: int
     """Bytes of an input."""
+
+
+TARGETS: Final[dict[str, Target]] = {}
+"""Every target by its name; ``catalogue`` imports the modules that fill it."""
 
 
 def require(kept: bool, promise: str) -> None:
@@ -43,39 +49,76 @@ def require(kept: bool, promise: str) -> None:
         raise BrokenLawError(promise)
 
 
-_LONGEST_MESSAGE: Final = 2048
-"""Characters of a refusal of foreign bytes: it goes into conditions, Events and logs."""
+def target(
+    name: str,
+    parse: Callable[[bytes], T],
+    *reasons: Reason,
+    refusals: tuple[type[Exception], ...] = (Denied,),
+    max_len: int = 4096,
+) -> Callable[[Callable[[T, bytes], object]], None]:
+    """Declare a target; the decorated function checks the value of some bytes, and returns False if it is of no use.
+
+    ``refusals``: exceptions by which ``parse`` may refuse. ``reasons``: those that its ``Denied`` may have; none: any.
+    """
+
+    def declare(check: Callable[[T, bytes], object]) -> None:
+        def law(data: bytes) -> bool:
+            try:
+                value = parse(data)
+            except refusals as refusal:
+                refused(refusal, *reasons)
+                return False
+            return check(value, data) is not False
+
+        TARGETS[name] = Target(name, law, max_len)
+
+    return declare
 
 
-def refused(denied: Denied, *allowed: Reason) -> bool:
+def refused(refusal: Exception, *reasons: Reason) -> None:
     """Hold a refusal to a few words, and to the parser's own reasons where they are given."""
-    require(len(str(denied)) <= _LONGEST_MESSAGE, "a refusal of a few words")
-    require(not allowed or denied.reason in allowed, f"{' or '.join(allowed)} and no other reason")
-    return False
+    require(len(str(refusal)) <= _LONGEST_MESSAGE, "a refusal of a few words")
+    if reasons and isinstance(refusal, Denied):
+        require(refusal.reason in reasons, f"{' or '.join(reasons)} and no other reason")
 
 
-def settings_law(
-    parse: Callable[[Mapping[str, JsonValue]], object], *, passed_over: frozenset[str] = frozenset()
-) -> Law:
-    """Make the law of a provider's settings: a value, or ``PolicyInvalid``; keys ``passed_over`` are not tried."""
-
-    def law(data: bytes) -> bool:
-        try:
-            settings = parse_json(data)
-        except ValueError:
-            return False
-        if passed_over & settings.keys():
-            return False
-        try:
-            parse(settings)  # pyright: ignore[reportArgumentType] - with fractions too: what the type forbids must do no harm
-        except Denied as denied:
-            return refused(denied, Reason.POLICY_INVALID)
-        return True
-
-    return law
+def attempt(parse: Callable[[T], object], value: T, *reasons: Reason) -> bool:
+    """Return whether a parser accepts a value; it may refuse it."""
+    try:
+        parse(value)
+    except Denied as denied:
+        refused(denied, *reasons)
+        return False
+    return True
 
 
-T = TypeVar("T")
+def text_of(data: bytes) -> str:
+    """Read any bytes as text."""
+    return data.decode(errors="surrogateescape")
+
+
+def settings_target(
+    name: str,
+    parse: Callable[[Mapping[str, JsonValue]], object],
+    *,
+    skipped: frozenset[str] = frozenset(),
+    max_len: int = 4096,
+) -> None:
+    """Declare a provider's settings: a value, or ``PolicyInvalid``; objects with ``skipped`` keys are not tried."""
+
+    def read(settings: JsonObject, _data: bytes) -> bool:
+        return not skipped & settings.keys() and attempt(parse, settings, Reason.POLICY_INVALID)
+
+    target(name, parse_json, refusals=(ValueError,), max_len=max_len)(read)  # fractions, too: they must do no harm
+
+
+def text_target(
+    name: str, parse: Callable[[str], T], spell: Callable[[T], str], reason: Reason, *, max_len: int = 4096
+) -> None:
+    """Declare a text that has one spelling."""
+    target(name, lambda data: parse(text_of(data)), reason, max_len=max_len)(
+        lambda value, data: require(spell(value) == text_of(data), "one spelling")
+    )
 
 
 class Written(Protocol):
@@ -86,53 +129,21 @@ class Written(Protocol):
         ...
 
 
-def bytes_law(parse: Callable[[bytes], T], reason: Reason, promise: str, holds: Callable[[T], bool]) -> Law:
-    """Make the law of a document: a value that keeps a promise, or a refusal for one reason."""
-
-    def law(data: bytes) -> bool:
-        try:
-            value = parse(data)
-        except Denied as denied:
-            return refused(denied, reason)
-        require(holds(value), promise)
-        return True
-
-    return law
+def evidence_target(name: str, parse: Callable[[JsonObject], Written], *, max_len: int = 4096) -> None:
+    """Declare evidence, which has one spelling."""
+    read: Callable[[bytes], Written] = lambda data: parse(canonical_json.loads(data))  # noqa: E731 - it has a type here
+    target(name, read, Reason.EVIDENCE_MALFORMED, max_len=max_len)(
+        lambda value, data: require(canonical_json.dumps(value.to_json()) == data, "one spelling of evidence")
+    )
 
 
-def text_law(parse: Callable[[str], T], spell: Callable[[T], str], reason: Reason) -> Law:
-    """Make the law of a text that has one spelling."""
+def by_file(read: Callable[[Path], T]) -> Callable[[bytes], T]:
+    """Make a parser of bytes out of a reader of a file."""
 
-    def law(data: bytes) -> bool:
-        text = data.decode(errors="surrogateescape")
-        try:
-            value = parse(text)
-        except Denied as denied:
-            return refused(denied, reason)
-        require(spell(value) == text, "one spelling")
-        return True
+    def parse(data: bytes) -> T:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            return read(Path(file.name))
 
-    return law
-
-
-def evidence_law(parse: Callable[[JsonObject], Written]) -> Law:
-    """Make the law of evidence, which has one spelling."""
-
-    def law(data: bytes) -> bool:
-        try:
-            value = parse(canonical_json.loads(data))
-        except Denied as denied:
-            return refused(denied, Reason.EVIDENCE_MALFORMED)
-        require(canonical_json.dumps(value.to_json()) == data, "one spelling of evidence")
-        return True
-
-    return law
-
-
-@contextmanager
-def as_file(data: bytes) -> Generator[Path]:
-    """Hold bytes in a file for a while."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        yield Path(file.name)
+    return parse

@@ -13,7 +13,7 @@ from cryptography.x509 import load_der_x509_certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from work import lines_run
 
-from fuzz import addon_gateway
+from fuzz import identity
 from fuzz.catalogue import TARGETS
 from fuzz.keys import NOW, authority
 from nodeattest_controller.controllers.bootstrap_config import admission_review
@@ -116,7 +116,7 @@ def law(name: str) -> Callable[[bytes], object]:
 def fields(field: bytes) -> bytes:
     """Write a head of one field, again and again."""
     count = min(61, (32 * KIB - 64) // (len(field) + 6))
-    return addon_gateway.NAME.encode() + b"\nHost: a\nX-Remote-User: alice\n" + b"\n".join([field] * count)
+    return identity.NAME.encode() + b"\nHost: a\nX-Remote-User: alice\n" + b"\n".join([field] * count)
 
 
 def row(name: str, parse: Callable[[bytes], object], most: int, make: Callable[[], bytes]) -> Row:

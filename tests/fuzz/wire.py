@@ -2,176 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fuzz.keys import authority
-from fuzz.target import Target, evidence_law, refused, require, text_law
+from fuzz.target import attempt, evidence_target, require, target, text_of, text_target
 from nodeattest_providers import canonical_json, cms, der, envelope, evidence_versions, pem, provider_id_template
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.composite import protocol as composite_protocol
 from nodeattest_providers.der import NotDer, Tag
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderName, Purpose
+from nodeattest_providers.node_interface import Evidence, JsonObject, NodeCsr
 from nodeattest_providers.pkcs10 import parse_csr, parse_kubelet_serving
 from nodeattest_providers.tpm import protocol as tpm_protocol
 
-
-def _envelope(data: bytes) -> bool:
-    read = [_envelope_for(data, purpose) for purpose in Purpose]
-    return any(read)
-
-
-def _envelope_for(data: bytes, purpose: Purpose) -> bool:
-    try:
-        csr, evidence = envelope.decode(data, purpose=purpose)
-    except Denied as denied:
-        return refused(denied)
-    require(envelope.encode(csr.der, evidence) == data, "decoding, then encoding gives the same bytes")
-    return True
+_TPM: Final = ProviderName("tpm")
+_CMS_CONTENT: Final = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'
+"""What the authority signed in the seeds."""
 
 
-def _pem(data: bytes) -> bool:
-    try:
-        contents = pem.decode(data, envelope.LABELS)
-    except Denied as denied:
-        return refused(denied)
+def _for_each_purpose(data: bytes) -> list[tuple[NodeCsr, Evidence]]:
+    found: list[tuple[NodeCsr, Evidence]] = []
+    attempt(lambda request: found.append(envelope.decode(request)), data)
+    attempt(lambda request: found.append(envelope.decode(request, purpose=Purpose.SERVING)), data)
+    return found
+
+
+@target("envelope", _for_each_purpose, max_len=8192)
+def _envelope(found: list[tuple[NodeCsr, Evidence]], data: bytes) -> bool:
+    for csr, evidence in found:
+        require(envelope.encode(csr.der, evidence) == data, "decoding, then encoding gives the same bytes")
+    return bool(found)
+
+
+@target("pem", lambda data: pem.decode(data, envelope.LABELS), max_len=8192)
+def _pem(contents: Sequence[bytes], data: bytes) -> None:
     require(pem.encode(zip(envelope.LABELS, contents, strict=True)) == data, "decoding, then encoding gives the same")
-    return True
 
 
-def _csr(data: bytes) -> bool:
-    read = [_csr_for(data, purpose) for purpose in Purpose]
-    return any([*read, _kubelets_csr(data)])
+@target("csr", lambda data: data)
+def _csr(data: bytes, _data: bytes) -> bool:
+    def client(request: bytes) -> None:
+        csr = parse_csr(request)
+        require(csr.der == request and not csr.dns_names and not csr.ip_addresses, "the bytes, without names")
+
+    def serving(request: bytes) -> None:
+        csr = parse_csr(request, purpose=Purpose.SERVING)
+        require(csr.der == request and bool(csr.provider_id), "the bytes, with a provider ID")
+        require(bool(csr.dns_names or csr.ip_addresses), "a serving request has a name")
+
+    def kubelet(request: bytes) -> None:
+        csr = parse_kubelet_serving(request)
+        require(bool(csr.dns_names or csr.ip_addresses), "a serving request has a name")
+
+    return sum(attempt(each, data) for each in (client, serving, kubelet)) > 0
 
 
-def _kubelets_csr(data: bytes) -> bool:
-    try:
-        csr = parse_kubelet_serving(data)
-    except Denied as denied:
-        return refused(denied)
-    require(bool(csr.dns_names or csr.ip_addresses), "a serving request has a name")
-    return True
-
-
-def _csr_for(data: bytes, purpose: Purpose) -> bool:
-    try:
-        csr = parse_csr(data, purpose=purpose)
-    except Denied as denied:
-        return refused(denied)
-    require(csr.der == data, "the request's own bytes")
-    require(bool(csr.provider_id) or purpose is Purpose.CLIENT, "a provider ID in serving requests")
-    require((purpose is Purpose.SERVING) == bool(csr.dns_names or csr.ip_addresses), "names in serving requests only")
-    return True
-
-
-def _der(data: bytes) -> bool:
-    readers: list[Callable[[], bytes]] = [
+@target("der", lambda data: data, max_len=512)
+def _der(data: bytes, _data: bytes) -> bool:
+    contents: list[Callable[[], bytes]] = [
         lambda kind=kind: b"".join(der.elements(data, kind, at_most=8))
         for kind in (Tag.SEQUENCE, Tag.SET, Tag.ATTRIBUTES)
     ]
-    readers += [lambda kind=kind: der.octets(data, kind) for kind in (Tag.OCTET_STRING, Tag.UTF8_STRING, Tag.DNS_NAME)]
-    readers += [lambda: b"\0" + der.bit_string(data)]
-    return any([_der_of(data, reader) for reader in readers] + [_der_number(data)])
-
-
-def _der_of(data: bytes, reader: Callable[[], bytes]) -> bool:
-    try:
-        content = reader()
-    except NotDer:
-        return False
-    require(data.endswith(content), "the content, and nothing after it")
-    return True
-
-
-def _der_number(data: bytes) -> bool:
-    for reader in (der.integer, der.oid):
+    contents += [lambda kind=kind: der.octets(data, kind) for kind in (Tag.OCTET_STRING, Tag.UTF8_STRING, Tag.DNS_NAME)]
+    contents += [lambda: der.bit_string(data)]
+    accepted = False
+    for read in (*contents, lambda: der.integer(data), lambda: der.oid(data)):
         try:
-            reader(data)
+            found = read()
         except NotDer:
             continue
-        return True
-    return False
+        require(not isinstance(found, bytes) or data.endswith(found), "the content, and nothing after it")
+        accepted = True
+    return accepted
 
 
-def _cms(data: bytes) -> bool:
-    try:
-        read = cms.parse(data)
-    except Denied as denied:
-        return refused(denied)
+@target("cms", cms.parse)
+def _cms(read: cms.SignedData, data: bytes) -> None:
     require(read.content in data, "the content as it stands there")
     for certificate in (authority(), *read.certificates):
         read.signer.is_named_by(certificate)
         # The seeds' signer signed this content only; what a document embeds may have signed anything.
         signed = read.signed_by(certificate)
-        require(not signed or certificate != authority() or read.content == CMS_CONTENT, "what was signed")
-    return True
+        require(not signed or certificate != authority() or read.content == _CMS_CONTENT, "what was signed")
 
 
-def _canonical(data: bytes) -> bool:
-    try:
-        value = canonical_json.loads(data)
-    except Denied as denied:
-        return refused(denied)
+@target("canonical", canonical_json.loads)
+def _canonical(value: JsonObject, data: bytes) -> None:
     require(canonical_json.dumps(value) == data, "one spelling of a value")
-    return True
 
 
-def _provider_id_template(data: bytes) -> bool:
-    text = data.decode(errors="surrogateescape")
-    read = [_read_text(provider_id_template.unquote, text), _read_text(provider_id_template.check_template, text)]
-    if read[1]:
+@target("provider-id-template", text_of, max_len=256)
+def _provider_id_template(text: str, _data: bytes) -> bool:
+    is_word, is_template = (
+        attempt(provider_id_template.unquote, text),
+        attempt(provider_id_template.check_template, text),
+    )
+    if is_template:
         filled = provider_id_template.fill(text, lambda _: "1")
         require(not {"{", "}"} & set(filled), "every brace is a source's")
-    return any(read)
+    return is_word or is_template
 
 
-def _read_text(reader: Callable[[str], object], text: str) -> bool:
-    try:
-        reader(text)
-    except Denied as denied:
-        return refused(denied)
-    return True
-
-
-CMS_CONTENT: Final = b'{"vmId":"02aab8a4-74ef-476e-8182-f6d2ba4166a6"}'
-"""What the authority signed in the seeds."""
-
-VERSIONS: Final = text_law(
-    lambda text: evidence_versions.parse(text, ProviderName("tpm")),
-    lambda versions: evidence_versions.versions_to_text(ProviderName("tpm"), versions),
+evidence_target("challenge-evidence", challenge_protocol.parse_evidence, max_len=1024)
+evidence_target("composite-evidence", composite_protocol.parse_evidence)
+evidence_target("tpm-evidence", tpm_protocol.parse_evidence)
+for _name, _kind, _size in (
+    ("challenge-challenge", challenge_protocol.Challenge, 1024),
+    ("composite-challenge", composite_protocol.CompositeChallenge, 2048),
+    ("tpm-challenge", tpm_protocol.Challenge, 2048),
+):
+    text_target(_name, _kind.parse, _kind.to_text, Reason.EVIDENCE_MALFORMED, max_len=_size)  # pyright: ignore[reportArgumentType] - each kind writes its own
+text_target(
+    "versions",
+    lambda text: evidence_versions.parse(text, _TPM),
+    lambda versions: evidence_versions.versions_to_text(_TPM, versions),
     Reason.EVIDENCE_VERSION_UNSUPPORTED,
-)
-
-TARGETS: Final = (
-    Target("envelope", _envelope, 8192),
-    Target("pem", _pem, 8192),
-    Target("csr", _csr),
-    Target("der", _der, 512),
-    Target("cms", _cms),
-    Target("canonical", _canonical),
-    Target("challenge-evidence", evidence_law(challenge_protocol.parse_evidence), 1024),
-    Target(
-        "challenge-challenge",
-        text_law(challenge_protocol.Challenge.parse, challenge_protocol.Challenge.to_text, Reason.EVIDENCE_MALFORMED),
-        1024,
-    ),
-    Target("composite-evidence", evidence_law(composite_protocol.parse_evidence)),
-    Target(
-        "composite-challenge",
-        text_law(
-            composite_protocol.CompositeChallenge.parse,
-            composite_protocol.CompositeChallenge.to_text,
-            Reason.EVIDENCE_MALFORMED,
-        ),
-        2048,
-    ),
-    Target("tpm-evidence", evidence_law(tpm_protocol.parse_evidence)),
-    Target("versions", VERSIONS, 256),
-    Target("provider-id-template", _provider_id_template, 256),
-    Target(
-        "tpm-challenge",
-        text_law(tpm_protocol.Challenge.parse, tpm_protocol.Challenge.to_text, Reason.EVIDENCE_MALFORMED),
-        2048,
-    ),
+    max_len=256,
 )
