@@ -14,6 +14,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from itertools import repeat
 from pathlib import Path
 from typing import Final
 
@@ -45,16 +46,17 @@ def main() -> int:
         print("\n".join(TARGETS))
         return 0
     names: list[str] = options.names or [*TARGETS]
+    seconds: int = options.seconds
     unknown = sorted(set(names) - TARGETS.keys())
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; known are {', '.join(TARGETS)}")
-    if options.seconds < 1 or options.jobs < 1:
+    if seconds < 1 or options.jobs < 1:
         parser.error("--seconds and --jobs are at least 1")
     if find_spec("atheris") is None:
         parser.error("atheris is not installed: it has wheels for Linux on x86-64 and CPython 3.11 to 3.13 only")
     print(_ROW.format("target", "executions", "values", "coverage", "result"), flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
-        findings = list(pool.map(lambda name: run(name, options.seconds), names))
+        findings = list(pool.map(run, names, repeat(seconds)))
     found = [finding for finding in findings if finding]
     print("\n".join(["", *found, f"{len(found)} findings"]))
     return 1 if found else 0

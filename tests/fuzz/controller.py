@@ -14,11 +14,11 @@ from nodeattest_cli.endorsement_keys.key_file import KeyRow, parse_key_file
 from nodeattest_cli.errors import UserError
 from nodeattest_controller import configfile
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
-from nodeattest_controller.controllers.bootstrap_config.decide import AdmissionOutcome, Refuse, Verdict
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
+from nodeattest_controller.controllers.bootstrap_config.verdict import UNCHANGED, UNCONCERNED, Verdict
 from nodeattest_controller.controllers.bootstrap_token import decide
 from nodeattest_controller.model import csr_request, machine_view, policy, serving_names, token_binding
 from nodeattest_controller.model.attestation import parse_attestation
@@ -151,10 +151,10 @@ target("cli-duration", lambda data: parse_duration(text_of(data)), refusals=_JSO
 @target("admission-review", admission_review.parse, Reason.ADMISSION_REVIEW_MALFORMED)
 def _review(asked: admission_review.AdmissionReview, _data: bytes) -> None:
     require(asked.operation is not admission_review.Operation.UPDATE or bool(asked.kind), "an update has a kind")
-    answer = json.loads(admission_review.allowed(asked.uid))
+    answer = json.loads(admission_review.answer(asked.uid, UNCHANGED, is_verified=False))
     require(answer["response"]["uid"] == asked.uid, "an answer bears the question's UID")
     whole = subject_of(asked.target, group=asked.group, kind=asked.kind, namespace=asked.namespace, name=asked.name)
-    if whole is not None:
+    if whole is not None and asked.before is not None:
         before = subject_of(asked.before, group=asked.group, kind=asked.kind, namespace="", name="")
         require(before is not None, "both are of one kind")
         _ = whole.cluster, whole.settled, whole.made_by_control_plane, whole.paused, whole.deleting
@@ -164,13 +164,13 @@ def _review(asked: admission_review.AdmissionReview, _data: bytes) -> None:
 
 @target(
     "policy-review",
-    lambda data: policy_reviewer.decide(admission_review.parse(data)),
+    lambda data: policy_reviewer.review(admission_review.parse(data)),
     Reason.ADMISSION_REVIEW_MALFORMED,
 )
 def _policy_review(verdict: Verdict, _data: bytes) -> bool:
-    if isinstance(verdict, Refuse):
+    if verdict.denied is not None:
         require(verdict.denied.reason is Reason.POLICY_INVALID and bool(verdict.public), "a refusal says why")
-    return verdict.outcome is not AdmissionOutcome.UNCONCERNED
+    return verdict != UNCONCERNED
 
 
 _PLAN: Final = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://7")
@@ -188,9 +188,8 @@ def _render(document: JsonObject, _data: bytes) -> bool:
         return False
     finally:
         require(json.dumps(document) == before, "the input is left alone")
-    again = render(made.document, _PLAN)
-    require(again.document == made.document and not again.changes, "rendering twice is rendering once")
-    written = json.dumps(made.document)
+    require(render(made, _PLAN) == made, "rendering twice is rendering once")
+    written = json.dumps(made)
     require(json.dumps(DROP_IN) in written and MARK in written, "what attests is there")
     return True
 
