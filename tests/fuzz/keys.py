@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 NODE_KEY: Final = ec.derive_private_key(0xC0FFEE, ec.SECP256R1())
-"""The same as that of tests/vectors/generate.py."""
+"""The same as that of the published vectors."""
 AUTHORITY_KEY: Final = ec.derive_private_key(0xCA, ec.SECP256R1())
 TPM_KEY: Final = ec.derive_private_key(0xE4, ec.SECP256R1())
 """An endorsement key."""
