@@ -10,24 +10,21 @@ Source: kubernetes cmd/kubeadm/app/phases/bootstraptoken/clusterinfo; companion 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
-from typing import Final, TypeVar
-from urllib.parse import quote
+from typing import Final
 
 import click
 from cryptography import x509
 
-from nodeattest_cli import token as tokens_of
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError, user_errors
+from nodeattest_cli.fleet import list_objects
 from nodeattest_cli.options import Duration, connected, output_option
 from nodeattest_cli.output import format_fields, print_exactly, print_lines
-from nodeattest_discovery import jws, pins
+from nodeattest_cli.token import read_token
+from nodeattest_discovery import jws, pins, secret
 from nodeattest_discovery.clusterinfo import (
     KUBECONFIG_KEY,
     NAME,
@@ -47,12 +44,10 @@ from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from nodeattest_kube.errors import AlreadyExists, Forbidden, NotFound
 from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-
-T = TypeVar("T")
 
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1")
 _ROLE: Final = "kubeadm:bootstrap-signer-clusterinfo"
@@ -60,9 +55,11 @@ _ROLE: Final = "kubeadm:bootstrap-signer-clusterinfo"
 _BLOCK: Final = re.compile(r"-----BEGIN ([^-\r\n]*)-----")
 _LARGEST: Final = 1 << 20
 """Bytes of a CA file."""
-_ATTEMPTS: Final = 5
 _SHOWN: Final = 64
 """Characters of a key or a subject that somebody else wrote."""
+_VALID: Final = "valid"
+_UNCHECKED: Final = "not checked: the tokens cannot be read"
+"""Both are what a signature is worth to machines."""
 
 
 @click.command()
@@ -95,15 +92,9 @@ def publish(
     kubeconfig = _kubeconfig(endpoint.server if server is None else server, ca_pem)
 
     async def work(client: ApiClient) -> None:
-        await _look(client, kubeconfig, replace=replace)  # refuses before anything is written
-        print_lines("[bootstrap-token] Configuring cluster-info ConfigMap, RBAC Roles")
-        with suppress(Forbidden):  # kube-apiserver makes it at its start; if it is not there, the next write fails
-            namespace: JsonObject = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-            await _ensure(client, paths.core_path("namespaces"), namespace)
         await publish_kubeconfig(client, kubeconfig, replace=replace)
-        if not no_anonymous:
-            for resource, body in _rights():
-                await _ensure(client, paths.collection_path(*_RBAC, resource, namespace=NAMESPACE), body)
+        for resource, body in () if no_anonymous else _rights():
+            await _put(client, paths.collection_path(*_RBAC, resource, namespace=NAMESPACE), body)
 
     run(connection, work)
 
@@ -124,31 +115,44 @@ def _kubeconfig(server: str, ca_pem: str) -> str:
     others = sorted(set(_BLOCK.findall(ca_pem)) - {"CERTIFICATE"})
     if others:
         raise UserError(f"the CA bundle: expected CERTIFICATE blocks only, got {ascii(others[0][:40])[1:-1]}")
-    _check_server_option(server)
-    with user_errors("the CA bundle"):
-        return build(server, ca_pem.encode())
-
-
-def _check_server_option(server: str) -> None:
-    """Check the value of ``--server``; raises ``UserError``."""
     try:
         check_server(server)
     except Denied:
         raise UserError(f"--server: expected https://host:port, got {server[:80]!a}") from None
+    with user_errors("the CA bundle"):
+        return build(server, ca_pem.encode())
 
 
-async def _look(client: ApiClient, kubeconfig: str, *, replace: bool) -> JsonObject | None:
-    """Read cluster-info, None where there is none; another cluster's is refused unless it may be replaced."""
+async def publish_kubeconfig(client: ApiClient, kubeconfig: str, *, replace: bool) -> None:
+    """Create or replace cluster-info; one that means the same stays, with its signatures.
+
+    The patch drops signatures, which no longer fit, and names the version that was read: what another writer, such as a
+    bootstrap signer, wrote meanwhile is a conflict.
+    """
     try:
         found = await client.get(PATH)
     except NotFound:
-        return None
-    if not replace and not _is_same(found, kubeconfig):
+        metadata: JsonObject = {"name": NAME, "namespace": NAMESPACE}
+        body: JsonObject = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        await client.create(
+            paths.core_path("configmaps", namespace=NAMESPACE), {**body, "data": {KUBECONFIG_KEY: kubeconfig}}
+        )
+        print_lines(f'Created the "{NAME}" ConfigMap in the "{NAMESPACE}" namespace')
+        return
+    if _is_same(found, kubeconfig):
+        print_lines(f'The "{NAME}" ConfigMap in the "{NAMESPACE}" namespace says this already')
+        return
+    if not replace:
         raise StateError(
             "cluster-info names another server or other CAs, or cannot be read: see nodeattest cluster-info show, "
             "and set --replace if it is to be replaced"
         )
-    return found
+    patch: JsonObject = {
+        "metadata": {"resourceVersion": text(found, "metadata", "resourceVersion")},
+        "data": {KUBECONFIG_KEY: kubeconfig, **dict.fromkeys(current_signatures(found))},
+    }
+    await client.merge_patch(PATH, patch)
+    print_lines(f'Replaced the "{NAME}" ConfigMap in the "{NAMESPACE}" namespace')
 
 
 def _is_same(found: JsonObject, wanted: str) -> bool:
@@ -163,38 +167,6 @@ def _is_same(found: JsonObject, wanted: str) -> bool:
         return False
 
 
-async def publish_kubeconfig(client: ApiClient, kubeconfig: str, *, replace: bool) -> None:
-    """Create or replace cluster-info; one that means the same stays, with its signatures.
-
-    The patch drops signatures, which no longer fit, and names the version that was read: what another writer, such as a
-    bootstrap signer, wrote meanwhile is read and checked before it is replaced.
-    """
-
-    async def write() -> str:
-        found = await _look(client, kubeconfig, replace=replace)
-        if found is None:
-            await client.create(paths.core_path("configmaps", namespace=NAMESPACE), _config_map(kubeconfig))
-            return f'Creating the "{NAME}" ConfigMap in the "{NAMESPACE}" namespace'
-        if _is_same(found, kubeconfig):
-            return f'The "{NAME}" ConfigMap in the "{NAMESPACE}" namespace says this already'
-        patch: JsonObject = {
-            "metadata": {"resourceVersion": text(found, "metadata", "resourceVersion")},
-            "data": {KUBECONFIG_KEY: kubeconfig, **dict.fromkeys(current_signatures(found))},
-        }
-        await client.merge_patch(PATH, patch)
-        return f'Replacing the "{NAME}" ConfigMap in the "{NAMESPACE}" namespace'
-
-    print_lines(f"[bootstrap-token] {await _retry(write)}")
-
-
-async def _retry(write: Callable[[], Awaitable[T]]) -> T:
-    """Read and write, again after a conflict."""
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(AlreadyExists, Conflict):
-            return await write()
-    return await write()
-
-
 def _rights() -> Iterator[tuple[str, JsonObject]]:
     """Yield the right to read cluster-info and nothing else, for unauthenticated users: others need no discovery."""
     api = _RBAC[0]
@@ -206,54 +178,12 @@ def _rights() -> Iterator[tuple[str, JsonObject]]:
     yield "rolebindings", {**head, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]}
 
 
-async def _ensure(client: ApiClient, collection: str, body: JsonObject) -> None:
-    """Create an object; one that gives other rights is replaced."""
+async def _put(client: ApiClient, collection: str, body: JsonObject) -> None:
+    """Create an object, or replace the one of its name, which may give other rights."""
     try:
         await client.create(collection, body)
     except AlreadyExists:
-        path = f"{collection}/{quote(text(body, 'metadata', 'name'), safe='')}"
-        found = await client.get(path)
-        if any(found.get(field) != body[field] for field in body.keys() & {"rules", "roleRef", "subjects"}):
-            await client.replace(path, body)
-
-
-class SignatureState(StrEnum):
-    """What a signature is worth."""
-
-    VALID = "valid"
-    INVALID = "invalid: not this token's over this text"
-    NO_TOKEN = "no token signs by this id"
-    UNCHECKED = "not checked: the tokens cannot be read"
-    MISSING = "missing: no bootstrap signer has been there"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What there is to see of cluster-info, sound or not."""
-
-    info: ClusterInfo | None
-    problem: str
-    """Why the kubeconfig cannot be used; empty if it can."""
-    signatures: tuple[tuple[str, SignatureState], ...]
-    """Token ids with their states."""
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether machines can use it: the kubeconfig is sound, and no signature is wrong or missing."""
-        good = {SignatureState.VALID, SignatureState.UNCHECKED}
-        return self.info is not None and all(state in good for _, state in self.signatures)
-
-    def lines(self, now: datetime) -> list[str]:
-        """Return a few lines."""
-        fields = [("unusable", self.problem)] if self.info is None else [("server", self.info.server)]
-        if self.info is not None and self.info.tls_server_name:
-            fields.append(("name", self.info.tls_server_name))
-        for ca in self.info.ca_certificates if self.info else ():
-            expired = " (expired)" if ca.not_valid_after_utc <= now else ""
-            until = f"{rfc3339(ca.not_valid_after_utc)}{expired}"
-            fields += [("CA", _certificate_subject(ca)), ("  until", until), ("  pin", str(pin_of(ca)))]
-        fields += [("signature", f"{token}  {state}") for token, state in self.signatures] or [("signature", "none")]
-        return format_fields([(f"{name}:", value) for name, value in fields], indent=0)
+        await client.replace(f"{collection}/{_ROLE}", body)
 
 
 @click.command()
@@ -266,40 +196,67 @@ def show(*, connection: Connection, output: str) -> int:
     machines cannot use it: it is malformed, or a signature is wrong or missing.
     """
 
-    async def both(client: ApiClient) -> tuple[JsonObject, Sequence[BootstrapToken] | None]:
-        return await _from_cluster(client), await _signing_tokens(client)
+    async def read(client: ApiClient) -> tuple[JsonObject, Sequence[BootstrapToken] | None]:
+        try:
+            found = await client.get(PATH)
+        except NotFound:
+            raise StateError("there is no cluster-info: write it with nodeattest cluster-info publish") from None
+        path = paths.core_path("secrets", namespace=secret.NAMESPACE)
+        try:
+            secrets = [one async for one in list_objects(client, path, {"fieldSelector": f"type={secret.SECRET_TYPE}"})]
+        except Forbidden:
+            return found, None
+        return found, find_signing_tokens(secrets, datetime.now(UTC)).tokens
 
-    found, tokens = run(connection, both)
+    found, tokens = run(connection, read)
     if output == "kubeconfig":
         print_exactly(text(found, "data", KUBECONFIG_KEY))
         return ExitCode.DONE
-    seen = view_of(found, tokens)
-    print_lines(*seen.lines(datetime.now(UTC)))
-    return ExitCode.DONE if seen.is_sound else ExitCode.REFUSED
+    is_sound, lines = view(found, tokens, datetime.now(UTC))
+    print_lines(*lines)
+    return ExitCode.DONE if is_sound else ExitCode.REFUSED
 
 
-def view_of(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None) -> View:
-    """Evaluate a ConfigMap; ``tokens`` are those that sign now, None where nobody may read them."""
+def view(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None, now: datetime) -> tuple[bool, list[str]]:
+    """Return whether machines can use cluster-info, and what there is to see of it.
+
+    ``tokens`` are those that sign now, None where nobody may read them.
+    """
     kubeconfig = text(config_map, "data", KUBECONFIG_KEY)
-    info, problem = None, ""
+    states = _signatures(config_map, tokens)
+    is_sound = all(state in {_VALID, _UNCHECKED} for state in states.values())
+    fields: list[tuple[str, str]] = []
     try:
         info = parse(kubeconfig)
+        fields += [("server:", info.server), *([("name:", info.tls_server_name)] if info.tls_server_name else [])]
+        for ca in info.ca_certificates:
+            expired = " (expired)" if ca.not_valid_after_utc <= now else ""
+            until = f"{rfc3339(ca.not_valid_after_utc)}{expired}"
+            fields += [("CA:", _certificate_subject(ca)), ("  until:", until), ("  pin:", str(pin_of(ca)))]
     except Denied as denied:
-        problem = f"expected {denied.expected}, got {denied.got}"
+        is_sound = False
+        fields.append(("unusable:", f"expected {denied.expected}, got {denied.got}"))
+    fields += [("signature:", f"{token}  {state}") for token, state in states.items()] or [("signature:", "none")]
+    return is_sound, format_fields(fields, indent=0)
+
+
+def _signatures(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None) -> dict[str, str]:
+    """Tell by token id what each signature is worth, and which are missing."""
+    signed = text(config_map, "data", KUBECONFIG_KEY).encode()
     found = {key.removeprefix(SIGNATURE_PREFIX): key for key in current_signatures(config_map)}
     known = {token.id: token for token in tokens or ()}
-    states: list[tuple[str, SignatureState]] = []
+    states: dict[str, str] = {}
     for token_id in sorted(found.keys() | known.keys()):
         token = known.get(token_id)
         if token_id not in found:
-            state = SignatureState.MISSING
+            state = "missing: no bootstrap signer has been there"
         elif token is None:
-            state = SignatureState.UNCHECKED if tokens is None else SignatureState.NO_TOKEN
+            state = _UNCHECKED if tokens is None else "no token signs by this id"
         else:
-            valid = jws.is_valid(text(config_map, "data", found[token_id]), kubeconfig.encode(), token)
-            state = SignatureState.VALID if valid else SignatureState.INVALID
-        states.append((ascii(token_id[:_SHOWN])[1:-1], state))
-    return View(info=info, problem=problem, signatures=tuple(states))
+            valid = jws.is_valid(text(config_map, "data", found[token_id]), signed, token)
+            state = _VALID if valid else "invalid: not this token's over this text"
+        states[ascii(token_id[:_SHOWN])[1:-1]] = state
+    return states
 
 
 def _certificate_subject(certificate: x509.Certificate) -> str:
@@ -309,27 +266,6 @@ def _certificate_subject(certificate: x509.Certificate) -> str:
     except ValueError:
         return "(unreadable)"
     return ascii(name[:_SHOWN])[1:-1] or "(no name)"
-
-
-async def _from_cluster(client: ApiClient) -> JsonObject:
-    try:
-        return await client.get(PATH)
-    except NotFound:
-        raise StateError("there is no cluster-info: write it with nodeattest cluster-info publish") from None
-
-
-def _config_map(kubeconfig: str) -> JsonObject:
-    metadata: JsonObject = {"name": NAME, "namespace": NAMESPACE}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KUBECONFIG_KEY: kubeconfig}}
-
-
-async def _signing_tokens(client: ApiClient) -> tuple[BootstrapToken, ...] | None:
-    """Read the tokens that sign now; None where we may not."""
-    try:
-        secrets = await tokens_of.token_secrets(client)
-    except Forbidden:
-        return None
-    return find_signing_tokens(secrets, datetime.now(UTC)).tokens
 
 
 @click.command()
@@ -360,7 +296,7 @@ def verify(
         )
     with user_errors("--discovery-token-ca-cert-hash"):
         wanted = frozenset(map(pins.parse, hashes)) or None
-    token = tokens_of.read_token(None, token_file)
+    token = read_token(None, token_file)
     if token is None:
         raise UserError("--token-file: expected a token, got none")
     try:

@@ -18,7 +18,8 @@ from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 
 NAMESPACE = "fleet"
-LEDGERS = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/machineattestations"
+OWN = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}"
+LEDGERS, POLICIES = f"{OWN}/machineattestations", f"{OWN}/nodeattestationpolicies"
 SPKI = "sha256:" + "5" * 64
 PINS: JsonMap = {"tpm.ek": "sha256:" + "e" * 64, "tpm.ak": "000b" + "a" * 64}
 
@@ -92,6 +93,12 @@ class AttestedFleet:
             },
         }
         return self.client.create(LEDGERS, body)
+
+    def authorize(self, *attestors: str) -> None:
+        """Make a policy of these the only one."""
+        for policy in self.client.list(POLICIES):
+            self.client.delete(f"{POLICIES}/{text_at(policy, 'metadata', 'name')}")
+        self.client.create(POLICIES, {"metadata": {"name": "p"}, "spec": {"authorizedAttestors": [*attestors]}})
 
     def ledger(self, ledger: JsonMap) -> JsonMap:
         """Read a ledger again."""

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from nodeattest_cli.fleet import MachineRow, rows_of
+from nodeattest_cli.fleet import rows_of
 from nodeattest_cli.machines.list import outage_budget
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
@@ -43,11 +43,6 @@ def ledger(node: str, *, cluster: str = "blue", expires: datetime | None = None)
     }
 
 
-def row(attestation: JsonObject) -> MachineRow:
-    (found,) = rows_of([attestation], NOW)
-    return found
-
-
 def machine(name: str, *, provider_id: str | None = None, **status: JsonValue) -> JsonObject:
     return {
         "apiVersion": "cluster.x-k8s.io/v1beta2",
@@ -63,10 +58,9 @@ def conditions(message: str) -> JsonValue:
 
 
 def test_the_fleet_survives_until_the_first_certificate_ends() -> None:
-    found = [row(ledger(node, expires=NOW + timedelta(hours=hours))) for node, hours in (("a", 5), ("b", 3))]
-    assert outage_budget([*found, row(ledger("c"))], NOW) == timedelta(hours=3)
-    assert outage_budget([row(ledger("c"))], NOW) is None
-    assert outage_budget([], NOW) is None
+    ends = [ledger(node, expires=NOW + timedelta(hours=hours)) for node, hours in (("a", 5), ("b", 3))]
+    assert outage_budget([*rows_of([*ends, ledger("c")], NOW)], NOW) == timedelta(hours=3)
+    assert outage_budget([*rows_of([ledger("c")], NOW)], NOW) is None
 
 
 def test_every_machine_has_a_row_and_its_state_is_the_conditions() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from fuzz.keys import NOW
 from fuzz.target import by_file, require, target, text_of
-from nodeattest_cli.cluster_info import view_of
+from nodeattest_cli.cluster_info import view
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.endorsement_keys.key_file import KeyRow, parse_key_file
 from nodeattest_cli.errors import UserError
@@ -243,10 +243,10 @@ target("documents", by_file(lambda path: read_objects(str(path))), refusals=(Use
 @target("cli-cluster-info", parse_json, refusals=_JSON)
 def _cluster_info(found: JsonObject, _data: bytes) -> bool:
     """Show a ConfigMap, as ``cluster-info show`` does."""
-    seen = view_of(found, [_SIGNER])
-    require(all(map(str.isprintable, seen.lines(NOW))), "printable lines")
-    require(bool(seen.problem) == (seen.info is None), "a problem where there is nothing to believe")
-    return seen.is_sound
+    is_sound, lines = view(found, [_SIGNER], NOW)
+    require(all(map(str.isprintable, lines)), "printable lines")
+    require(not (is_sound and lines[0].startswith("unusable")), "nothing to believe is not sound")
+    return is_sound
 
 
 @target(

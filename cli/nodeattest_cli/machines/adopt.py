@@ -15,7 +15,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Final
 
 import click
@@ -56,22 +55,9 @@ _WORD: Final = re.compile(rf"[!-~]{{1,{MAX_PROVIDER_ID}}}")
 """What is shown as it is: ASCII without blanks, so that it can neither end a line nor be padded to look like one."""
 
 
-class _Action(StrEnum):
-    """What is to be done about a Node."""
-
-    ADOPT = "adopt"
-    """Its kubelet takes itself over, by the certificate that it has."""
-    OPEN = "open"
-    """An operator opens its Machine: the policy's provider proves nothing."""
-    REJOIN = "rejoin"
-    """It joined attested, and its certificate has expired."""
-    NO_MACHINE = "none"
-    """No Machine is its own."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unattested:
-    """One Node that is not in the ledger."""
+    """One Node that is not in the ledger, and what to do about it."""
 
     cluster: ClusterKey
     node: str
@@ -79,18 +65,14 @@ class _Unattested:
     """The Node's own, or its Machine's where it has none."""
     ready: bool
     member: MachineView | None
-    has_attestation: bool
     providers: tuple[ProviderName, ...]
     """Those that the policy names; empty where that is not known."""
-
-    @property
-    def todo(self) -> _Action:
-        """What is to be done about it."""
-        if self.member is None:
-            return _Action.NO_MACHINE
-        if self.has_attestation:
-            return _Action.REJOIN
-        return _Action.OPEN if self.providers and set(self.providers) <= INSECURE else _Action.ADOPT
+    todo: str
+    """``adopt``: its kubelet takes itself over. ``open``: an operator opens its Machine, because the policy's provider
+    proves nothing. ``rejoin``: it joined attested. ``none``: no Machine is its own."""
+    command: list[str]
+    """On the machine itself to adopt it, else on the operator's; may be empty."""
+    says: str
 
     @property
     def names(self) -> set[str]:
@@ -98,54 +80,9 @@ class _Unattested:
         return {self.node, self.provider_id, self.member.name if self.member else ""} - {""}
 
     @property
-    def can_be_asked_for(self) -> bool:
-        """Whether the controller would read both names in a request."""
-        try:
-            node_name(self.node)
-            provider_id(self.provider_id)
-        except Denied:
-            return False
-        return True
-
-    @property
-    def command(self) -> list[str]:
-        """The command for it: on the machine itself to adopt it, else on the operator's; may be empty."""
-        namespace, _, cluster = self.cluster.partition("/")
-        machine = self.member.name if self.member else ""
-        where = ["-n", namespace, "--cluster", cluster]
-        match self.todo:
-            case _Action.ADOPT if self.can_be_asked_for:
-                provider = self.providers[0] if len(self.providers) == 1 else "PROVIDER"
-                return ["kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", self.provider_id]
-            case _Action.OPEN if self.can_be_asked_for:
-                return ["nodeattest", "machines", "adopt", machine, "--open", "--reason", "WHY", *where]
-            case _Action.REJOIN:
-                return ["nodeattest", "machines", "rejoin", machine, *where]
-            case _:
-                return []
-
-    @property
-    def says(self) -> str:
-        """What to do, in words."""
-        match self.todo:
-            case _Action.ADOPT | _Action.OPEN if not self.can_be_asked_for:
-                wrong = _word(self.provider_id or "(none)")
-                return f"no machine can ask for its name with provider ID {wrong}: correct its Node and its Machine"
-            case _Action.ADOPT:
-                how = "" if self.ready else "; it is not Ready: if its certificate expired, --open"
-                if len(self.providers) != 1:
-                    how = f"; PROVIDER is one of {', '.join(self.providers)}"
-                return (
-                    f"on the machine, as root{how if self.providers else '; no usable policy selects its Cluster yet'}"
-                )
-            case _Action.OPEN:
-                return "the policy's provider proves nothing, so a node cannot take itself over"
-            case _Action.REJOIN:
-                return "it joined attested, and its certificate has expired"
-            case _Action.NO_MACHINE if not self.provider_id:
-                return "it has no provider ID and is no Machine's nodeRef: set its provider ID, or delete the Node"
-            case _Action.NO_MACHINE:
-                return f"no Machine has its provider ID {_word(self.provider_id)}: make one, or delete the Node"
+    def may_be_opened(self) -> bool:
+        """Whether a request for it could be certified, and it has no certificates yet."""
+        return self.todo in {"adopt", "open"} and bool(self.command)
 
     def to_json(self) -> JsonObject:
         """Return the entry of ``nodes``."""
@@ -155,7 +92,7 @@ class _Unattested:
             "machine": self.member.name if self.member else None,
             "providerID": self.provider_id,
             "ready": self.ready,
-            "todo": str(self.todo),
+            "todo": self.todo,
             "command": [*self.command],
             "says": self.says,
         }
@@ -165,9 +102,9 @@ class _Unattested:
 class _Report:
     """All that was found."""
 
-    unattested: tuple[_Unattested, ...]
+    unattested: list[_Unattested]
     attested: int
-    unreachable: tuple[tuple[ClusterKey, str], ...]
+    unreachable: list[tuple[ClusterKey, str]]
 
 
 @click.command()
@@ -246,10 +183,8 @@ async def _survey(client: ApiClient, namespace: str, cluster: str | None) -> _Re
     for one in clusters:
         key = ClusterKey(key_of(one))
         try:
-            recorded = policy_for(
-                one, policies, recorded=lambda name, key=key: inventory.machines_under(key, name, now)
-            )
-            providers = tuple(sorted(recorded.attestors))
+            ruling = policy_for(one, policies, recorded=lambda name, key=key: inventory.machines_under(key, name, now))
+            providers = tuple(sorted(ruling.attestors))
         except (Denied, Unavailable):
             providers = ()
         try:
@@ -261,7 +196,7 @@ async def _survey(client: ApiClient, namespace: str, cluster: str | None) -> _Re
         outside = [node for node in nodes if not is_attested(node, key, inventory, now)]
         attested += len(nodes) - len(outside)
         unattested += [_unattested(node, key, inventory, providers) for node in outside]
-    return _Report(tuple(unattested), attested, tuple(unreachable))
+    return _Report(unattested, attested, unreachable)
 
 
 def _unattested(
@@ -273,20 +208,64 @@ def _unattested(
         uid = text(node, "metadata", "uid")
         members = [member for member in members if member.node_ref_uid == uid]
     member = members[0] if len(members) == 1 else None
-    ready = condition(items(node, "status", "conditions"), "Ready")
+    provider_id = own_id or (member.provider_id if member else "")
+    found = condition(items(node, "status", "conditions"), "Ready")
+    ready = found is not None and found.get("status") == "True"
     record = inventory.attestation(key, member.provider_id) if member else None
+    namespace, _, cluster = key.partition("/")
+    where = ["-n", namespace, "--cluster", cluster]
+    todo, command, says = "none", list[str](), ""
+    if member is None and not provider_id:
+        says = "it has no provider ID and is no Machine's nodeRef: set its provider ID, or delete the Node"
+    elif member is None:
+        says = f"no Machine has its provider ID {_word(provider_id)}: make one, or delete the Node"
+    elif record is not None and record.issued and record.node_name == NodeName(name):
+        todo, says = "rejoin", "it joined attested, and its certificate has expired"
+        command = ["nodeattest", "machines", "rejoin", member.name, *where]
+    else:
+        todo = "open" if providers and set(providers) <= INSECURE else "adopt"
+        if not _can_be_asked_for(name, provider_id):
+            wrong = _word(provider_id or "(none)")
+            says = f"no machine can ask for its name with provider ID {wrong}: correct its Node and its Machine"
+        elif todo == "open":
+            says = "the policy's provider proves nothing, so a node cannot take itself over"
+            command = ["nodeattest", "machines", "adopt", member.name, "--open", "--reason", "WHY", *where]
+        else:
+            says = _how_to_adopt(providers, ready=ready)
+            provider = providers[0] if len(providers) == 1 else "PROVIDER"
+            command = ["kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", provider_id]
     return _Unattested(
         cluster=key,
         node=name,
-        provider_id=own_id or (member.provider_id if member else ""),
-        ready=ready is not None and ready.get("status") == "True",
+        provider_id=provider_id,
+        ready=ready,
         member=member,
-        has_attestation=record is not None and bool(record.issued) and record.node_name == NodeName(name),
         providers=providers,
+        todo=todo,
+        command=command,
+        says=says,
     )
 
 
-def _chosen(found: _Report, names: Sequence[str]) -> tuple[_Unattested, ...]:
+def _how_to_adopt(providers: Sequence[ProviderName], *, ready: bool) -> str:
+    if not providers:
+        return "on the machine, as root; no usable policy selects its Cluster yet"
+    if len(providers) > 1:
+        return f"on the machine, as root; PROVIDER is one of {', '.join(providers)}"
+    return "on the machine, as root" + ("" if ready else "; it is not Ready: if its certificate expired, --open")
+
+
+def _can_be_asked_for(name: str, machine: str) -> bool:
+    """Return whether the controller would read both names in a request."""
+    try:
+        node_name(name)
+        provider_id(machine)
+    except Denied:
+        return False
+    return True
+
+
+def _chosen(found: _Report, names: Sequence[str]) -> list[_Unattested]:
     chosen: list[_Unattested] = []
     for name in names:
         fits = [one for one in found.unattested if name in one.names]
@@ -301,7 +280,7 @@ def _chosen(found: _Report, names: Sequence[str]) -> tuple[_Unattested, ...]:
                 f"{name} is one of {len(fits)} nodes, set --cluster or name it by its provider ID: {listed}"
             )
         chosen += fits
-    return tuple(chosen)
+    return chosen
 
 
 def _word(said: str) -> str:
@@ -324,27 +303,23 @@ def _print(chosen: Sequence[_Unattested], found: _Report, output: str) -> None:
 
 
 def _provider(one: _Unattested, said: str | None) -> ProviderName:
+    known = ", ".join(one.providers)
     if said is not None and one.providers and said not in one.providers:
-        raise UserError(f"--provider: expected one of the policy's {', '.join(one.providers)}, got {said}")
-    if said is not None:
-        return ProviderName(said)
-    if len(one.providers) != 1:
-        raise UserError(
-            f"--provider: the policy names {', '.join(one.providers) or 'none that can be read'}; say which"
-        )
-    return one.providers[0]
+        raise UserError(f"--provider: expected one of the policy's {known}, got {said}")
+    if said is None and len(one.providers) != 1:
+        raise UserError(f"--provider: the policy names {known or 'none that can be read'}; say which")
+    return ProviderName(said) if said is not None else one.providers[0]
 
 
 def _what_it_opens(one: _Unattested, provider: ProviderName) -> list[str]:
-    if one.member is None or not (one.has_attestation or one.can_be_asked_for):
-        raise StateError(f"node {_word(one.node)}: {one.says}")
-    if one.has_attestation:
-        raise StateError(f"node {_word(one.node)} {one.says}: {shlex.join(one.command)}")
+    if one.member is None or not one.may_be_opened:
+        command = f": {shlex.join(one.command)}" if one.command else ""
+        raise StateError(f"node {_word(one.node)}: {one.says}{command}")
     lines = [
         f"{one.member.kind} {one.member.name} of {one.cluster} ({_word(one.provider_id)}), node {_word(one.node)}",
         f"  then a machine with this provider ID may join by {provider} with a bootstrap token, though it has a node",
     ]
-    if one.todo is _Action.OPEN:
+    if one.todo == "open":
         lines.append(
             "  the insecure provider proves nothing: until it has joined, its token can become it, and where "
             "tokenBinding is Preferred or Off any bootstrap token"
@@ -355,17 +330,17 @@ def _what_it_opens(one: _Unattested, provider: ProviderName) -> list[str]:
 async def _open(client: ApiClient, node: _Unattested, reason: str, lifetime: timedelta) -> tuple[str, RejoinToken]:
     """Write record and Event, and make the token; returns a log of that, and the token. Raises ``StateError``."""
     now, by = datetime.now(UTC), await operator(client)
-    written = await _record(client, node, by=by, reason=reason, now=now)
+    if node.member is None:
+        raise StateError(f"node {node.node} has no Machine")
+    fresh = new_for_adoption(node.member, NodeName(node.node), by=by, reason=reason, now=now)
+    written = await _record(client, fresh, by=by, reason=reason, now=now)
     reported = await record_event(client, written, f"opened by {by}: {reason}", now, reason="AttestationOpened")
     trail = f"opened by {by}, on record in spec.resets" + (" and in an Event" if reported else "")
     return trail, await issue_token(client, written, lifetime)
 
 
-async def _record(client: ApiClient, node: _Unattested, *, by: str, reason: str, now: datetime) -> JsonObject:
-    member = node.member
-    if member is None:
-        raise StateError(f"node {node.node} has no Machine")
-    fresh = new_for_adoption(member, NodeName(node.node), by=by, reason=reason, now=now)
+async def _record(client: ApiClient, fresh: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
+    """Create the attestation record, or reset the one that is there and has no certificates."""
     path = attestation_path(fresh)
     try:
         known = await client.get(path)
