@@ -130,15 +130,6 @@ def test_credentials_in_the_kubeconfig_are_refused(scene: Scene) -> None:
     assert scene.reason() == (Denied, SHAPE)
 
 
-def test_a_front_that_is_away_is_unavailable_and_asked_once() -> None:
-    with standing() as scene:
-        pass
-    time = VirtualTime()
-    with pytest.raises(Unavailable):
-        scene.find(time=time)
-    assert time.moment == 0
-
-
 @pytest.mark.parametrize(
     ("reply", "kind", "reason"),
     [
@@ -153,22 +144,6 @@ def test_what_the_cluster_does_not_bear_out_is_not_believed(
 ) -> None:
     scene.cluster.says = reply
     assert scene.reason() == (kind, reason)
-
-
-def test_no_pin_at_all_is_refused_before_anything_is_sent(scene: Scene) -> None:
-    assert scene.reason(frozenset()) == (Denied, Reason.CA_PIN_MALFORMED)
-    assert not scene.front.seen
-
-
-@pytest.mark.parametrize(("starts", "lasts"), [(-600, -300), (300, 600)])
-def test_a_pinned_ca_that_is_not_valid_now_bears_nothing_out(starts: float, lasts: float) -> None:
-    ca = Ca(starts=starts, lasts=lasts)
-    with standing(ca.server()) as scene:
-        text = clusterinfo.build(scene.cluster.url, ca.pem)
-        scene.front.says, scene.cluster.says = answer(text), config_map({"kubeconfig": text})
-        for pins in (frozenset({ca.pin}), None):
-            assert scene.reason(pins) == (Unavailable, Reason.SERVER_NOT_TRUSTED)
-        assert not scene.cluster.seen
 
 
 @pytest.mark.parametrize("code", [401, 403])

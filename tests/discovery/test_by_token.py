@@ -120,23 +120,7 @@ def test_endpoints_are_read_before_any_is_asked(world: World, endpoints: list[st
     assert reason(lambda: find(*endpoints, pins=pins)) == Reason.DISCOVERY_ENDPOINT_MALFORMED
 
 
-def test_no_pins_at_all_are_not_the_wish_to_do_without(world: World) -> None:
-    with standing(CASES["good"], world) as (server, _):
-        assert reason(lambda: find(server, pins=frozenset())) == Reason.CA_PIN_MALFORMED
-        assert server.seen == []
-
-
 # Other servers that must not be believed
-
-
-def test_a_name_that_the_signed_text_brings_along_does_not_count_for_the_second_question(world: World) -> None:
-    # Somebody has the token, and a certificate of the cluster's CA for a name of his own: any node has one.
-    line = "server: https://127.0.0.1:1\n    tls-server-name: node-1\n"
-    with LyingServer(world.real.server(["node-1"], []), status(404)) as server:
-        text = clusterinfo.build("https://127.0.0.1:1", world.real.pem).replace("server: https://127.0.0.1:1\n", line)
-        assert clusterinfo.parse(text).tls_server_name == "node-1"
-        server.says = signed(text, TOKEN)
-        assert reason(lambda: find(server, pins=frozenset({world.real.pin}))) == Reason.SERVER_NOT_TRUSTED
 
 
 @pytest.mark.parametrize(("starts", "lasts"), [(-600, -300), (300, 600)])

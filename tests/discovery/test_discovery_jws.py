@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from polling import eventually
 
-from nodeattest_discovery import clusterinfo, jws, token
-from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
+from nodeattest_discovery import jws, token
 from nodeattest_discovery.token import BootstrapToken
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.control_plane import ControlPlane, controller_manager
 
 CONTENT = b"Hello from the other side. I must have called a thousand times."
 JOSHUA = BootstrapToken("joshua", "my voice is my passcode")
@@ -53,25 +47,3 @@ def test_a_signature_holds_for_what_was_signed_and_any_text_has_an_answer(
     signature = jws.sign(content, key)
     assert jws.is_valid(signature, content, key)
     assert jws.is_valid(other, content, key) is (other == signature)
-
-
-@pytest.mark.conformance
-def test_kube_controller_manager_signs_what_we_build_with_the_bytes_that_we_compute(
-    real_control_plane: ControlPlane, assets: Path
-) -> None:
-    plane, made = real_control_plane, token.generate()
-    admin = plane.client()
-    metadata: JsonMap = {"name": secret_name(made.id)}
-    secret: JsonMap = {"metadata": metadata, "type": SECRET_TYPE, "data": {**encode(TokenSecret(token=made))}}
-    admin.create("/api/v1/namespaces/kube-system/secrets", secret)
-    kubeconfig = clusterinfo.build(plane.server, plane.ca_certificate.read_bytes())
-    body: JsonMap = {"metadata": {"name": clusterinfo.NAME}, "data": {clusterinfo.KUBECONFIG_KEY: kubeconfig}}
-    admin.create(f"/api/v1/namespaces/{clusterinfo.NAMESPACE}/configmaps", body)
-    try:
-        with controller_manager(plane, assets, ["bootstrapsigner"]):
-            place = clusterinfo.SIGNATURE_PREFIX + made.id
-            signature = eventually(lambda: text_at(admin.get(clusterinfo.PATH), "data", place), "the signature")
-    finally:
-        admin.send("DELETE", clusterinfo.PATH)
-        admin.send("DELETE", f"/api/v1/namespaces/kube-system/secrets/{secret_name(made.id)}")
-    assert signature == jws.sign(kubeconfig.encode(), made)

@@ -5,18 +5,46 @@ from __future__ import annotations
 import http.client
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import pytest
 from polling import until
-from token_rights import GROUPS, USER, apply, shipped, withdraw
-from token_world import BOTH, TokenCluster, working
+from token_world import TokenCluster
 
+from nodeattest_controller import manifests
 from nodeattest_discovery.clusterinfo import PATH
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
+
+USER: Final = "system:serviceaccount:kube-system:node-attestation-controller"
+GROUPS: Final = ("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated")
+RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def apply(admin: Client, objects: list[JsonMap]) -> list[str]:
+    """Create namespaced RBAC objects; return their paths."""
+    paths: list[str] = []
+    for made in objects:
+        folder = "roles" if made["kind"] == "Role" else "rolebindings"
+        collection = f"{RBAC}/namespaces/{text_at(made, 'metadata', 'namespace')}/{folder}"
+        admin.create(collection, made)
+        paths.append(f"{collection}/{text_at(made, 'metadata', 'name')}")
+    return paths
+
+
+def withdraw(admin: Client, paths: list[str]) -> None:
+    for path in paths:
+        with suppress(ApiRefusal):
+            admin.send("DELETE", path)
+
+
+def shipped(base: str, role: str = "") -> list[JsonMap]:
+    """Return the objects of a base, or those of one role in it."""
+    found = cast("list[JsonMap]", manifests.objects(base))
+    return [made for made in found if role in {"", text_at(made, "metadata", "name")}]
 
 
 class Call(NamedTuple):
@@ -90,20 +118,6 @@ async def test_a_role_allows_its_controller_s_calls_and_none_besides(
         await until(lambda: may(client, calls[0]))
         everything = {*SIGNER_CALLS, *CLEANER_CALLS, *NOBODYS_CALLS}
         assert {call for call in everything if may(client, call)} == set(calls)
-    finally:
-        withdraw(cluster.admin, applied)
-
-
-async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(cluster: TokenCluster) -> None:
-    applied = apply(cluster.admin, shipped("workload-discovery"))
-    try:
-        cluster.publish()
-        async with working(cluster.kubeconfig(), enabled=BOTH) as told:
-            cluster.add("rgt001")
-            cluster.add("rgt002", expiration="2020-01-01T00:00:00Z")
-            await until(lambda: cluster.signed_ids() == {"rgt001"})
-            await until(lambda: not cluster.has("bootstrap-token-rgt002"))
-        assert not told.failures
     finally:
         withdraw(cluster.admin, applied)
 

@@ -116,28 +116,10 @@ def test_a_node_that_keeps_its_server_lets_that_one_bear_out_which_cas_stay(serv
 # What must not be believed
 
 
-def replaced(servers: Servers) -> LyingServer:
-    server = servers.stand(OLD)
-    server.says = published(text(server, NEW))
-    return server
-
-
-def moved_to_a_server_that_says_otherwise(servers: Servers) -> LyingServer:
-    here, there = servers.stand(OLD), servers.stand(OLD)
-    here.says, there.says = published(text(there, OLD)), published(text(here, OLD))
-    return here
-
-
 def moved_to_a_server_without_it(servers: Servers) -> LyingServer:
     here, there = servers.stand(OLD), servers.stand(OLD, status(403))
     here.says = published(text(there, OLD))
     return here
-
-
-def stranger(servers: Servers) -> LyingServer:
-    server = servers.stand(EVIL)
-    server.says = published(text(server, OLD))
-    return server
 
 
 def with_a_user(servers: Servers) -> LyingServer:
@@ -156,10 +138,7 @@ def flapping(servers: Servers) -> LyingServer:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (replaced, Reason.CLUSTER_INFO_CHANGED),
-        (moved_to_a_server_that_says_otherwise, Reason.CLUSTER_INFO_CHANGED),
         (moved_to_a_server_without_it, Reason.API_UNAVAILABLE),
-        (stranger, Reason.SERVER_NOT_TRUSTED),
         (with_a_user, Reason.CLUSTER_INFO_MALFORMED),
         (flapping, Reason.CLUSTER_INFO_CHANGED),
     ],

@@ -174,9 +174,7 @@ class TokenCluster:
         prefix = clusterinfo.SIGNATURE_PREFIX
         return {key.removeprefix(prefix) for key in self.info() if key.startswith(prefix)}
 
-    def add(
-        self, token_id: str, *, kind: str = SECRET_TYPE, name: str = "", finalizer: str = "", **data: str | None
-    ) -> BootstrapToken:
+    def add(self, token_id: str, *, kind: str = SECRET_TYPE, name: str = "", **data: str | None) -> BootstrapToken:
         """Create a token that signs; ``data`` changes what its Secret holds."""
         entries = {
             "token-id": token_id,
@@ -188,10 +186,7 @@ class TokenCluster:
         encoded: JsonMap = {
             key: base64.b64encode(text.encode()).decode() for key, text in entries.items() if text is not None
         }
-        metadata: JsonMap = {
-            "name": name or secret_name(token_id),
-            **({"finalizers": [finalizer]} if finalizer else {}),
-        }
+        metadata: JsonMap = {"name": name or secret_name(token_id)}
         self.admin.create(SECRETS, {"metadata": metadata, "type": kind, "data": encoded})
         return BootstrapToken(token_id, entries["token-secret"] or "")
 
@@ -200,17 +195,9 @@ class TokenCluster:
         data: JsonMap = {"expiration": base64.b64encode(expiration.encode()).decode()}
         self.admin.patch(f"{SECRETS}/{secret_name(token_id)}", {"data": data})
 
-    def release(self, token_id: str) -> None:
-        """Take a token's finalizers."""
-        self.admin.patch(f"{SECRETS}/{secret_name(token_id)}", {"metadata": {"finalizers": None}})
-
     def remove(self, token_id: str) -> None:
         """Delete a token."""
         self.admin.delete(f"{SECRETS}/{secret_name(token_id)}")
-
-    def secrets(self) -> list[JsonMap]:
-        """Return the Secrets of kube-system."""
-        return self.admin.list(SECRETS)
 
     def has(self, name: str) -> bool:
         """Tell whether a Secret exists."""
@@ -232,11 +219,10 @@ async def working(
     *,
     enabled: frozenset[TokenController] = BOTH,
     deps: ControllerDeps | None = None,
-    request_timeout: float = 10.0,
 ) -> AsyncGenerator[Told]:
     """Let the controllers work for the length of the block."""
     told = Told()
-    async with ApiClient.from_kubeconfig_file(kubeconfig, request_timeout=request_timeout) as client:
+    async with ApiClient.from_kubeconfig_file(kubeconfig) as client:
         pair = TokenControllers(client, enabled, observer=told, deps=_Recorded.of(deps or ControllerDeps(), told))
         running = asyncio.create_task(pair.run())
         try:

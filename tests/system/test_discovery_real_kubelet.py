@@ -45,9 +45,7 @@ QUIET: Final[JsonObject] = {
 @ONLY_ROOT
 def test_a_real_kubelet_obeys_the_configuration_that_join_writes(assets: Path, tmp_path: Path) -> None:
     cluster, config, ca_file = Authority(), tmp_path / "kubelet.yaml", tmp_path / "ca.crt"
-    certificate, key = cluster.server_files(tmp_path)
-    pair = tmp_path / "serving.pem"
-    pair.write_bytes(certificate.read_bytes() + key.read_bytes())
+    pair = cluster.server_file(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     kept = yaml.safe_dump({**QUIET, **KUBELET_SETTINGS, "port": port, "maxPods": 7})
