@@ -49,12 +49,14 @@ class Authority:
         self.certificate = unsigned.sign(self.key, hashes.SHA256())
         self.pem = self.certificate.public_bytes(Encoding.PEM)
 
-    def certify(self, directory: Path, name: str = "server", *, client: bool = False) -> tuple[Path, Path]:
+    def certify(
+        self, directory: Path, name: str = "server", *, client: bool = False, host: str = "localhost"
+    ) -> tuple[Path, Path]:
         """Write a certificate and its key."""
         directory.mkdir(exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
         purpose = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
-        names = [x509.IPAddress(ipaddress.ip_address(LOOPBACK)), x509.DNSName("localhost")]
+        names = [x509.IPAddress(ipaddress.ip_address(LOOPBACK)), x509.DNSName(host)]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         unsigned = builder(subject, self.name, key.public_key()).add_extension(usage(signing=False), critical=True)

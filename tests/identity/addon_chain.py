@@ -1,7 +1,7 @@
-"""An add-on as its users reach it: kubectl proxy, a real kube-apiserver, gateway, sidecar, and ``echo_upstream``.
+"""Add-ons as their users reach them: kubectl proxy, a real kube-apiserver, the gateway, and sidecars.
 
-All are the real programs. The gateway finds the sidecar by Endpoints, which may not lead to loopback, so the sidecar
-listens at another address of this machine.
+All are the real programs, with the rights and arguments of the manifests. Endpoints may not lead to loopback, so what
+the gateway forwards to listens at another address of this machine.
 """
 
 from __future__ import annotations
@@ -9,36 +9,113 @@ from __future__ import annotations
 import base64
 import re
 import socket
+import ssl
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from front_ends import FRONT_PROXY, NAMESPACE, PROGRAM, container, started
+from polling import eventually
 
 from nodeattest_controller import manifests
-from nodeattest_identity.addon.gateway.target import API_SERVICE, ROOT
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at
+from nodeattest_identity.addon.gateway.target import API_SERVICE, GROUP, ROOT
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.child_process import LOOPBACK, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_real
 from nodeattest_sandbox.fleet import create_namespace
 from nodeattest_sandbox.pki import ClusterPki
 
-NAME = "addon-gateway"
-PATH = f"{ROOT}/namespaces/apps/services/dashboard/proxy"
-USERS = "system:masters"
+NAME: Final = "addon-gateway"
+RBAC: Final = "rbac.authorization.k8s.io"
+APPS: Final = f"{ROOT}/namespaces/apps/services"
+_RIGHTS: Final = {
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "Role": f"/apis/{RBAC}/v1/namespaces/{{namespace}}/roles",
+    "RoleBinding": f"/apis/{RBAC}/v1/namespaces/{{namespace}}/rolebindings",
+    "ClusterRole": f"/apis/{RBAC}/v1/clusterroles",
+    "ClusterRoleBinding": f"/apis/{RBAC}/v1/clusterrolebindings",
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chain:
-    """Where its beginning is."""
+    """A cluster with a gateway; its add-ons are in the namespace ``apps``."""
 
-    port: int
-    """Of kubectl proxy, plain HTTP."""
-    path: str = PATH
+    stack: ExitStack
+    directory: Path
+    address: str
+    """Of this machine, for add-ons."""
+    plane: ControlPlane
+    front: ClusterPki
+    """Of the front proxy and of the gateway's certificate."""
+    gateway: int
+    """The gateway's port."""
+
+    @property
+    def issuer(self) -> str:
+        return f"https://{LOOPBACK}:{self.gateway}"
+
+    def serve(self, name: str, port: int) -> None:
+        """Make the Service of an add-on that listens on a port of ``address``."""
+        admin, metadata = self.plane.client(), {"name": name}
+        admin.create("/api/v1/namespaces/apps/services", {"metadata": metadata, "spec": {"ports": [{"port": 80}]}})
+        pod: JsonMap = {"kind": "Pod", "namespace": "apps", "name": name}
+        subset: JsonMap = {"addresses": [{"ip": self.address, "targetRef": pod}], "ports": [{"port": port}]}
+        admin.create("/api/v1/namespaces/apps/endpoints", {"metadata": metadata, "subsets": [subset]})
+
+    def run_sidecar(self, name: str, add_on: list[str], *flags: str) -> int:
+        """Run an add-on, whose last argument is its port, and its sidecar; returns the sidecar's port."""
+        port, upstream = free_ports(2)
+        behind = started(self.stack, name, [sys.executable, *add_on, str(upstream)], self.directory)
+        wait(behind, lambda: listens(upstream))
+        command = [
+            *(*PROGRAM, "addon-auth", "sidecar", "--plain-http", f"--bind-address={self.address}:{port}"),
+            *(f"--upstream={LOOPBACK}:{upstream}", f"--issuer={self.issuer}", f"--ca-file={self.front.ca_certificate}"),
+            *(f"--audience=apps/{name}", "--longest-lifetime=60", "--log-level=warning", *flags),
+        ]
+        process = started(self.stack, f"{name}-sidecar", command, self.directory)
+        wait(process, lambda: _listens_at(self.address, port))
+        self.serve(name, port)
+        return port
+
+    def grant(self, name: str, group: str) -> None:
+        """Let a group get one add-on."""
+        rule: JsonMap = {
+            "apiGroups": [GROUP], "resources": ["services/proxy"], "verbs": ["get"], "resourceNames": [name],
+        }  # fmt: skip
+        metadata: JsonMap = {"name": group, "namespace": "apps"}
+        binding: JsonMap = {
+            "metadata": metadata,
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": group},
+            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": group}],
+        }
+        _apply(self.plane.client(), "Role", {"metadata": metadata, "rules": [rule]})
+        _apply(self.plane.client(), "RoleBinding", binding)
+
+    @contextmanager
+    def proxied(self, user: str, *groups: str) -> Generator[int]:
+        """Run ``kubectl proxy`` as a user; gives its port."""
+        kubeconfig = self.plane.client_kubeconfig(user, groups)
+        kubectl = [str(Path(self.directory / "kubectl").readlink()), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"]
+        wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(self.directory / f"{user}.pid")]
+        with ExitStack() as stack:
+            process = started(stack, f"kubectl-{user}", [*wrapper, *kubectl], self.directory)
+            ready = re.compile(r"Starting to serve on [0-9.]+:([0-9]+)\n")
+            wait(process, lambda: ready.search(process.log.read_text()) is not None)
+            found = ready.search(process.log.read_text())
+            assert found is not None
+            yield int(found[1])
+
+    def direct(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+        """Go to the gateway without kube-apiserver."""
+        context = ssl.create_default_context(cafile=self.front.ca_certificate)
+        if certificate is not None:
+            context.load_cert_chain(*certificate)
+        return context
 
 
 def own_address() -> str | None:
@@ -54,8 +131,7 @@ def own_address() -> str | None:
 
 @contextmanager
 def chain(directory: Path, assets: Path, address: str) -> Generator[Chain]:
-    """Run all of it; ``address``: of this machine, for the sidecar."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Run kube-apiserver and a gateway that it asks."""
     front = ClusterPki.make(directory / "front-proxy", "front-proxy")
     certificate, key = front.files(FRONT_PROXY)
     flags = [
@@ -67,47 +143,40 @@ def chain(directory: Path, assets: Path, address: str) -> Generator[Chain]:
         f"--proxy-client-cert-file={certificate}",
         f"--proxy-client-key-file={key}",
     ]
+    (directory / "kubectl").symlink_to(assets / "kubectl")
     with ExitStack() as stack:
-        plane = stack.enter_context(start_real(directory / "plane", assets, name="uploads", flags=flags))
+        plane = stack.enter_context(start_real(directory / "plane", assets, name="chain", flags=flags))
         admin = plane.client()
         for namespace in (NAMESPACE, "apps"):
             create_namespace(admin, namespace)
-        issuer = _gateway(stack, directory, plane, front)
-        _serve(admin, address, _sidecar(stack, directory, front, address, issuer))
-        yield Chain(_kubectl_proxy(stack, directory, plane, assets / "kubectl"))
+        yield Chain(stack, directory, address, plane, front, _gateway(stack, directory, plane, front))
 
 
-def _gateway(stack: ExitStack, directory: Path, plane: ControlPlane, pki: ClusterPki) -> str:
-    """Run a gateway that kube-apiserver asks; returns its issuer."""
+def _gateway(stack: ExitStack, directory: Path, plane: ControlPlane, pki: ClusterPki) -> int:
     [port] = free_ports(1)
+    admin = plane.client()
+    for document in manifests.objects(NAME):
+        if document["kind"] in _RIGHTS:
+            _apply(admin, str(document["kind"]), cast("JsonMap", document))
+    accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+    answer = admin.create(f"{accounts}/{NAME}/token", {"apiVersion": "authentication.k8s.io/v1", "spec": {}})
+    token = text_at(answer, "status", "token")
+    kubeconfig = plane.pki.token_kubeconfig(directory / "gateway.kubeconfig", plane.server, token)
     certificate, key = pki.files(NAME, (f"{NAME}.{NAMESPACE}.svc", "localhost"))
-    issuer = f"https://{LOOPBACK}:{port}"
     command = [
-        *(*PROGRAM, "addon-auth", "gateway", f"--kubeconfig={plane.admin_kubeconfig}", f"--namespace={NAMESPACE}"),
-        *(f"--issuer={issuer}", f"--bind-address={LOOPBACK}:{port}", f"--tls-cert-file={certificate}"),
+        *(*PROGRAM, "addon-auth", "gateway", f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}"),
+        *(f"--issuer=https://{LOOPBACK}:{port}", f"--bind-address={LOOPBACK}:{port}", f"--tls-cert-file={certificate}"),
         *(f"--tls-private-key-file={key}", *container(NAME)[0], "--log-level=warning"),
     ]
     process = started(stack, "gateway", command, directory)
     wait(process, lambda: listens(port))
-    admin = plane.client()
-    aggregate(admin, pki.ca_certificate.read_bytes(), port)
-    wait(process, lambda: is_available(admin))
-    return issuer
-
-
-def _sidecar(stack: ExitStack, directory: Path, pki: ClusterPki, address: str, issuer: str) -> int:
-    """Run a sidecar and its add-on; returns the sidecar's port."""
-    port, upstream = free_ports(2)
-    add_on = started(stack, "add-on", [sys.executable, "-m", "echo_upstream", str(upstream)], directory)
-    wait(add_on, lambda: listens(upstream))
-    command = [
-        *(*PROGRAM, "addon-auth", "sidecar", "--plain-http", f"--bind-address={address}:{port}"),
-        *(f"--upstream={LOOPBACK}:{upstream}", f"--issuer={issuer}", f"--ca-file={pki.ca_certificate}"),
-        *("--audience=apps/dashboard", "--longest-lifetime=60", *container("addon-sidecar")[0], "--log-level=warning"),
-    ]
-    process = started(stack, "sidecar", command, directory)
-    wait(process, lambda: _listens_at(address, port))
+    _aggregate(admin, pki.ca_certificate.read_bytes(), port)
+    eventually(lambda: process.has_ended() or _is_available(admin), "kube-apiserver finds the gateway available")
     return port
+
+
+def _apply(admin: Client, kind: str, document: JsonMap) -> None:
+    admin.create(_RIGHTS[kind].format(namespace=text_at(document, "metadata", "namespace")), document)
 
 
 def _listens_at(address: str, port: int) -> bool:
@@ -118,50 +187,20 @@ def _listens_at(address: str, port: int) -> bool:
     return True
 
 
-def _serve(admin: Client, address: str, port: int) -> None:
-    """Make the Service of the sidecar."""
-    metadata: JsonMap = {"name": "dashboard"}
-    admin.create("/api/v1/namespaces/apps/services", {"metadata": metadata, "spec": {"ports": [{"port": 80}]}})
-    pod: JsonMap = {"kind": "Pod", "namespace": "apps", "name": "dashboard"}
-    subset: JsonMap = {"addresses": [{"ip": address, "targetRef": pod}], "ports": [{"port": port}]}
-    admin.create("/api/v1/namespaces/apps/endpoints", {"metadata": metadata, "subsets": [subset]})
-
-
-def _kubectl_proxy(stack: ExitStack, directory: Path, plane: ControlPlane, kubectl: Path) -> int:
-    kubeconfig = plane.client_kubeconfig("uploader", (USERS,))
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(directory / "kubectl.pid")]
-    process = started(
-        stack, "kubectl", [*wrapper, str(kubectl), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"], directory
-    )
-    ready = re.compile(r"Starting to serve on [0-9.]+:([0-9]+)\n")
-    wait(process, lambda: ready.search(process.log.read_text()) is not None)
-    found = ready.search(process.log.read_text())
-    assert found is not None
-    return int(found[1])
-
-
-def aggregate(admin: Client, ca: bytes, port: int) -> None:
+def _aggregate(admin: Client, ca: bytes, port: int) -> None:
     """Let kube-apiserver ask a gateway of this machine: an ExternalName is the only service that leads to loopback."""
-    admin.create(
-        f"/api/v1/namespaces/{NAMESPACE}/services",
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": NAME},
-            "spec": {"type": "ExternalName", "externalName": "localhost"},
-        },
-    )
+    spec: JsonMap = {"type": "ExternalName", "externalName": "localhost"}
+    admin.create(f"/api/v1/namespaces/{NAMESPACE}/services", {"metadata": {"name": NAME}, "spec": spec})
     [service] = [each for each in manifests.objects(NAME) if each["kind"] == "APIService"]
-    wanted = cast("dict[str, object]", service["spec"])
-    spec = {
-        **wanted,
+    wanted = {
+        **cast("dict[str, object]", service["spec"]),
         "caBundle": base64.b64encode(ca).decode(),
         "service": {"name": NAME, "namespace": NAMESPACE, "port": port},
     }
-    admin.create("/apis/apiregistration.k8s.io/v1/apiservices", cast("JsonMap", {**service, "spec": spec}))
+    admin.create("/apis/apiregistration.k8s.io/v1/apiservices", cast("JsonMap", {**service, "spec": wanted}))
 
 
-def is_available(admin: Client) -> bool:
+def _is_available(admin: Client) -> bool:
     """Return whether kube-apiserver hands the gateway's paths over."""
     found = admin.get(f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}")
     conditions = maps_at(found, "status", "conditions")

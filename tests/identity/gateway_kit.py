@@ -3,134 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import ipaddress
 import json
 import ssl
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from http.client import HTTPSConnection
-from pathlib import Path
-from typing import Final, TypeVar, cast
+from http.client import HTTPConnection, HTTPSConnection
+from typing import Final, cast
 from urllib.parse import unquote, urlsplit
 
 from aiohttp import WSMsgType, web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from front_kit import LOOPBACK, Authority
+from front_kit import LOOPBACK
 
-from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
-from nodeattest_identity.addon.gateway.errors import StatusError
-from nodeattest_identity.addon.gateway.target import ServiceTarget
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.pki import builder, usage
 
-NAMESPACE: Final = "nodeattest-addon-auth"
-NAME: Final = "addon-gateway"
-PAGE: Final = '<a href="next">relative</a> <a href="/next">of the host</a> <script src="a/b.js?x=1"></script>'
 _LIMIT: Final = 60.0
-
-T = TypeVar("T")
-
-
-def certify(
-    authority: Authority, directory: Path, name: str, *, hosts: tuple[str, ...] = (), client: bool = False
-) -> tuple[Path, Path]:
-    """Write a certificate for this common name and its key."""
-    directory.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    purpose = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    unsigned = builder(subject, authority.name, key.public_key()).add_extension(usage(signing=False), critical=True)
-    unsigned = unsigned.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-    if hosts:
-        names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
-        names.append(x509.IPAddress(ipaddress.ip_address(LOOPBACK)))
-        unsigned = unsigned.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
-    signed = unsigned.add_extension(issuer_key, critical=False).sign(authority.key, hashes.SHA256())
-    certificate, private = directory / f"{name}.crt", directory / f"{name}.key"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    certificate.write_bytes(signed.public_bytes(Encoding.PEM))
-    return certificate, private
-
-
-def front_proxy_flags(authority: Authority, directory: Path) -> list[str]:
-    """Make kube-apiserver a front proxy, as kubeadm does."""
-    certificate, key = certify(authority, directory, "front-proxy-client", client=True)
-    ca = directory / "front-proxy-ca.crt"
-    ca.write_bytes(authority.pem)
-    return [
-        f"--requestheader-client-ca-file={ca}",
-        "--requestheader-allowed-names=front-proxy-client",
-        "--requestheader-username-headers=X-Remote-User",
-        "--requestheader-group-headers=X-Remote-Group",
-        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-        f"--proxy-client-cert-file={certificate}",
-        f"--proxy-client-key-file={key}",
-    ]
-
-
-class FixedEndpoints:
-    """Services of this machine by namespace and name."""
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[str, str], ServiceEndpoint] = {}
-
-    async def resolve(self, target: ServiceTarget, /) -> ServiceEndpoint:
-        found = self.known.get((target.namespace, target.service))
-        if found is None:
-            raise StatusError(HTTPStatus.NOT_FOUND, "no such service")
-        return found
-
-
-class LoopThread:
-    """An event loop beside the test, for what must answer while the test waits."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def call(self, work: Coroutine[object, object, T]) -> T:
-        """Run something there and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_LIMIT)
-
-    def start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Start something there."""
-
-        async def started() -> asyncio.Task[None]:
-            return asyncio.get_running_loop().create_task(work)
-
-        return self.call(started())
-
-    def end(self, task: asyncio.Task[None]) -> None:
-        """Cancel something and wait for its end."""
-
-        async def ended() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        self.call(ended())
-
-    def close(self) -> None:
-        """End the loop, and what still runs there: connections that a server has just accepted are closed."""
-
-        async def finish() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        self.call(finish())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_LIMIT)
-        self._loop.close()
 
 
 @dataclass
@@ -143,10 +31,10 @@ class AddOn:
     """Lets ``/stream`` write its second half."""
     _runner: web.ServerRunner | None = None
 
-    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+    async def start(self, tls: ssl.SSLContext | None = None, host: str = LOOPBACK) -> None:
         self._runner = web.ServerRunner(web.Server(self._answer, access_log=None))
         await self._runner.setup()
-        await web.TCPSite(self._runner, LOOPBACK, 0, ssl_context=tls).start()
+        await web.TCPSite(self._runner, host, 0, ssl_context=tls).start()
         self.port = int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
@@ -172,14 +60,27 @@ class AddOn:
             await self.go_on.wait()
             await response.write(b"second\n")
             return response
-        if path == "/page":
-            return web.Response(text=PAGE, content_type="text/html")
         if path.startswith("/moved"):
-            status = int(path.rpartition("/")[2]) if path != "/moved" else 302
-            location = unquote(request.raw_path.partition("?to=")[2])
-            return web.Response(status=status, headers={"Location": location, "Set-Cookie": "session=1"})
+            headers = {"Location": unquote(request.raw_path.partition("?to=")[2]), "Set-Cookie": "session=1"}
+            return web.Response(status=int(path.rpartition("/")[2]), headers=headers)
         told["body"] = (await request.read()).decode()
         return web.json_response(told)
+
+
+@contextmanager
+def running_add_on(host: str) -> Generator[AddOn]:
+    """Run one in a thread of its own, for tests that block."""
+    loop, add_on = asyncio.new_event_loop(), AddOn()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(add_on.start(host=host), loop).result(_LIMIT)
+        yield add_on
+        asyncio.run_coroutine_threadsafe(add_on.stop(), loop).result(_LIMIT)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_LIMIT)
+        loop.close()
 
 
 @dataclass(frozen=True)
@@ -199,12 +100,6 @@ class Answer:
         headers = cast("list[tuple[str, str]]", self.json["headers"])
         return [value for each, value in headers if each.lower() == name.lower()]
 
-    def claims(self) -> dict[str, object]:
-        """Return the claims of the token that the add-on got."""
-        [authorization] = self.header_of_request("Authorization")
-        payload = authorization.removeprefix("Bearer ").split(".")[1]
-        return json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-
 
 def send(
     client: Client, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
@@ -216,16 +111,20 @@ def send(
 
 
 def ask(
-    tls: ssl.SSLContext,
+    tls: ssl.SSLContext | None,
     port: int,
     method: str,
     path: str,
     headers: Mapping[str, str] | None = None,
     *,
     body: bytes | None = None,
+    host: str = LOOPBACK,
 ) -> Answer:
-    """Send a request to a server of this machine."""
-    connection = HTTPSConnection(LOOPBACK, port, context=tls, timeout=_LIMIT)
+    """Send a request to a server of this machine; ``tls``: None for plain HTTP."""
+    if tls is None:
+        connection = HTTPConnection(host, port, timeout=_LIMIT)
+    else:
+        connection = HTTPSConnection(host, port, context=tls, timeout=_LIMIT)
     try:
         connection.request(method, path, body, dict(headers or {}))
         answer = connection.getresponse()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from polling import succeeds
 
 from nodeattest_identity.addon.gateway.errors import StatusError
@@ -32,19 +31,11 @@ def allow(plane: ControlPlane, namespace: str, name: str) -> None:
     rule: JsonMap = {
         "apiGroups": [GROUP], "resources": ["services/proxy"], "verbs": ["get"], "resourceNames": [name],
     }  # fmt: skip
-    root = f"/apis/{RBAC}/v1/namespaces/{namespace}"
-    metadata: JsonMap = {"name": "user"}
-    admin.create(f"{root}/roles", {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": [rule]})
-    admin.create(
-        f"{root}/rolebindings",
-        {
-            "apiVersion": f"{RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "user"},
-            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": "devs"}],
-        },
-    )
+    root, metadata = f"/apis/{RBAC}/v1/namespaces/{namespace}", {"name": "user"}
+    admin.create(f"{root}/roles", {"metadata": metadata, "rules": [rule]})
+    role: JsonMap = {"apiGroup": RBAC, "kind": "Role", "name": "user"}
+    subject: JsonMap = {"apiGroup": RBAC, "kind": "Group", "name": "devs"}
+    admin.create(f"{root}/rolebindings", {"metadata": metadata, "roleRef": role, "subjects": [subject]})
     asked: JsonMap = {
         "verb": "get", "group": GROUP, "resource": "services", "subresource": "proxy", "namespace": namespace,
         "name": name,
@@ -103,8 +94,3 @@ async def test_without_an_answer_nobody_may(control_plane: ControlPlane) -> None
     async with ApiClient.from_kubeconfig_file(control_plane.client_kubeconfig("nobody-in-particular")) as client:
         reviews = SubjectAccessAuthorizer(client, clock=lambda: 0.0)
         assert await refused(reviews, UserInfo(user="jane"), target("dashboard", "default"), "GET") == 503
-        task = asyncio.create_task(reviews.authorize(UserInfo(user="jim"), target("dashboard", "default"), "GET"))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task

@@ -6,7 +6,6 @@ import json
 import signal
 import ssl
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
@@ -15,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from front_ends import NAMESPACE, PROGRAM
 from front_kit import LOOPBACK, Authority
-from gateway_kit import ask, certify
+from gateway_kit import ask
+from issuer_kit import kubeconfig
 from polling import eventually
 
 from nodeattest_cli.main import main
@@ -24,7 +25,6 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_sandbox
 from nodeattest_sandbox.fleet import create_namespace
 
-NAMESPACE = "nodeattest-addon-auth"
 CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
 
 
@@ -51,14 +51,8 @@ class Site:
 
     @contextmanager
     def process(self) -> Generator[subprocess.Popen[str]]:
-        command = [
-            sys.executable,
-            "-c",
-            "import sys; from nodeattest_cli.main import main; sys.exit(main())",
-            "addon-auth",
-            "gateway",
-        ]
-        running = subprocess.Popen([*command, *self.flags], stderr=subprocess.PIPE, text=True)
+        command = [*PROGRAM, "addon-auth", "gateway", *self.flags]
+        running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             yield running
         finally:
@@ -86,7 +80,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     serving = Authority("gateway-ca")
-    certify(serving, tmp_path, "gateway", hosts=("localhost",))
+    serving.certify(tmp_path, "gateway")
     with start_sandbox(tmp_path / "plane", name="gateway") as plane:
         create_namespace(plane.client(), NAMESPACE)
         yield Site(plane, tmp_path, serving, *free_ports(2))
@@ -141,24 +135,11 @@ def test_it_is_ready_once_it_knows_whom_to_believe_and_goes_on_with_its_keys_aft
 def test_a_wrong_setting_is_one_line_and_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str, said: str
 ) -> None:
-    serving = Authority("gateway-ca")
-    certificate, key = certify(serving, tmp_path, "gateway", hosts=("localhost",))
-    kubeconfig = tmp_path / "kubeconfig"
-    cluster = {"server": "https://127.0.0.1:1"}
-    kubeconfig.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "clusters": [{"name": "a", "cluster": cluster}],
-                "users": [{"name": "a", "user": {}}],
-                "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-                "current-context": "a",
-            }
-        )
-    )
+    certificate, key = Authority("gateway-ca").certify(tmp_path)
+    file = tmp_path / "kubeconfig"
+    file.write_bytes(kubeconfig("https://127.0.0.1:1", b""))
     flags = {
-        "--kubeconfig": str(kubeconfig),
+        "--kubeconfig": str(file),
         "--bind-address": f"{LOOPBACK}:0",
         "--tls-cert-file": str(certificate),
         "--tls-private-key-file": str(key),

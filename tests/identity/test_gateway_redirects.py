@@ -22,23 +22,10 @@ OWN = "../" * 9 + ROOT[1:]
 HOST = "add-on:80"
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 FOREIGN = [
-    "//other/login",
-    "/\\other",
-    "\\\\other",
-    "/\t/other",
-    "https://other/login",
-    "http://add-on:800/x",
-    "http://jane@add-on:80/x",
-    "http:/login",
-    "http:login",
-    "https:add-on:80/x",
-    "ftp://add-on:80/x",
-    "javascript:alert(1)",
-    "data:text/html,x",
-    "mailto:a@b",
-    "/a\r\nSet-Cookie: x=1",
-    "/a\x00",
-]
+    "//other/login", "/\\other", "\\\\other", "/\t/other", "https://other/login", "http://add-on:800/x",
+    "http://jane@add-on:80/x", "http:/login", "http:login", "https:add-on:80/x", "ftp://add-on:80/x",
+    "javascript:alert(1)", "data:text/html,x", "mailto:a@b", "/a\r\nSet-Cookie: x=1", "/a\x00",
+]  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -84,24 +71,13 @@ def text(response: web.StreamResponse) -> str:
 @pytest.mark.parametrize(
     ("location", "own"),
     [
-        ("/", "/"),
-        ("/login", "/login"),
-        ("/login/?a=/b#c", "/login/?a=/b#c"),
-        ("/a:b", "/a:b"),
-        ("http://Add-On:80/login", "/login"),
-        ("http://add-on/login", "/login"),
-        ("https://add-on:80/login", "/login"),
-        ("//add-on:80/login", "/login"),
-        ("http://add-on:80", "/"),
-        ("http://add-on:80?x=1", "/?x=1"),
-        ("/a/../../../../../../api/v1/secrets", "/api/v1/secrets"),
-        ("/%2e%2E/%2e./x", "/x"),
-        ("/..", "/"),
-        ("/a/b/..", "/a/"),
-        ("/ä b", "/%C3%A4%20b"),
-        ("/\"'<>", "/%22%27%3C%3E"),
+        ("/", "/"), ("/login", "/login"), ("/login/?a=/b#c", "/login/?a=/b#c"), ("/a:b", "/a:b"),
+        ("http://Add-On:80/login", "/login"), ("http://add-on/login", "/login"), ("https://add-on:80/login", "/login"),
+        ("//add-on:80/login", "/login"), ("http://add-on:80", "/"), ("http://add-on:80?x=1", "/?x=1"),
+        ("/a/../../../../../../api/v1/secrets", "/api/v1/secrets"), ("/%2e%2E/%2e./x", "/x"), ("/..", "/"),
+        ("/a/b/..", "/a/"), ("/ä b", "/%C3%A4%20b"), ("/\"'<>", "/%22%27%3C%3E"),
     ],
-)
+)  # fmt: skip
 def test_a_path_of_the_add_on_s_own_ends_below_the_service_s(path: str, location: str, own: str) -> None:
     found = own_reference(location, target=RequestTarget(path, None), root=ROOT, host=HOST)
     assert found is not None
@@ -153,16 +129,10 @@ def test_a_browser_is_led_on_by_a_page(status: int, method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "status", "leads"),
     [
-        ("POST", 301, True),
-        ("POST", 302, True),
-        ("POST", 303, True),
-        ("PUT", 303, True),
-        ("POST", 307, False),
-        ("POST", 308, False),
-        ("PUT", 302, False),
-        ("DELETE", 301, False),
+        ("POST", 301, True), ("POST", 302, True), ("POST", 303, True), ("PUT", 303, True), ("POST", 307, False),
+        ("POST", 308, False), ("PUT", 302, False), ("DELETE", 301, False),
     ],
-)
+)  # fmt: skip
 def test_a_form_is_led_on_with_get_and_no_body_is_sent_again(method: str, status: int, leads: bool) -> None:
     answer = replaced(status, "/done", method=method)
     if leads:

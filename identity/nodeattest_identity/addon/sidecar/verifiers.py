@@ -113,9 +113,9 @@ class TokenReviewVerifier:
                 remedy="see whether the API server can be reached from this pod",
             ) from None
         expires = claims.get("exp")
-        is_number = isinstance(expires, int | float) and not isinstance(expires, bool)
-        # a float holds no larger integer than 2**53
-        return parse_review(answer, ours, expires=float(max(0, min(expires, 2**53))) if is_number else None)
+        if isinstance(expires, bool) or not isinstance(expires, int | float):
+            return parse_review(answer, ours, expires=None)
+        return parse_review(answer, ours, expires=float(max(0, min(expires, 2**53))))  # a float holds no larger integer
 
 
 def parse_review(answer: JsonObject, ours: frozenset[str], *, expires: float | None) -> Caller:

@@ -1,6 +1,11 @@
-"""manifests/addon-gateway: what the gateway is given, and that it is in step with the code that relies on it."""
+"""manifests/addon-gateway and the example of an add-on: their rights, places and limits."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import yaml
 
 from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.keyset import SECRET_NAME
@@ -13,8 +18,14 @@ from nodeattest_parsing.values import JsonObject
 MADE = manifests.objects("addon-gateway")
 
 
-def find(kind: str, name: str | None = None) -> JsonObject:
-    [found] = [each for each in MADE if each["kind"] == kind and name in {None, text(each, "metadata", "name")}]
+EXAMPLE = cast(
+    "list[JsonObject]",
+    list(yaml.safe_load_all((Path(__file__).parents[2] / "examples/dashboard/manifests.yaml").read_text())),
+)
+
+
+def find(kind: str, documents: list[JsonObject] = MADE) -> JsonObject:
+    [found] = [each for each in documents if each["kind"] == kind]
     return found
 
 
@@ -73,3 +84,33 @@ def test_users_get_the_one_sub_resource_and_nobody_is_bound_to_it() -> None:
     assert rules("ClusterRole", name="nodeattest:addon-user") == {(GROUP, f"{RESOURCE}/{SUBRESOURCE}", (), verbs)}
     subjects = [subject for each in MADE for subject in items(each, "subjects")]
     assert {text(subject, "kind") for subject in subjects} == {"ServiceAccount"}
+
+
+def test_the_examples_pod_keeps_to_the_restricted_profile_and_has_no_token() -> None:
+    """Source: Kubernetes docs, concepts/security/pod-security-standards."""
+    pod = mapping(find("Deployment", EXAMPLE), "spec", "template", "spec")
+    namespace = mapping(find("Namespace", EXAMPLE), "metadata", "labels")
+    assert namespace["pod-security.kubernetes.io/enforce"] == "restricted"
+    for each in (pod, find("ServiceAccount", EXAMPLE)):
+        assert each["automountServiceAccountToken"] is False
+    context = mapping(pod, "securityContext")
+    assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+    for container in items(pod, "containers"):
+        context = mapping(container, "securityContext")
+        assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert text(container, "resources", "limits", "memory")
+    assert {key for volume in items(pod, "volumes") for key in volume} == {"name", "configMap"}
+
+
+def test_the_examples_service_and_network_policy_lead_to_the_sidecar_only() -> None:
+    pod = mapping(find("Deployment", EXAMPLE), "spec", "template", "spec")
+    ports = {text(port, "name") for container in items(pod, "containers") for port in items(container, "ports")}
+    assert ports == {"authenticated", "health"}
+    assert [text(each, "targetPort") for each in items(find("Service", EXAMPLE), "spec", "ports")] == ["authenticated"]
+    ingress = items(find("NetworkPolicy", EXAMPLE), "spec", "ingress")
+    assert [text(each, "port") for rule in ingress for each in items(rule, "ports")] == ["authenticated", "health"]
+    assert "from" in ingress[0]
+    [rule] = items(find("Role", EXAMPLE), "rules")
+    assert (strings(rule, "resources"), strings(rule, "resourceNames")) == (("services/proxy",), ("dashboard",))
+    assert (strings(rule, "apiGroups"), strings(rule, "verbs")) == ((GROUP,), ("get",))
