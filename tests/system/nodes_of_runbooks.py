@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final, cast
 
 from polling import eventually
-from world import OWN, Agent, World
+from world import OWN, Agent, Controller, World
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 SPENT: Final = "gone00.0123456789abcdef"
 """A bootstrap token of the past: a node renews by its own certificate."""
+
+
+@contextmanager
+def serving(world: World, log: str, *, elected: bool = False, **policy: JsonValue) -> Generator[Controller]:
+    """Run a controller under a policy that authorizes TPMs, or under this one."""
+    world.set_policy(**(policy or {"authorizedAttestors": ["tpm"]}))
+    with world.controller(*(() if elected else ("--leader-elect", "false")), log=log) as controller:
+        world.await_service(controller)
+        yield controller
 
 
 def joined(

@@ -13,7 +13,7 @@ from typing import Final, cast
 import pytest
 import yaml
 from cryptography import x509
-from nodes_of_runbooks import SPENT, joined, serials
+from nodes_of_runbooks import SPENT, joined, serials, serving
 from polling import eventually
 from runbook import Runbook
 from world import BIN, CLUSTER, NAMESPACE, Agent, World, built_world
@@ -156,9 +156,7 @@ def test_the_nodes_of_a_cluster_whose_ca_was_replaced_renew_under_the_new_one(wo
     book = Runbook(
         world, "runbooks", "A workload cluster's CA was replaced", names={**MACHINES, CONTROL_PLANE: str(pki)}
     )
-    world.set_policy(authorizedAttestors=["tpm"])
-    with world.controller("--leader-elect", "false", log="rotated.log") as controller:
-        world.await_service(controller)
+    with serving(world, "rotated.log"):
         follower, given = discovered(world), joined(world, GIVEN)
         assert works(follower)
         assert works(given)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from nodes_of_runbooks import SPENT, ended, joined, serials
+from nodes_of_runbooks import SPENT, ended, joined, serials, serving
 from runbook import Runbook
 from short_authority import shorten_certificates
 from world import CLUSTER, NAMESPACE, OWN, World, built_world
@@ -97,10 +97,9 @@ def test_the_nodes_of_a_management_cluster_that_is_built_anew_renew(
 ) -> None:
     book = Runbook(world, "runbooks", "The management cluster is lost", names=MACHINES)
     first_use = {"trustOnFirstUse": True, "endorsementCAs": world.tpm("blue-md-8").authority_pem}
-    world.set_policy(authorizedAttestors=["tpm"], tpm={**first_use})  # only the record says which TPM a machine has
+    policy: JsonMap = {"authorizedAttestors": ["tpm"], "tpm": {**first_use}}  # only the record names a machine's TPM
     old_token = world.token()
-    with world.controller("--leader-elect", "false", log="lost.log") as controller:
-        world.await_service(controller)
+    with serving(world, "lost.log", **policy):
         first = joined(world, "blue-md-8", registered=False)
         shorten_certificates(world, SECONDS)
         second = joined(world, "blue-md-9", registered=False)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Wanted, ends, file_request
 from polling import eventually
-from world import World
+from world import NAMESPACE, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
@@ -30,6 +30,24 @@ def test_a_second_replica_takes_over_when_the_leader_is_killed(world: World) -> 
         filed = file_request(world, Wanted(node="after"))
         eventually(lambda: filed.state() == "issued", what="the successor's certificate")
         assert len(list(maps_at(world.ledger("before"), "spec", "issued"))) == 1
+
+
+def test_a_denial_is_told_to_operators_with_what_was_expected_and_found(world: World) -> None:
+    world.set_policy(authorizedAttestors=["insecure"])
+    world.machine("told")
+    with world.controller("--leader-elect", "false", log="told.log") as running:
+        world.await_service(running)
+        filed = file_request(world, Wanted(node="somebody", provider_id="sandbox://told"))
+        assert ends(filed) == "Denied:NodeNameMismatch"
+        events = f"/api/v1/namespaces/{NAMESPACE}/events"
+        event = eventually(
+            lambda: next((e for e in world.admin.list(events) if filed.name in text_at(e, "message")), None),
+            what="the Event",
+        )
+    subject = text_at(event, "involvedObject", "kind"), text_at(event, "involvedObject", "name")
+    assert (text_at(event, "reason"), subject) == ("NodeNameMismatch", ("Machine", "told"))
+    assert "expected told" in text_at(event, "message")
+    assert "told" not in text_at(next(maps_at(filed.read(), "status", "conditions")), "message")
 
 
 # A ledger that changes while it is judged by, and two replicas at work on it: the compare-and-swap decides
