@@ -23,20 +23,13 @@ def floats(data: bytes | str) -> JsonObject:
 
 REFUSED = {
     "nothing": (b"", "not JSON"),
-    "white space": (b" ", "not JSON"),
     "an array": (b"[]", "not an object"),
-    "null": (b"null", "not an object"),
-    "two values": (b"{}{}", "not JSON"),
     "text after it": (b"{} x", "not JSON"),
-    "a comment": (b"{}//", "not JSON"),
     "a trailing comma": (b'{"a":1,}', "not JSON"),
-    "a control character": (b'{"a":"\n"}', "not JSON"),
     "a byte order mark": (b"\xef\xbb\xbf{}", "not JSON"),
     "UTF-16": ("{}".encode("utf-16"), "not UTF-8"),
-    "a byte that is no UTF-8": (b'{"a":"\xff"}', "not UTF-8"),
     "a surrogate in UTF-8": (b'{"a":"\xed\xa0\x80"}', "not UTF-8"),
     "a lone surrogate": (rb'{"a":"\ud800"}', "a lone surrogate"),
-    "a lone surrogate in a key": (rb'{"\uDFFF":1}', "a lone surrogate"),
     "a duplicate key": (b'{"a":1,"a":1}', "a duplicate key"),
     "a duplicate key by escape": (rb'{"a":1,"\u0061":2}', "a duplicate key"),
     "a duplicate key deep inside": (b'{"a":[{"b":1,"b":2}]}', "a duplicate key"),
@@ -46,7 +39,6 @@ REFUSED = {
     "an integer of many digits": (b'{"a":' + b"9" * 4000 + b"}", "beyond 64 bits"),
     "nine levels": (b'{"a":' * 9 + b"1" + b"}" * 9, "nesting deeper than 8"),
     "a hundred values": (b'{"a":[' + b",".join([b"1"] * 98) + b"]}", "more than 99 values"),
-    "a hundred texts": (b'{"a":[' + b",".join([b'"b"'] * 98) + b"]}", "more than 99 values"),
     "more bytes": (b'{"a":"' + b"b" * 4096 + b'"}', "bytes"),
 }
 
@@ -66,23 +58,15 @@ def test_no_depth_is_followed_until_the_interpreter_fails() -> None:
         strict_json.parse(b"[" * 10**6, max_size=None)
 
 
-@pytest.mark.parametrize("number", ["1.0", "1e2", "-0.5", "1E-2"])
-def test_fractions_are_taken_where_they_are_wanted(number: str) -> None:
-    text = f'{{"a":{number}}}'
-    assert floats(text) == {"a": float(number)}
-    with pytest.raises(ParseError, match="not an integer"):
-        integers(text)
-
-
-def test_a_float_is_finite() -> None:
-    with pytest.raises(ParseError, match="beyond a 64-bit float"):
-        floats('{"a":1e999}')
-
-
-def test_a_number_of_hundreds_of_digits_is_refused_before_it_is_converted() -> None:
-    assert floats('{"a":0.%s}' % ("1" * 62)) == {"a": float("0." + "1" * 62)}
-    with pytest.raises(ParseError, match="too long"):
-        floats('{"a":0.%s}' % ("1" * 63))
+def test_fractions_are_finite_short_and_taken_where_they_are_wanted() -> None:
+    for number in ("1.0", "1e2", "-0.5", "1E-2", f"0.{'1' * 62}"):
+        text = f'{{"a":{number}}}'
+        assert floats(text) == {"a": float(number)}
+        with pytest.raises(ParseError, match="not an integer"):
+            integers(text)
+    for number in ("1e999", f"0.{'1' * 63}"):
+        with pytest.raises(ParseError, match="beyond a 64-bit float, or too long"):
+            floats(f'{{"a":{number}}}')
 
 
 def test_the_last_duplicate_wins_where_the_caller_allows_them() -> None:
@@ -103,10 +87,6 @@ def test_separators_in_texts_are_no_values() -> None:
     for many in ([",[{"] * 200, [",[{"] * 10 + [0] * 300):
         with pytest.raises(ParseError, match="more than 99 values"):
             integers(json.dumps({"a": many}))
-
-
-def test_a_surrogate_pair_is_one_character() -> None:
-    assert integers(rb'{"a":"\ud83d\ude00"}') == {"a": "\U0001f600"}
 
 
 values: st.SearchStrategy[JsonValue] = st.recursive(

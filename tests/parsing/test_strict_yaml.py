@@ -31,68 +31,37 @@ def parse_kubernetes(text: str) -> JsonObject:
 
 REFUSED = {
     "nothing": "",
-    "a comment": "# a: b",
     "a list": "- a",
-    "a scalar": "a",
     "null": "null",
     "two documents": "a: b\n---\nc: d\n",
-    "an empty second document": "a: b\n---\n",
-    "two documents of one text each": "--- {a: b}\n--- {a: b}\n",
     "a repeated key": "a: b\na: b\n",
     "a repeated key in brackets": "{a: b, a: c}",
-    "a repeated key in another spelling": '{a: b, "a": c}',
     "a repeated key by escape": '{a: b, "\\x61": c}',
-    "a repeated key deep inside": "a:\n- b: {c: d, c: e}\n",
     "an anchor": "a: &x b\n",
-    "an anchor of a list": "a: &x [b]\n",
     "an anchor of all": "&x {a: b}\n",
-    "an anchor of a key": "&x a: b\n",
     "an alias": "a: &x b\nc: *x\n",
-    "an alias of nothing": "a: *x\n",
     "an alias in itself": "a: &x [*x]\n",
     "a merge": "<<: {a: b}\n",
-    "a merge of an alias": "a: &x {b: c}\nd: {<<: *x}\n",
     "a tag": "a: !!str b\n",
     "a tag of Python's": "a: !!python/object/apply:os.system [true]\n",
-    "a tag of nobody's": "a: !x b\n",
-    "a tag without a name": "a: ! b\n",
-    "a tag of all": "!!map {a: b}\n",
     "a tag by a handle": "%TAG !x! tag:yaml.org,2002:\n---\na: !x!str b\n",
     "a key that is null": "~: b\n",
-    "a key that is a truth": "true: b\n",
     "a key that is a number": "7: b\n",
-    "a key that is a list": "? [a]\n: b\n",
     "a key that is a mapping": "{{a: b}: c}",
     "a number": "a: 7\n",
-    "a fraction": "a: 7.5\n",
-    "infinity": "a: .inf\n",
-    "no number": "a: .nan\n",
-    "a number with underscores": "a: 0_1\n",
-    "a number of base sixty": "a: 12:30\n",
     "a date": "a: 2026-01-01\n",
-    "a time": "a: 2026-01-01T00:00:00Z\n",
     "an equals sign": "a: =\n",
     "a set": "? a\n? b\n--- x",
     "NUL": "a: b\0\n",
-    "a control character": "a: b\x07\n",
-    "a byte order mark inside": "a: \ufeff\ufffe\n",
     "half a character": "a: \ud800\n",
-    "half a character by escape": 'a: "\\ud800"\n',
     "both halves by escape": 'a: "\\ud83d\\ude00"\n',
-    "half a character in a key": '"\\udfff": b\n',
-    "a character beyond the last": 'a: "\\UFFFFFFFF"\n',
     "a character just beyond the last": 'a: "\\U00110000"\n',
-    "an unknown escape": 'a: "\\q"\n',
-    "an unknown directive's version": "%YAML 2.0\n---\na: b\n",
     "a version of many digits": f"%YAML {'1' * 5000}.1\n---\na: b\n",
-    "an open bracket": "[",
     "an open quote": "a: 'b\n",
     "a tab for indentation": "a:\n\tb: c\n",
     "brackets of seventeen levels": "a: " + "[" * 17 + "]" * 17,
-    "mappings of eighteen levels": "{a: " * 18 + "b" + "}" * 18,
     "lines of eighteen levels": "".join(" " * level + "a:\n" for level in range(18)),
     "more values than a kubeconfig has": "a: [" + "b," * 4096 + "]",
-    "lists of eighteen levels": "a:\n " + "- " * 18 + "b\n",
 }
 
 
@@ -116,17 +85,13 @@ def test_a_secret_in_bad_yaml_does_not_reach_the_message() -> None:
         ("a: b", {"a": "b"}),
         ("\ufeffa: b", {"a": "b"}),
         ("---\na: b\n...\n", {"a": "b"}),
-        ("%YAML 1.1\n---\na: b\n", {"a": "b"}),
         ("a: b\r\nc: d\r\n", {"a": "b", "c": "d"}),
         ("a: |\n  b\n  c\n", {"a": "b\nc\n"}),
-        ("a: >-\n  b\n  c\n", {"a": "b c"}),
         ("? a\n: b\n", {"a": "b"}),
         ("a:\nb: ~\nc: null\n", {"a": None, "b": None, "c": None}),
         ("a: true\nb: FALSE\nc: 'y'\nd: 'true'\n", {"a": True, "b": False, "c": "y", "d": "true"}),
         ('{"a": [true, false, null, "x"], "b": {}}', {"a": [True, False, None, "x"], "b": {}}),
         ('a: "7"\nb: "\\u00e9\\t"\n', {"a": "7", "b": "é\t"}),
-        ("a: '09'\nb: 1.2.3\nc: v1\n", {"a": "09", "b": "1.2.3", "c": "v1"}),
-        ("{}", {}),
         ("a: " + "[" * 16 + "]" * 16, {"a": json.loads("[" * 16 + "]" * 16)}),
     ],
     ids=lambda value: ascii(value)[:40] if isinstance(value, str) else "",
@@ -154,6 +119,7 @@ def test_what_json_writes_is_read_as_it_was(document: JsonObject) -> None:
 @given(
     st.lists(
         st.sampled_from([*"ab:,-?{}[]&*!|>'\"%@#\n ~=<7.", "true", "a: b", "- ", "\n  ", "---", "...", "\ufeff", "\\"])
+        | st.text()
     )
 )
 def test_what_is_accepted_is_what_pyyaml_reads(parts: list[str]) -> None:
@@ -164,14 +130,6 @@ def test_what_is_accepted_is_what_pyyaml_reads(parts: list[str]) -> None:
         return
     assert read == yaml.safe_load(text)
     assert list(read) == list(cast("dict[str, IntegerJsonValue]", yaml.safe_load(text)))
-
-
-@given(st.text())
-def test_every_text_has_an_answer(text: str) -> None:
-    try:
-        parse_object(text)
-    except ValueError:
-        return
 
 
 @pytest.mark.parametrize("text", AMBIGUOUS)
