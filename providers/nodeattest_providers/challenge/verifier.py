@@ -31,7 +31,7 @@ from nodeattest_providers.challenge_response import (
     derive,
     master_keys,
 )
-from nodeattest_providers.checks import Checks, check_block, check_parsed
+from nodeattest_providers.checks import Checks, Rules, check_block
 from nodeattest_providers.config_fields import boolean, check_keys
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName
@@ -63,6 +63,7 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> ChallengePolicy:
 
 
 _SECTION: Final = "wire format, challenge/v1"
+_GIVE: Final = "give the Machine its own attestation secret, of 32 random bytes, in its bootstrap data"
 _RESET: Final = "an operator gives the Machine a new secret and resets its record (nodeattest machines reset)"
 
 
@@ -120,50 +121,35 @@ class ChallengeSigner(CheckedSigner):
 
 def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
     check_block(checks, evidence, PROVIDER, (VERSION,))
-    return check_parsed(checks, "evidence schema", _SECTION, lambda: parse_evidence(evidence.data))
+    return _rules(checks).parsed("evidence schema", lambda: parse_evidence(evidence.data))
 
 
 def _secret(checks: Checks, facts: Facts) -> SecretBytes:
     parse_policy(facts.settings)
-    given = facts.machine.attestation_secret
-    refused = given if isinstance(given, UnusableSecret) else None
-    secret = normalised(given.reveal() if isinstance(given, SecretBytes) else b"")
+    rules, known = _rules(checks), facts.machine.attestation_secret
+    if isinstance(known, UnusableSecret):
+        rules.require(
+            False,  # noqa: FBT003 - why it is unusable was found out before
+            "the Machine's secret",
+            known.expected,
+            known.got,
+            reason=known.reason,
+            remedy=known.remedy,
+        )
+    secret = normalised(known.reveal() if isinstance(known, SecretBytes) else b"")
     size = len(secret.reveal())
-    checks.require(
-        MIN_SECRET <= size <= MAX_SECRET,
-        "the Machine's secret",
-        section=_SECTION,
-        reason=refused.reason if refused else Reason.SECRET_MISSING,
-        expected=refused.expected if refused else f"a secret of {MIN_SECRET} to {MAX_SECRET} bytes",
-        got=refused.got if refused else f"{size} bytes" if size else "none",
-        remedy=refused.remedy
-        if refused
-        else "give the Machine its own attestation secret, of 32 random bytes, in its bootstrap data",
-    )
-    expected, got = facts.ledger.fingerprints.get("secret"), fingerprint(secret)
-    checks.require(
-        expected in (None, got),
-        "pinned secret",
-        section=_SECTION,
-        reason=Reason.SECRET_MISSING,
-        expected=expected or got,
-        got=got,
-        remedy=_RESET,
-    )
+    expected, got = f"a secret of {MIN_SECRET} to {MAX_SECRET} bytes", f"{size} bytes" if size else "none"
+    rules.require(MIN_SECRET <= size <= MAX_SECRET, "the Machine's secret", expected, got, remedy=_GIVE)
+    name = fingerprint(secret)
+    rules.equal("pinned secret", facts.ledger.fingerprints.get("secret", name), name)
     return secret
 
 
 def _check_unused(checks: Checks, request: NodeRequest, facts: Facts) -> None:
     bound, spki = facts.ledger.bound_spkis, request.csr.spki_sha256
-    checks.require(
-        request.is_renewal or not bound or spki in bound or facts.ledger.answered,
-        "secret used once",
-        section=_SECTION,
-        reason=Reason.SECRET_USED,
-        expected="a first join, or the key that joined",
-        got=f"another key than the {len(bound)} that joined",
-        remedy=_RESET,
-    )
+    is_free = request.is_renewal or not bound or spki in bound or facts.ledger.answered
+    expected, got = "a first join, or the key that joined", f"another key than the {len(bound)} that joined"
+    _rules(checks).require(is_free, "secret used once", expected, got, reason=Reason.SECRET_USED)
 
 
 def _check_answer(
@@ -175,28 +161,20 @@ def _check_answer(
     2. That request asked for a challenge of this provider.
     3. The MAC is right under one of the master keys and one of the cluster's CAs.
     """
+    rules = Rules(checks, _SECTION, Reason.FIRST_REQUEST_MISMATCH, "file a new first request and answer its challenge")
     # 1
     first = check_first_request(checks, request, facts, evidence.first)
     # 2
     is_first = isinstance(_evidence(checks, first.evidence), FirstEvidence)
-    checks.require(
-        is_first,
-        "first request's phase",
-        section=_SECTION,
-        reason=Reason.FIRST_REQUEST_MISMATCH,
-        expected="phase 1",
-        got="phase 1" if is_first else "phase 2",
-        remedy="file a new first request and answer its own challenge",
-    )
+    rules.require(is_first, "first request's phase", "phase 1", "phase 2")
     # 3
     matches = [hmac.compare_digest(evidence.mac, mac) for mac in _answers(request, first, secret, facts)]
-    checks.require(
+    rules.require(
         any(matches),
         "challenge answered",
-        section=_SECTION,
+        "the MAC under the Machine's secret over the challenge derived again",
+        "another value",
         reason=Reason.PROOF_INVALID,
-        expected="the MAC under the Machine's secret over the challenge derived again",
-        got="that MAC" if any(matches) else "another value",
         remedy="file a new first request; if this comes back, the node has another secret or trusts another cluster CA",
     )
 
@@ -208,3 +186,7 @@ def _answers(request: NodeRequest, first: NodeRequest, secret: SecretBytes, fact
         nonce = derive(LABEL_NONCE, key, ctx)
         for pin in sorted(facts.cluster.pins):
             yield proof(secret, nonce, first.uid, request.binding(pin).digest)
+
+
+def _rules(checks: Checks) -> Rules:
+    return Rules(checks, _SECTION, Reason.SECRET_MISSING, _RESET)

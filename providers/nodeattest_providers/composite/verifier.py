@@ -8,12 +8,12 @@ Source: docs/wire-format.md, "composite/v1"; docs/decisions.md.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from nodeattest_providers.challenge_response import check_first_request
-from nodeattest_providers.checks import Checks, check_block, check_parsed
-from nodeattest_providers.composite.config import CompositePolicy, parse_policy
+from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
+from nodeattest_providers.composite.config import parse_policy
 from nodeattest_providers.composite.protocol import (
     PART_VERSION,
     PROVIDER,
@@ -22,7 +22,7 @@ from nodeattest_providers.composite.protocol import (
     CompositeEvidence,
     parse_evidence,
 )
-from nodeattest_providers.config_fields import invalid, pins_for, split_pin
+from nodeattest_providers.config_fields import invalid, name_pin, pins_for, split_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import (
     ANNOTATION_SUPPORTED_VERSIONS,
@@ -41,12 +41,12 @@ from nodeattest_providers.verifier_interface import (
     CheckedSigner,
     ClusterAPISigner,
     Facts,
-    LedgerFacts,
     NodeRequest,
 )
 
 _SECTION: Final = "wire format, composite/v1"
 _TPM: Final = ProviderName("tpm")
+"""The part whose clock the ledger keeps, where it is one."""
 
 
 def merge_results(
@@ -60,85 +60,33 @@ def merge_results(
     1. Each is of its own provider, and of the machine that the request names. 2. Those that prove a node name prove the
     same. 3. So do those that prove a Machine.
     """
+    provider_id = request.csr.provider_id
+    rules = Rules(checks, _SECTION, Reason.PLATFORM_INSTANCE_MISMATCH, "attest the same machine by every part")
     for name, node in attested.items():  # 1
-        checks.require(
-            node.provider == name and node.provider_id == request.csr.provider_id,
-            f"{name}: of this machine",
-            section=_SECTION,
-            reason=Reason.PLATFORM_INSTANCE_MISMATCH,
-            expected=f"a proof by {name} of {request.csr.provider_id}",
-            got=f"one by {node.provider} of {node.provider_id}",
-            remedy="attest the same machine by every part",
-        )
+        rules.equal(f"{name}: of this machine", f"{name} of {provider_id}", f"{node.provider} of {node.provider_id}")
     names = sorted({node.proven_node_name for node in attested.values() if node.proven_node_name is not None})
-    checks.require(  # 2
-        len(names) <= 1,
-        "one node name",
-        section=_SECTION,
-        reason=Reason.NODE_NAME_MISMATCH,
-        expected="parts that prove one node name, or none",
-        got=" and ".join(names) or "none",
-        remedy="attest the same machine by every part",
-    )
+    expected, got = "parts that prove one node name, or none", " and ".join(names)
+    rules.require(len(names) <= 1, "one node name", expected, got, reason=Reason.NODE_NAME_MISMATCH)  # 2
     machine_names = sorted({node.proven_machine_name for node in attested.values() if node.proven_machine_name})
-    checks.require(  # 3
-        len(machine_names) <= 1,
-        "one Machine",
-        section=_SECTION,
-        reason=Reason.EVIDENCE_FOR_OTHER_MACHINE,
-        expected="parts that prove one Machine, or none",
-        got=" and ".join(map(printable, machine_names)) or "none",
-        remedy="attest the same machine by every part",
-    )
+    expected, got = "parts that prove one Machine, or none", " and ".join(map(printable, machine_names))
+    reason = Reason.EVIDENCE_FOR_OTHER_MACHINE
+    rules.require(len(machine_names) <= 1, "one Machine", expected, got, reason=reason)  # 3
+    boots = [node.boot for name, node in sorted(attested.items()) if node.boot is not None]
     return AttestedNode(
         provider=PROVIDER,
-        provider_id=request.csr.provider_id,
+        provider_id=provider_id,
         proven_node_name=names[0] if names else None,
         proven_machine_name=machine_names[0] if machine_names else None,
         fingerprints={
-            f"{name}.{kind}": value for name, node in attested.items() for kind, value in node.fingerprints.items()
+            name_pin(name, kind): value for name, node in attested.items() for kind, value in node.fingerprints.items()
         },
-        boot=_boot(attested),
+        boot=attested[_TPM].boot if _TPM in attested else next(iter(boots), None),
         first_request=first,
         checks=checks.record(),
     )
 
 
-def _boot(attested: Mapping[ProviderName, AttestedNode]) -> BootState | None:
-    if _TPM in attested:
-        return attested[_TPM].boot
-    return next((node.boot for _, node in sorted(attested.items()) if node.boot is not None), None)
-
-
 _GIVE_PARTS: Final = "give the node's composite provider exactly the parts of the policy's spec.composite"
-_CLOCK_OF: Final = ProviderName("tpm")
-"""The part whose clock the ledger keeps, where it is one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """One request with the evidence that it carries, and the first one's where this is the second."""
-
-    request: NodeRequest
-    facts: Facts
-    evidence: CompositeEvidence
-    first: CompositeEvidence | None
-
-    def part(self, name: ProviderName, signer: ClusterAPISigner) -> tuple[NodeRequest, Facts]:
-        """Make what the part's signer receives: its evidence, policy section and pins, nothing of other parts."""
-        facts = self.facts
-        machine = facts.machine if signer.reads_secret else replace(facts.machine, attestation_secret=None)
-        first = None
-        if facts.first_request is not None and self.first is not None:
-            first = _carrying(facts.first_request, name, self.first)
-        return _carrying(self.request, name, self.evidence), replace(
-            facts,
-            machine=machine,
-            settings=facts.sections.get(name, {}),
-            ledger=_pins_of(facts.ledger, name, has_clock=name == _CLOCK_OF or _CLOCK_OF not in self.evidence.parts),
-            first_request=first,
-            challenge_keys=facts.challenge_keys if signer.two_step else (),
-        )
 
 
 class CompositeSigner(CheckedSigner):
@@ -186,7 +134,10 @@ class CompositeSigner(CheckedSigner):
         open_ = [
             parts for parts in policy.alternatives if all(part in pinned or part not in BUILT_IN for part in parts)
         ]
-        refused = _parts_missing(policy, pinned) if not open_ else None
+        refused: Denied | None = None
+        if not open_:
+            got = f"a record of {' with '.join(sorted(pinned)) or 'no part'}"
+            refused = Denied(Reason.PROOF_MISSING, expected=str(policy), got=got, remedy=_GIVE_PARTS)
         # 2
         admitted: list[tuple[frozenset[ProviderName], tuple[str, ...]]] = []
         for parts in open_:
@@ -210,11 +161,9 @@ class CompositeSigner(CheckedSigner):
             except Denied:
                 unknown.append(f"{name}: not installed here")
                 continue
-            pins = _pins_of(facts.ledger, name, has_clock=False)
-            own = replace(facts, settings=facts.sections.get(name, {}), ledger=pins)
-            booted = boot if name == _CLOCK_OF or _CLOCK_OF not in parts else None
+            booted = boot if _has_clock(name, parts) else None
             try:
-                unknown += [f"{name}: {one}" for one in signer.check_recorded(own, booted)]
+                unknown += [f"{name}: {each}" for each in signer.check_recorded(_facts_of(name, facts, ()), booted)]
             except Denied as denied:
                 raise _of_part(name, denied, Checks()) from denied
         return tuple(unknown)
@@ -236,9 +185,7 @@ class CompositeSigner(CheckedSigner):
         parts = [name for name in parse_policy(facts.settings).parts if self._signer(name).tells_addresses]
         pinned = [name for name in parts if any(split_pin(pin)[0] == name for pin in facts.ledger.fingerprints)]
         for name in pinned or parts:
-            ledger = _pins_of(facts.ledger, name, has_clock=False)
-            own = replace(facts, settings=facts.sections.get(name, {}), ledger=ledger)
-            return await self._signer(name).addresses(own)
+            return await self._signer(name).addresses(_facts_of(name, facts, ()))
         return None
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
@@ -251,27 +198,38 @@ class CompositeSigner(CheckedSigner):
         be checked first. 5. In the first round the challenges are published; in the second every part must be proved.
         6. They are proofs of one machine, and of one Machine where they name one.
         """
+        rules = Rules(checks, _SECTION, Reason.PROOF_MISSING, _GIVE_PARTS)
         evidence = _evidence(checks, request.evidence)  # 1
-        policy = check_parsed(checks, "policy section", _SECTION, lambda: parse_policy(facts.settings))
-        _check_parts(checks, evidence, policy)  # 2
-        round_ = _Round(request, facts, evidence, _first(checks, request, evidence, facts))  # 3
-        attested, challenges = await self._verify_parts(checks, round_)  # 4
+        policy = rules.parsed("policy section", lambda: parse_policy(facts.settings))
+        name, got = "all proofs that the policy demands, and no others", " with ".join(sorted(evidence.parts))
+        rules.require(policy.admits(evidence.parts.keys()), name, str(policy), got)  # 2
+        first = _first(checks, request, evidence, facts)  # 3
+        attested, challenges = await self._verify_parts(checks, request, facts, evidence, first)  # 4
         if evidence.first is None:  # 5
-            raise _challenge(challenges, checks)
-        _check_proved(checks, evidence, attested)
+            texts = {name: required.challenge for name, required in challenges.items()}
+            annotations = {key: text for each in challenges.values() for key, text in each.annotations.items()}
+            raise ChallengeRequired(CompositeChallenge(texts).to_text(), annotations, checks=checks.record())
+        missing = sorted(evidence.parts.keys() - attested.keys())
+        expected, got = f"proofs of {', '.join(sorted(evidence.parts))}", f"none of {', '.join(missing)}"
+        rules.require(not missing, "every part is proved", expected, got, remedy="answer the challenge of every part")
         return merge_results(checks, request, attested, evidence.first)  # 6
 
     async def _verify_parts(
-        self, checks: Checks, round_: _Round
+        self,
+        checks: Checks,
+        request: NodeRequest,
+        facts: Facts,
+        evidence: CompositeEvidence,
+        first: CompositeEvidence | None,
     ) -> tuple[Mapping[ProviderName, AttestedNode], Mapping[ProviderName, ChallengeRequired]]:
         attested: dict[ProviderName, AttestedNode] = {}
         challenges: dict[ProviderName, ChallengeRequired] = {}
         waiting: Unavailable | None = None
-        for name in sorted(round_.evidence.parts):
+        for name in sorted(evidence.parts):
             signer = self._signer(name)
             _check_secure(name, signer)
             try:
-                attested[name] = await _verify_part(signer, *round_.part(name, signer))
+                attested[name] = await _verify_part(signer, request, facts, evidence, first)
                 checks.adopt(name, attested[name].checks)
             except ChallengeRequired as required:
                 challenges[name] = required
@@ -295,10 +253,39 @@ class CompositeSigner(CheckedSigner):
         return self._made[name]
 
 
-async def _verify_part(signer: ClusterAPISigner, request: NodeRequest, facts: Facts) -> AttestedNode:
+async def _verify_part(
+    signer: ClusterAPISigner,
+    request: NodeRequest,
+    facts: Facts,
+    evidence: CompositeEvidence,
+    first: CompositeEvidence | None,
+) -> AttestedNode:
+    """Verify a part by what is its own: its evidence, policy section and pins, nothing of other parts."""
+    name, own = signer.provider, _facts_of(signer.provider, facts, evidence.parts.keys())
+    if not signer.reads_secret:
+        own = replace(own, machine=replace(own.machine, attestation_secret=None))
+    if facts.first_request is not None and first is not None:
+        own = replace(own, first_request=_carrying(facts.first_request, name, first))
+    else:
+        own = replace(own, first_request=None)
+    if not signer.two_step:
+        own = replace(own, challenge_keys=())
     serving = request.purpose is Purpose.SERVING
     verify = signer.verify_serving_attestation_data if serving else signer.verify_client_attestation_data
-    return await verify(request, facts)
+    return await verify(_carrying(request, name, evidence), own)
+
+
+def _facts_of(name: ProviderName, facts: Facts, clocks: Collection[ProviderName]) -> Facts:
+    """Give a part its section and the pins that bind it, whoever made them; the clock, if it is of ``clocks``."""
+    ledger = replace(facts.ledger, fingerprints=pins_for(facts.ledger.fingerprints, name))
+    if not _has_clock(name, clocks):
+        ledger = replace(ledger, clock=None, reset_count=None)
+    return replace(facts, settings=facts.sections.get(name, {}), ledger=ledger)
+
+
+def _has_clock(name: ProviderName, parts: Collection[ProviderName]) -> bool:
+    """Whether the clock on record is this part's, where these are proved together."""
+    return name in parts and (name == _TPM or _TPM not in parts)
 
 
 def _evidence(checks: Checks, evidence: Evidence) -> CompositeEvidence:
@@ -310,37 +297,9 @@ def _carrying(request: NodeRequest, name: ProviderName, evidence: CompositeEvide
     return replace(request, evidence=Evidence(name, PART_VERSION, evidence.parts[name]))
 
 
-def _pins_of(ledger: LedgerFacts, name: ProviderName, *, has_clock: bool) -> LedgerFacts:
-    """Take the pins that bind a part, whoever made them."""
-    pins = replace(ledger, fingerprints=pins_for(ledger.fingerprints, name))
-    return pins if has_clock else replace(pins, clock=None, reset_count=None)
-
-
 def _check_secure(name: ProviderName, signer: ClusterAPISigner) -> None:
     if signer.secure is not True:
         raise invalid("spec.composite", "parts that prove something", name)
-
-
-def _parts_missing(policy: CompositePolicy, pinned: Collection[ProviderName]) -> Denied:
-    return Denied(
-        Reason.PROOF_MISSING,
-        expected=str(policy),
-        got=f"a record of {' with '.join(sorted(pinned)) or 'no part'}",
-        remedy=_GIVE_PARTS,
-    )
-
-
-def _check_parts(checks: Checks, evidence: CompositeEvidence, policy: CompositePolicy) -> None:
-    got = " with ".join(sorted(evidence.parts))
-    checks.require(
-        policy.admits(evidence.parts.keys()),
-        "all proofs that the policy demands, and no others",
-        section=_SECTION,
-        reason=Reason.PROOF_MISSING,
-        expected=str(policy),
-        got=got,
-        remedy=_GIVE_PARTS,
-    )
 
 
 def _first(checks: Checks, request: NodeRequest, evidence: CompositeEvidence, facts: Facts) -> CompositeEvidence | None:
@@ -349,36 +308,12 @@ def _first(checks: Checks, request: NodeRequest, evidence: CompositeEvidence, fa
         return None
     linked = check_first_request(checks, request, facts, evidence.first)
     first = _evidence(checks, linked.evidence)
-    same = first.first is None and first.parts.keys() == evidence.parts.keys()
-    checks.require(
-        same,
-        "first request's phase and parts",
-        section=_SECTION,
-        reason=Reason.FIRST_REQUEST_MISMATCH,
-        expected=f"phase 1 of {', '.join(sorted(evidence.parts))}",
-        got=f"phase {1 if first.first is None else 2} of {', '.join(sorted(first.parts))}",
-        remedy="file a new first request and answer its own challenge",
-    )
+    rules = Rules(checks, _SECTION, Reason.FIRST_REQUEST_MISMATCH, "file a new first request and answer its challenge")
+    is_linked = first.first is None and first.parts.keys() == evidence.parts.keys()
+    expected = f"phase 1 of {', '.join(sorted(evidence.parts))}"
+    got = f"phase {1 if first.first is None else 2} of {', '.join(sorted(first.parts))}"
+    rules.require(is_linked, "first request's phase and parts", expected, got)
     return first
-
-
-def _challenge(challenges: Mapping[ProviderName, ChallengeRequired], checks: Checks) -> ChallengeRequired:
-    texts = {name: required.challenge for name, required in challenges.items()}
-    annotations = {key: text for required in challenges.values() for key, text in required.annotations.items()}
-    return ChallengeRequired(CompositeChallenge(texts).to_text(), annotations, checks=checks.record())
-
-
-def _check_proved(checks: Checks, evidence: CompositeEvidence, attested: Mapping[ProviderName, AttestedNode]) -> None:
-    missing = sorted(evidence.parts.keys() - attested.keys())
-    checks.require(
-        not missing,
-        "every part is proved",
-        section=_SECTION,
-        reason=Reason.PROOF_MISSING,
-        expected=f"proofs of {', '.join(sorted(evidence.parts))}",
-        got=f"none of {', '.join(missing)}" if missing else "all",
-        remedy="answer the challenge of every part",
-    )
 
 
 def _of_part(name: ProviderName, denied: Denied, checks: Checks) -> Denied:

@@ -6,7 +6,7 @@ Source: docs/wire-format.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from nodeattest_providers.certificate_chain import X509_ERRORS, chain_problem, check_readable, extension
-from nodeattest_providers.checks import Checks, one_of
-from nodeattest_providers.errors import Reason
+from nodeattest_providers.checks import Checks, Rules, one_of
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_providers.tpm.config import TpmPolicy
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
@@ -26,7 +26,6 @@ from nodeattest_providers.verifier_interface import Facts
 
 EK_USAGE: Final = x509.ObjectIdentifier("2.23.133.8.1")
 """tcg-kp-EKCertificate."""
-_PROFILE_SECTION: Final = "TCG EK Credential Profile §3.2"
 _REMEDY: Final = (
     "use a TPM whose endorsement certificate is sound, or register its endorsement key (spec.tpm.endorsementKeys)"
 )
@@ -61,50 +60,50 @@ def check_certificate(
     5. It has no critical extension that is not understood here (RFC 5280 §4.2).
     6. It chains to a configured authority now: signatures without SHA-1, validity, CA rules (RFC 5280 §6.1).
     """
+    rules = Rules(
+        checks, "TCG EK Credential Profile §3.2", Reason.ENDORSEMENT_CERTIFICATE_INVALID, _REMEDY, _CERTIFICATE
+    )
     # 1
-    read = _read(certificate)
-    unread = read if isinstance(read, str) else ""
-    _require_profile(checks, not unread, "structure", "an X.509 certificate in DER that can be read", unread)
-    if isinstance(read, str):
-        raise AssertionError("a failed check raises Denied")
-    leaf, extensions, spki = read
-    _require_profile(checks, spki == ek.spki, "certified key", "the endorsement key", "another key")
+    leaf, spki = rules.parsed(f"{_CERTIFICATE}structure", lambda: _read(certificate))
+    rules.require(spki == ek.spki, "certified key", "the endorsement key", "another key")
     # 2
     constraints = extension(leaf, x509.BasicConstraints)
-    _require_profile(checks, constraints is None or not constraints.ca, "no CA", "an end-entity certificate", "a CA")
+    rules.require(constraints is None or not constraints.ca, "no CA", "an end-entity certificate", "a CA")
     # 3
     purposes = extension(leaf, x509.ExtendedKeyUsage)
     is_ek = _is_tpm(leaf) if purposes is None else EK_USAGE in purposes
-    _require_profile(
-        checks, is_ek, "extended key usage", f"tcg-kp-EKCertificate {EK_USAGE.dotted_string}", _describe(is_ek)
-    )
+    expected = f"tcg-kp-EKCertificate {EK_USAGE.dotted_string}"
+    rules.require(is_ek, "extended key usage", expected, "another or none")
     # 4
     usage = extension(leaf, x509.KeyUsage)
     if isinstance(ek.key, rsa.RSAPublicKey):
         expected, fits = "keyEncipherment", usage is not None and usage.key_encipherment
     else:
         expected, fits = "keyAgreement", usage is not None and usage.key_agreement
-    _require_profile(checks, fits, "key usage", expected, _describe(fits))
+    rules.require(fits, "key usage", expected, "another or none")
     # 5
-    unknown = [found.oid.dotted_string for found in extensions if found.critical and not _is_understood(found)]
-    _require_profile(checks, not unknown, "critical extensions", "none unknown", ", ".join(unknown) or "none unknown")
+    unknown = [
+        each.oid.dotted_string for each in leaf.extensions if each.critical and not isinstance(each.value, _UNDERSTOOD)
+    ]
+    rules.require(not unknown, "critical extensions", "none unknown", ", ".join(unknown))
     # 6
-    problem = chain_problem(leaf, chain, anchors, now, EK_USAGE)
-    _require_profile(
-        checks, problem is None, "certificate chain", "a chain to a configured authority", problem or "a chain"
-    )
+    broken = chain_problem(leaf, chain, anchors, now, EK_USAGE)
+    rules.require(broken is None, "certificate chain", "a chain to a configured authority", broken or "")
 
 
-def _read(certificate: bytes) -> tuple[x509.Certificate, x509.Extensions, bytes] | str:
-    """Read certificate, extensions and SubjectPublicKeyInfo; what it is instead when there is no reading them."""
+def _read(certificate: bytes) -> tuple[x509.Certificate, bytes]:
+    """Read a certificate and its SubjectPublicKeyInfo; raises Denied for one that cannot be read as a whole."""
     try:
         leaf = x509.load_der_x509_certificate(certificate)
-        spki = leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        extensions = leaf.extensions
         check_readable(leaf)
+        return leaf, leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     except X509_ERRORS as error:
-        return f"{len(certificate)} bytes that cannot be read ({type(error).__name__})"
-    return leaf, extensions, spki
+        raise Denied(
+            Reason.ENDORSEMENT_CERTIFICATE_INVALID,
+            expected="an X.509 certificate in DER that can be read",
+            got=f"{len(certificate)} bytes that cannot be read ({type(error).__name__})",
+            remedy=_REMEDY,
+        ) from None
 
 
 def _is_tpm(leaf: x509.Certificate) -> bool:
@@ -114,30 +113,16 @@ def _is_tpm(leaf: x509.Certificate) -> bool:
     return {attribute.oid for name in directory for attribute in name} >= _TPM_ATTRIBUTES
 
 
-def _is_understood(extension: x509.Extension[x509.ExtensionType]) -> bool:
-    return isinstance(extension.value, _UNDERSTOOD)
-
-
-def _describe(fits: bool) -> str:
-    return "it" if fits else "another or none"
-
-
-def _require_profile(checks: Checks, passed: bool, name: str, expected: str, got: str) -> None:
-    checks.require(
-        passed,
-        f"endorsement certificate: {name}",
-        section=_PROFILE_SECTION,
-        reason=Reason.ENDORSEMENT_CERTIFICATE_INVALID,
-        expected=expected,
-        got=expected if passed else got,
-        remedy=_REMEDY,
-    )
-
-
 MACHINE_ANNOTATION: Final = "attestation.cluster.x-k8s.io/tpm-endorsement-key"
 """On the Machine, in the management cluster: ``sha256:<hex>`` of the endorsement key that its certificate must have."""
 
-_SECTION: Final = "TPM protocol §3, step 4"
+_KEY: Final = "endorsement key: "
+_CERTIFICATE: Final = "endorsement certificate: "
+"""What names of checks begin with."""
+_NITRO: Final = (
+    "attest with the NitroTPM of the instance that the Machine's provider ID names; the agent's endorsementKey is "
+    "rsa2048 or ecc-p384"
+)
 _REGISTER: Final = (
     "register this machine's endorsement key (kubelet-authenticator evidence prints its sha256): in the policy's "
     f"spec.tpm.endorsementKeys, or as annotation {ANNOTATION_TPM_ENDORSEMENT_KEY} on the infrastructure machine, or "
@@ -168,13 +153,12 @@ def check_trust(
 
     ``ec2_key`` is the fingerprint that EC2 told; empty where it was not asked.
     """
-
-    def check_chain() -> None:
-        _check_chain(checks, ek, evidence, facts, policy)
-
-    _check_binding(
-        checks, ek.fingerprint, facts, policy, is_renewal=is_renewal, ec2_key=ec2_key, check_chain=check_chain
-    )
+    if not _check_binding(checks, ek.fingerprint, facts, policy, is_renewal=is_renewal, ec2_key=ec2_key):
+        return
+    rules, certificate = _rules(checks), evidence.ek_certificate
+    anchors = rules.present(policy.anchors, "authorities configured", "spec.tpm.endorsementCAs")
+    certificate = rules.present(certificate, "certificate sent", "an endorsement certificate")
+    check_certificate(checks, ek, certificate, evidence.ek_chain, anchors=anchors, now=facts.verified_at)
 
 
 def check_recorded_key(fingerprint: str, facts: Facts, policy: TpmPolicy) -> None:
@@ -183,29 +167,20 @@ def check_recorded_key(fingerprint: str, facts: Facts, policy: TpmPolicy) -> Non
     Raises Denied, or Unavailable where that takes EC2 or the key's certificate, which is on no record.
     """
     checks = Checks()
-
-    def check_chain() -> None:
-        _require(checks, policy.anchors is not None, "authorities configured", "spec.tpm.endorsementCAs", "none")
-        raise checks.unavailable(
-            Reason.ENDORSEMENT_KEY_UNTRUSTED,
-            "the endorsement key's certificate is not on record: its chain to endorsementCAs is not checked",
-            remedy="let the machine attest",
-        )
-
-    _check_binding(checks, fingerprint, facts, policy, is_renewal=True, ec2_key="", check_chain=check_chain)
+    if not _check_binding(checks, fingerprint, facts, policy, is_renewal=True, ec2_key=""):
+        return
+    _rules(checks).present(policy.anchors, "authorities configured", "spec.tpm.endorsementCAs")
+    raise checks.unavailable(
+        Reason.ENDORSEMENT_KEY_UNTRUSTED,
+        "the endorsement key's certificate is not on record: its chain to endorsementCAs is not checked",
+        remedy="let the machine attest",
+    )
 
 
 def _check_binding(
-    checks: Checks,
-    got: str,
-    facts: Facts,
-    policy: TpmPolicy,
-    *,
-    is_renewal: bool,
-    ec2_key: str,
-    check_chain: Callable[[], None],
-) -> None:
-    """Check that a key, by its fingerprint, is this Machine's.
+    checks: Checks, got: str, facts: Facts, policy: TpmPolicy, *, is_renewal: bool, ec2_key: str
+) -> bool:
+    """Check that a key, by its fingerprint, is this Machine's; returns whether its certificate must chain to a CA, too.
 
     1. The platform decides before all others: annotations on infrastructure machine and host object, and EC2 for its
        instances where the policy asks it. They must agree with each other and with the policy's allow-list.
@@ -216,62 +191,52 @@ def _check_binding(
        has opened the machine on record. Else a thief of that certificate would choose the machine's TPM.
     5. A certificate chain alone is refused: it proves a genuine TPM, not whose.
     """
-    if _is_named(checks, got, facts, policy, ec2_key=ec2_key):  # 1, 2
-        return
+    rules = _rules(checks)
+    if _is_named(rules, got, facts, policy, ec2_key=ec2_key):  # 1, 2
+        return False
     # 3
     bound = facts.machine.annotations.get(MACHINE_ANNOTATION)
     if bound is not None:
-        _require(checks, bound == got, "named by the Machine's annotation", bound, got)
-        check_chain()
-        return
+        rules.equal("named by the Machine's annotation", bound, got)
+        return True
     # 4, 5
-    _require(
-        checks, policy.trust_on_first_use, "bound to the Machine", "a key that something binds to this Machine", got
-    )
-    is_pinned = facts.ledger.fingerprints.get("ek") == got
-    if is_pinned:
-        _require(checks, is_pinned, "pinned by the ledger", got, got)
-        return
-    is_first = not is_renewal or facts.ledger.was_reset
-    checks.require(
-        is_first,
-        "endorsement key: first use",
-        section=_SECTION,
-        reason=Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        expected="a bootstrap token, or a key that something binds to this Machine",
-        got="a bootstrap token" if is_first else "a node's certificate and a key that nothing binds to its Machine",
+    first_use = policy.trust_on_first_use
+    rules.require(first_use, "bound to the Machine", "a key that something binds to this Machine", got)
+    if facts.ledger.fingerprints.get("ek") == got:
+        rules.equal("pinned by the ledger", got, got)
+        return False
+    rules.require(
+        not is_renewal or facts.ledger.was_reset,
+        "first use",
+        "a bootstrap token, or a key that something binds to this Machine",
+        "a node's certificate and a key that nothing binds to its Machine",
         remedy=f"{_REGISTER}; or open the Machine on record (nodeattest machines adopt NODE --open, or machines reset)",
     )
-    check_chain()
+    return True
 
 
-def _is_named(checks: Checks, got: str, facts: Facts, policy: TpmPolicy, *, ec2_key: str) -> bool:
+def _is_named(rules: Rules, got: str, facts: Facts, policy: TpmPolicy, *, ec2_key: str) -> bool:
     """Check a key against the platform's word and the policy's allow-list; returns whether one of them names it."""
-    platform, registered = facts.machine.endorsement_keys, policy.registered.get(facts.machine.provider_id)
+    machine = facts.machine
+    platform, registered = machine.endorsement_keys, policy.registered.get(machine.provider_id)
     named = [f"{key} ({source})" for source, key in platform.items()]
     if platform:
-        _require(checks, set(platform.values()) == {got}, "named by the platform", " and ".join(named), got)
-    asks_ec2 = policy.asks_ec2(facts.machine.provider_id)
+        rules.require(set(platform.values()) == {got}, "named by the platform", " and ".join(named), got)
+    asks_ec2 = policy.asks_ec2(machine.provider_id)
     if asks_ec2:
-        _check_ec2(checks, ec2_key, got)
+        _check_ec2(rules.checks, ec2_key, got)
     if registered is not None:
         expected = one_of(registered, "registered keys")
-        _require(checks, got in registered, "on the allow-list", expected, " and ".join([got, *named]))
-    else:
-        is_another = got in policy.listed
-        what = "a key of this machine"
-        _require(checks, not is_another, "on no other machine's entry", what, "a key of another machine")
-        _check_chosen_suffix(checks, facts, policy)
-    return bool(platform) or asks_ec2 or registered is not None
-
-
-def _check_chosen_suffix(checks: Checks, facts: Facts, policy: TpmPolicy) -> None:
-    """Refuse a suffix of the requester's choice where the allow-list has the machine by another one."""
-    prefix = facts.machine.provider_id_prefix
-    listed = sorted(machine for machine in policy.registered if prefix and machine.startswith(prefix))
-    if prefix:
-        expected = one_of(listed or [facts.machine.provider_id], "registered provider IDs")
-        _require(checks, not listed, "suffix on the allow-list", expected, facts.machine.provider_id)
+        rules.require(got in registered, "on the allow-list", expected, " and ".join([got, *named]))
+        return True
+    expected = "a key of this machine"
+    rules.require(got not in policy.listed, "on no other machine's entry", expected, "a key of another machine")
+    prefix = machine.provider_id_prefix
+    if prefix:  # the requester chose the rest: refused where the allow-list has the machine by another one
+        listed = sorted(each for each in policy.registered if each.startswith(prefix))
+        expected = one_of(listed or [machine.provider_id], "registered provider IDs")
+        rules.require(not listed, "suffix on the allow-list", expected, machine.provider_id)
+    return bool(platform) or asks_ec2
 
 
 def _check_ec2(checks: Checks, expected: str, got: str) -> None:
@@ -281,34 +246,9 @@ def _check_ec2(checks: Checks, expected: str, got: str) -> None:
             "AWS EC2 is not asked here for the instance's endorsement key",
             remedy="let a running controller verify the request",
         )
-    checks.require(
-        expected == got,
-        "endorsement key: named by EC2",
-        section="EC2, GetInstanceTpmEkPub",
-        reason=Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        expected=expected,
-        got=got,
-        remedy="attest with the NitroTPM of the instance that the Machine's provider ID names; the agent's "
-        "endorsementKey is rsa2048 or ecc-p384",
-    )
+    rules = Rules(checks, "EC2, GetInstanceTpmEkPub", Reason.ENDORSEMENT_KEY_UNTRUSTED, _NITRO, _KEY)
+    rules.equal("named by EC2", expected, got)
 
 
-def _check_chain(checks: Checks, ek: PublicArea, evidence: FirstEvidence, facts: Facts, policy: TpmPolicy) -> None:
-    """Check the certificate that the node sent; without one, or without configured authorities, there is no chain."""
-    anchors, certificate = policy.anchors, evidence.ek_certificate
-    _require(checks, anchors is not None, "authorities configured", "spec.tpm.endorsementCAs", "none")
-    _require(checks, certificate is not None, "certificate sent", "an endorsement certificate", "none in the TPM")
-    if anchors is not None and certificate is not None:
-        check_certificate(checks, ek, certificate, evidence.ek_chain, anchors=anchors, now=facts.verified_at)
-
-
-def _require(checks: Checks, passed: bool, name: str, expected: str, got: str) -> None:
-    checks.require(
-        passed,
-        f"endorsement key: {name}",
-        section=_SECTION,
-        reason=Reason.ENDORSEMENT_KEY_UNTRUSTED,
-        expected=expected,
-        got=expected if passed else got,
-        remedy=_REGISTER,
-    )
+def _rules(checks: Checks) -> Rules:
+    return Rules(checks, "TPM protocol §3, step 4", Reason.ENDORSEMENT_KEY_UNTRUSTED, _REGISTER, _KEY)

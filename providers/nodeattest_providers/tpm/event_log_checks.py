@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_providers.checks import Checks, check_parsed, one_of
+from nodeattest_providers.checks import Checks, Rules, check_parsed
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.tpm.config import ProtocolPolicy
 from nodeattest_providers.tpm.event_log import EV_SEPARATOR, EventLog, hash_of, parse_event_log, replay
@@ -29,7 +29,7 @@ _FIRMWARE: Final = range(8)
 _SEPARATORS: Final = (bytes(4), b"\xff" * 4)
 """Data of EV_SEPARATOR of a firmware that succeeded; 00000001 is of one that failed, and is none of these."""
 
-_ASK_ANEW: Final = "file a new first request and answer its challenge: the policy may have changed"
+_ASK_AGAIN: Final = "file a new first request and answer its challenge: the policy may have changed"
 _FIRMWARE_LOG: Final = (
     "boot by UEFI with a firmware that logs the bank which the policy's pcrs names, or set the policy's eventLog "
     "to Ignore"
@@ -89,51 +89,36 @@ def check_event_log(checks: Checks, raw: bytes | None, policy: ProtocolPolicy, v
     values checked it. One that nothing was measured into is as after a reset of the TPM alone: open to whatever comes
     next.
     """
+    rules = Rules(checks, _SECTION, Reason.EVENT_LOG_MISMATCH, _EXPLAIN, "event log ")
     # 1
     got = "none" if raw is None else f"one of {len(raw)} bytes"
     if not policy.event_log_required:
-        _require(checks, raw is None, "not asked for", Reason.EVIDENCE_MALFORMED, ("none", got), remedy=_ASK_ANEW)
+        rules.require(raw is None, "not asked for", "none", got, reason=Reason.EVIDENCE_MALFORMED, remedy=_ASK_AGAIN)
         return
-    compared = ("the one that the policy requires", got)
-    _require(checks, raw is not None, "present", Reason.EVENT_LOG_MISSING, compared, remedy=_ASK_ANEW)
-    # 2
-    log = check_parsed(checks, "event log structure", _SECTION, lambda: parse_event_log(raw or b""))
-    bank = policy.selection.bank
-    got = ", ".join(f"0x{algorithm:04x}" for algorithm in log.sizes) if log.crypto_agile else "the SHA-1 form"
-    compared = (f"digests of the {bank.name} bank, 0x{bank:04x}", got)
-    _require(checks, bank in log.sizes, "bank", Reason.EVENT_LOG_BANK_MISSING, compared, remedy=_FIRMWARE_LOG)
-    for one in measure(log, policy.selection, values):
-        _check_register(checks, one, is_listed=one.pcr in policy.allowed_pcrs)
-
-
-def _check_register(checks: Checks, one: Measured, *, is_listed: bool) -> None:
-    # 3
-    is_allowed = is_listed and not one.is_mentioned
-    expected = f"PCR {one.pcr} {one.expected.hex()}" + (", or as the policy lists it" if is_allowed else "")
-    compared = (expected, f"PCR {one.pcr} {one.quoted.hex()}")
-    passed = one.agrees or is_allowed
-    _require(checks, passed, f"replays PCR {one.pcr}", Reason.EVENT_LOG_MISMATCH, compared, remedy=_EXPLAIN)
-    # 4
-    if one.pcr in _FIRMWARE and not is_allowed:
-        passed, compared = one.separators == 1, (f"one separator in PCR {one.pcr}", str(one.separators))
-        _require(checks, passed, f"closes PCR {one.pcr}", Reason.EVENT_LOG_MISMATCH, compared, remedy=_CAP)
-
-
-def _require(
-    checks: Checks, passed: bool, name: str, reason: Reason, compared: tuple[str, str], *, remedy: str
-) -> None:
-    checks.require(
-        passed,
-        f"event log {name}",
-        section=_SECTION,
-        reason=reason,
-        expected=compared[0],
-        got=compared[1],
-        remedy=remedy,
+    raw = rules.present(
+        raw, "present", "the one that the policy requires", reason=Reason.EVENT_LOG_MISSING, remedy=_ASK_AGAIN
     )
+    # 2
+    log = check_parsed(checks, "event log structure", _SECTION, lambda: parse_event_log(raw))
+    bank = policy.selection.bank
+    expected = f"digests of the {bank.name} bank, 0x{bank:04x}"
+    got = ", ".join(f"0x{algorithm:04x}" for algorithm in log.sizes) if log.crypto_agile else "the SHA-1 form"
+    rules.require(bank in log.sizes, "bank", expected, got, reason=Reason.EVENT_LOG_BANK_MISSING, remedy=_FIRMWARE_LOG)
+    for measured in measure(log, policy.selection, values):
+        # 3
+        pcr = measured.pcr
+        is_allowed = pcr in policy.allowed_pcrs and not measured.is_mentioned
+        expected = f"PCR {pcr} {measured.expected.hex()}" + (", or as the policy lists it" if is_allowed else "")
+        got = f"PCR {pcr} {measured.quoted.hex()}"
+        rules.require(measured.agrees or is_allowed, f"replays PCR {pcr}", expected, got)
+        # 4
+        if pcr in _FIRMWARE and not is_allowed:
+            expected, got = f"one separator in PCR {pcr}", str(measured.separators)
+            rules.require(measured.separators == 1, f"closes PCR {pcr}", expected, got, remedy=_CAP)
 
 
-_QUOTE_ANEW: Final = "file a new first request and quote the PCRs of its challenge: the policy's may have changed"
+_QUOTE_AGAIN: Final = "file a new first request and quote the PCRs of its challenge: the policy's may have changed"
+_RESET: Final = "file a new request; if the TPM was cleared, an operator resets the ledger (nodeattest machines reset)"
 _BOOT_OTHERWISE: Final = "boot the machine into a state that the policy's pcrs allows, or extend the policy"
 
 
@@ -144,20 +129,21 @@ def check_boot_state(checks: Checks, quote: Quote, values: Sequence[bytes], poli
     2. The quote's digest is the digest of these values, in the selection's order, under the key's hash, SHA-256.
     3. Each PCR that the policy constrains has an allowed value.
     """
+    rules = _boot_rules(checks)
     # 1
     mismatch = Reason.PCR_SELECTION_MISMATCH
-    expected, got = [policy.selection], list(quote.selections)
-    _require_boot(checks, expected == got, "selection", mismatch, (_describe(expected), _describe(got)))
+    expected, got = _describe([policy.selection]), _describe(quote.selections)
+    is_selected = quote.selections == (policy.selection,)
+    rules.require(is_selected, "selection", expected, got, reason=mismatch, remedy=_QUOTE_AGAIN)
     sizes = [digest_size(policy.selection.bank)] * len(policy.selection.pcrs)
-    got_sizes = [len(value) for value in values]
-    _require_boot(checks, sizes == got_sizes, "values", mismatch, (f"sizes {sizes}", f"sizes {got_sizes}"))
+    expected, got = f"sizes {sizes}", f"sizes {[len(value) for value in values]}"
+    rules.equal("values", expected, got, reason=mismatch, remedy=_QUOTE_AGAIN)
     # 2
-    replayed = hashlib.sha256(b"".join(values)).digest()
-    same = replayed == quote.pcr_digest
-    _require_boot(checks, same, "digest", Reason.PCR_DIGEST_MISMATCH, (quote.pcr_digest.hex(), replayed.hex()))
+    replayed = hashlib.sha256(b"".join(values)).hexdigest()
+    rules.equal("digest", quote.pcr_digest.hex(), replayed, reason=Reason.PCR_DIGEST_MISMATCH)
     # 3
     for pcr, value in zip(policy.selection.pcrs, values, strict=True):
-        _check_value(checks, pcr, value.hex(), policy)
+        _check_value(rules, pcr, value.hex(), policy)
     return BootState(
         clock=quote.clock,
         reset_count=quote.reset_count,
@@ -174,7 +160,7 @@ def check_recorded_boot(boot: BootState | None, policy: ProtocolPolicy) -> tuple
 
     Returns what a renewal is checked for and the record does not hold.
     """
-    checks, unknown = Checks(), list[str]()
+    rules, unknown = _boot_rules(Checks()), list[str]()
     recorded: Mapping[int, str] = boot.pcrs if boot is not None else {}
     bank = policy.selection.bank.name.lower()
     if policy.allowed_pcrs and boot is not None and recorded and boot.bank != bank:
@@ -182,7 +168,7 @@ def check_recorded_boot(boot: BootState | None, policy: ProtocolPolicy) -> tuple
         recorded = {}
     for pcr in sorted(policy.allowed_pcrs):
         if pcr in recorded:
-            _check_value(checks, pcr, recorded[pcr], policy)
+            _check_value(rules, pcr, recorded[pcr], policy)
     missing = [str(pcr) for pcr in sorted(policy.allowed_pcrs) if pcr not in recorded]
     if missing and not unknown:
         unknown.append(f"PCR {', '.join(missing)} is not on record: no quote had it")
@@ -191,13 +177,15 @@ def check_recorded_boot(boot: BootState | None, policy: ProtocolPolicy) -> tuple
     return tuple(unknown)
 
 
-def _check_value(checks: Checks, pcr: int, value: str, policy: ProtocolPolicy) -> None:
+def _check_value(rules: Rules, pcr: int, value: str, policy: ProtocolPolicy) -> None:
     """Check a register's value, in hex, where the policy constrains it."""
     allowed = policy.allowed_pcrs.get(pcr)
     if allowed is not None:
-        listed = {item.hex() for item in allowed}
-        reason = Reason.PCR_VALUE_NOT_ALLOWED
-        _require_boot(checks, value in listed, f"value {pcr}", reason, (one_of(listed, "values"), value))
+        rules.member(f"value {pcr}", {each.hex() for each in allowed}, value)
+
+
+def _boot_rules(checks: Checks) -> Rules:
+    return Rules(checks, _SECTION, Reason.PCR_VALUE_NOT_ALLOWED, _BOOT_OTHERWISE, "PCR ")
 
 
 def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:
@@ -212,28 +200,10 @@ def check_clock(checks: Checks, boot: BootState, ledger: LedgerFacts) -> None:
         return
     seen, now = (ledger.reset_count, ledger.clock), (boot.reset_count, boot.clock)
     is_written_down = ledger.answered and now == seen  # 3
-    checks.require(
-        now > seen or is_written_down,  # 1, 2
-        "TPM clock goes forward",
-        section=_SECTION,
-        reason=Reason.TPM_CLOCK_REVERSED,
-        expected=f"after reset {seen[0]}, clock {seen[1]} ms",
-        got=f"reset {now[0]}, clock {now[1]} ms",
-        remedy="file a new request; if the TPM was cleared, an operator resets the ledger (nodeattest machines reset)",
-    )
+    expected, got = f"after reset {seen[0]}, clock {seen[1]} ms", f"reset {now[0]}, clock {now[1]} ms"
+    rules = Rules(checks, _SECTION, Reason.TPM_CLOCK_REVERSED, _RESET)
+    rules.require(now > seen or is_written_down, "TPM clock goes forward", expected, got)  # 1, 2
 
 
 def _describe(selections: Sequence[PcrSelection]) -> str:
     return "; ".join(f"{item.bank.name} {list(item.pcrs)}" for item in selections) or "none"
-
-
-def _require_boot(checks: Checks, passed: bool, name: str, reason: Reason, compared: tuple[str, str]) -> None:
-    checks.require(
-        passed,
-        f"PCR {name}",
-        section=_SECTION,
-        reason=reason,
-        expected=compared[0],
-        got=compared[1],
-        remedy=_QUOTE_ANEW if reason is Reason.PCR_SELECTION_MISMATCH else _BOOT_OTHERWISE,
-    )

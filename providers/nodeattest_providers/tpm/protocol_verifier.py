@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -20,7 +20,7 @@ from nodeattest_providers.challenge_response import (
     derive,
     master_keys,
 )
-from nodeattest_providers.checks import Checks, check_block, check_parsed
+from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
@@ -46,6 +46,7 @@ _START_OVER: Final = "file a new first request and answer its own challenge"
 _START_OVER_OR_PIN: Final = (
     f"{_START_OVER}; if this comes back, the node trusts another cluster CA than this cluster has"
 )
+_OWN_KEY: Final = "attest with the key that kubelet-authenticator makes in the TPM"
 _RESET: Final = "if the TPM was replaced, an operator resets the ledger (nodeattest machines reset)"
 
 
@@ -148,7 +149,13 @@ class TpmProtocolVerifier:
         # 2
         first_evidence = self.read(checks, first.evidence)
         if not isinstance(first_evidence, FirstEvidence):
-            raise _not_a_first_request(checks)
+            raise Denied(
+                Reason.FIRST_REQUEST_MISMATCH,
+                expected="a first request with evidence of phase 1",
+                got="evidence of phase 2",
+                remedy=_START_OVER,
+                checks=checks.record(),
+            )
         keys = self._check_claims(checks, first, first_evidence, facts, trust)
         # 3 to 6
         answers = _answers(request, facts, first, keys)
@@ -179,14 +186,20 @@ class TpmProtocolVerifier:
         4. The endorsement key is this Machine's (§3, step 4).
         """
         pins = facts.ledger.fingerprints
+        rules = Rules(checks, "TPM protocol §3, step 4b", Reason.ENDORSEMENT_KEY_CHANGED, _RESET)
         # 1
-        ek = check_parsed(checks, "endorsement key template", "TPM protocol §4.10", lambda: _ek(evidence))
+        ek = rules.parsed("endorsement key template", lambda: parse_endorsement_key(evidence.ek_public))
         # 2
-        ak = check_parsed(checks, "attestation key public area", "TPM protocol §3, step 4b", lambda: _ak(evidence))
+        reason = Reason.ATTESTATION_KEY_NOT_ALLOWED
+        ak = rules.parsed(
+            "attestation key public area",
+            lambda: parse_public(evidence.ak_public, what="attestation key", reason=reason),
+        )
         check_attestation_key(checks, ak, ek)
         # 3
-        _check_pin(checks, "ek", pins, ek.fingerprint, Reason.ENDORSEMENT_KEY_CHANGED)
-        _check_pin(checks, "ak", pins, ak.name.hex(), Reason.ATTESTATION_KEY_CHANGED)
+        rules.equal("pinned ek", pins.get("ek", ek.fingerprint), ek.fingerprint)
+        name, reason = ak.name.hex(), Reason.ATTESTATION_KEY_CHANGED
+        rules.equal("pinned ak", pins.get("ak", name), name, reason=reason)
         # 4
         trust(checks, ek, evidence)
         return _Keys(ek, ak)
@@ -195,65 +208,35 @@ class TpmProtocolVerifier:
 def _check_quote(
     checks: Checks, evidence: SecondEvidence, ak: PublicArea, answers: Iterable[tuple[bytes, bytes]]
 ) -> Quote:
-    """Check steps 3 to 6 of the second request, and return the quote."""
+    """Check steps 3 to 6 of the second request, and return the quote.
+
+    4a. M or X is one of these: else the challenge is not ours, or its master key is gone (restartable, §4.14).
+    4b. M is right: the TPM decrypted the secret. 4c. X is right: the quote is over this CSR. Both for one pair of
+    master key and CA.
+    """
+    rules = Rules(checks, "TPM protocol §3, step 11", Reason.PROOF_INVALID, _START_OVER)
     # 3
-    section = "TPM protocol §3, step 11"
-    quote = check_parsed(checks, "quote structure", section, lambda: parse_quote(evidence.quote))
-    signature = check_parsed(checks, "signature structure", section, lambda: parse_signature(evidence.signature))
+    quote = rules.parsed("quote structure", lambda: parse_quote(evidence.quote))
+    signature = rules.parsed("signature structure", lambda: parse_signature(evidence.signature))
     # 4
-    _check_answer(checks, evidence.mac, quote, answers)
+    compared = [
+        (hmac.compare_digest(evidence.mac, mac), hmac.compare_digest(quote.extra_data, extra)) for mac, extra in answers
+    ]
+    expected, got = "the value derived again from the first request", "another value"
+    known, unknown = any(m or x for m, x in compared), Reason.CHALLENGE_UNKNOWN
+    rules.require(known, "known challenge", expected, got, reason=unknown, remedy=_START_OVER_OR_PIN)
+    rules.require(any(m for m, _ in compared), "activated secret", expected, got)
+    rules.require((True, True) in compared, "quote binding", expected, got, reason=Reason.QUOTE_NOT_BOUND)
     # 5
-    checks.require(
-        hmac.compare_digest(quote.qualified_signer, qualified_name(ak)),
-        "qualified signer",
-        section="TPM protocol §4.7",
-        reason=Reason.ATTESTATION_KEY_NOT_ALLOWED,
-        expected="this attestation key, as a primary key of the endorsement hierarchy",
-        got=quote.qualified_signer.hex(),
-        remedy="attest with the key that kubelet-authenticator makes in the TPM",
-    )
+    key_rules = Rules(checks, "TPM protocol §4.7", Reason.ATTESTATION_KEY_NOT_ALLOWED, _OWN_KEY)
+    is_own = hmac.compare_digest(quote.qualified_signer, qualified_name(ak))
+    expected = "this attestation key, as a primary key of the endorsement hierarchy"
+    key_rules.require(is_own, "qualified signer", expected, quote.qualified_signer.hex())
     # 6
-    checks.require(
-        signature_is_valid(ak, signature, quote.raw),
-        "quote signature",
-        section=section,
-        reason=Reason.QUOTE_SIGNATURE_INVALID,
-        expected="a signature that the attestation key verifies",
-        got=f"one by {signature.scheme.name} with {signature.hash_alg.name}",
-        remedy=_START_OVER,
-    )
+    is_signed, invalid = signature_is_valid(ak, signature, quote.raw), Reason.QUOTE_SIGNATURE_INVALID
+    expected, got = "one that the attestation key verifies", f"{signature.scheme.name} with {signature.hash_alg.name}"
+    rules.require(is_signed, "quote signature", expected, got, reason=invalid)
     return quote
-
-
-def _check_pin(checks: Checks, pin: str, pins: Mapping[str, str], got: str, reason: Reason) -> None:
-    expected = pins.get(pin, got)
-    checks.require(
-        expected == got,
-        f"pinned {pin}",
-        section="TPM protocol §3, step 4b",
-        reason=reason,
-        expected=expected,
-        got=got,
-        remedy=_RESET,
-    )
-
-
-def _ek(evidence: FirstEvidence) -> PublicArea:
-    return parse_endorsement_key(evidence.ek_public)
-
-
-def _ak(evidence: FirstEvidence) -> PublicArea:
-    return parse_public(evidence.ak_public, what="attestation key", reason=Reason.ATTESTATION_KEY_NOT_ALLOWED)
-
-
-def _not_a_first_request(checks: Checks) -> Denied:
-    return Denied(
-        Reason.FIRST_REQUEST_MISMATCH,
-        expected="a first request with evidence of phase 1",
-        got="evidence of phase 2",
-        remedy=_START_OVER,
-        checks=checks.record(),
-    )
 
 
 def _answers(request: NodeRequest, facts: Facts, first: NodeRequest, keys: _Keys) -> Iterator[tuple[bytes, bytes]]:
@@ -264,32 +247,3 @@ def _answers(request: NodeRequest, facts: Facts, first: NodeRequest, keys: _Keys
         for pin in sorted(facts.cluster.pins):
             binding = request.binding(pin).digest
             yield proof(secret, first.uid, first.csr.sha256, binding), qualifying_data(nonce, first.uid, binding)
-
-
-def _check_answer(checks: Checks, mac: bytes, quote: Quote, answers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Check that M and X are those of one master key and one CA.
-
-    1. Neither is any: the challenge is not ours, or its master key is gone (restartable, §4.14).
-    2. M is right: the TPM decrypted the secret. 3. X is right: the quote is over this CSR. Both under the same pair.
-    """
-    compared = [
-        (hmac.compare_digest(mac, expected_mac), hmac.compare_digest(quote.extra_data, expected_extra))
-        for expected_mac, expected_extra in answers
-    ]
-    section, got = "TPM protocol §3, step 11", "another value"
-    rules = (
-        ("known challenge", Reason.CHALLENGE_UNKNOWN, any(m or x for m, x in compared), _START_OVER_OR_PIN),
-        ("activated secret", Reason.PROOF_INVALID, any(m for m, _ in compared), _START_OVER),
-        ("quote binding", Reason.QUOTE_NOT_BOUND, (True, True) in compared, _START_OVER),
-    )
-    for name, reason, passed, remedy in rules:
-        expected = "the value derived again from the first request"
-        checks.require(
-            passed,
-            name,
-            section=section,
-            reason=reason,
-            expected=expected,
-            got=expected if passed else got,
-            remedy=remedy,
-        )
