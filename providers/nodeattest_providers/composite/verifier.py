@@ -71,7 +71,7 @@ def merge_results(
     expected, got = "parts that prove one Machine, or none", " and ".join(map(printable, machine_names))
     reason = Reason.EVIDENCE_FOR_OTHER_MACHINE
     rules.require(len(machine_names) <= 1, "one Machine", expected, got, reason=reason)  # 3
-    boots = [node.boot for name, node in sorted(attested.items()) if node.boot is not None]
+    boots = [attested[name].boot for name in sorted(attested) if attested[name].boot is not None]
     return AttestedNode(
         provider=PROVIDER,
         provider_id=provider_id,
