@@ -56,14 +56,11 @@ from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.verifier_interface import UnusableSecret
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """A Machine without bootstrap data."""
+    """A Machine without bootstrap data, and its KubeadmConfig."""
 
-    api_version: str
-    namespace: str
-    name: str
-    uid: str
+    machine: ObjectRef
     config: ContractReference
 
 
@@ -85,12 +82,10 @@ def candidate(machine: JsonObject) -> Candidate | None:
         return None
     if PAUSED_ANNOTATION in mapping(meta, "annotations") or text(machine, "spec", "bootstrap", "dataSecretName"):
         return None
+    name, namespace, uid = text(meta, "name"), text(meta, "namespace"), text(meta, "uid")
+    api_version = text(machine, "apiVersion")
     return Candidate(
-        api_version=text(machine, "apiVersion"),
-        namespace=text(meta, "namespace"),
-        name=text(meta, "name"),
-        uid=text(meta, "uid"),
-        config=reference,
+        ObjectRef(api_version=api_version, kind="Machine", namespace=namespace, name=name, uid=uid), reference
     )
 
 
@@ -108,7 +103,7 @@ def evaluate(config: JsonObject, machine: Candidate) -> Step:
     owner = machine_uid(config)
     if not owner:  # 3
         return Step.WAIT
-    return Step.CREATE if owner == machine.uid else Step.NOTHING  # 4
+    return Step.CREATE if owner == machine.machine.uid else Step.NOTHING  # 4
 
 
 log = logging.getLogger(__name__)
@@ -173,18 +168,17 @@ class _Task:
         cluster = self._writable_cluster()
         if cluster is None:
             return None
-        found, waits = dict[str, float](), False
+        found = dict[str, float]()
         async for machine in in_batches(self._management.objects_of(self._key, "machines")):
             wanted = candidate(machine)
             if wanted is None:
                 continue
-            due = self._next.get(wanted.uid, -math.inf)
+            due = self._next.get(wanted.machine.uid, -math.inf)
             if due <= self._clock():
-                due = await self._attempt(wanted, cluster)
-                waits = waits or due <= self._clock()
-            self._next[wanted.uid] = found[wanted.uid] = due
+                due = self._clock() + await self._attempt(wanted, cluster)
+            self._next[wanted.machine.uid] = found[wanted.machine.uid] = due
         self._next = found
-        return _AGAIN if waits else None
+        return _AGAIN if any(due <= self._clock() for due in found.values()) else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Report that a Secret cannot be created."""
@@ -195,46 +189,46 @@ class _Task:
             self._events.event("Warning", NOT_CREATED, f"{what}: {error}; {remedy}")
 
     async def _attempt(self, wanted: Candidate, cluster: JsonObject) -> float:
-        """Do what a candidate needs, and report a failure; returns when to look at it again. Raises TooManyRequests."""
+        """Do what a candidate needs; returns in how many seconds to look at it again. Raises TooManyRequests."""
+        machine = wanted.machine
         try:
-            return await self._reconcile(wanted, cluster)
+            config = await self._configs.read(wanted.config, machine.namespace)
+            step = evaluate(config, wanted)
+            if step is Step.WAIT:
+                return 0.0
+            if step is Step.CREATE and await self._is_limited(machine.namespace):
+                await self._create(machine, config, cluster)
+        except Unavailable as unavailable:
+            more = {"machine": machine.name, "detail": unavailable.detail}
+            self._events.warn(("unreadable", machine.uid), "cannot read a KubeadmConfig", **more)
+            return 0.0
         except TooManyRequests:
             raise
         except ApiError as error:
             delay = _LOOK_AGAIN if isinstance(error, (Forbidden, Invalid)) else 0.0
             await self.failed(error, 1, delay or _AGAIN)
-            return self._clock() + delay
+            return delay
+        return _LOOK_AGAIN
 
-    async def _reconcile(self, wanted: Candidate, cluster: JsonObject) -> float:
-        """Do what a candidate needs; returns when to look at it again. Raises ApiError."""
-        try:
-            config = await self._configs.read(wanted.config, wanted.namespace)
-        except Unavailable as unavailable:
-            about = ("unreadable", wanted.uid)
-            self._events.warn(about, "cannot read a KubeadmConfig", machine=wanted.name, detail=unavailable.detail)
-            return self._clock()
-        step = evaluate(config, wanted)
-        if step is Step.WAIT:
-            return self._clock()
-        if step is Step.CREATE and await self._is_limited(wanted.namespace):
-            await self._create(wanted, config, cluster)
-        return self._clock() + _LOOK_AGAIN
-
-    async def _create(self, wanted: Candidate, config: JsonObject, cluster: JsonObject) -> None:
-        """Create the Secret, or report that the one that exists is not ours. Raises ApiError."""
+    async def _create(self, machine: ObjectRef, config: JsonObject, cluster: JsonObject) -> None:
+        """Create the Secret, or report on the Machine that the one that exists is not ours. Raises ApiError."""
         name = challenge_secret_name(text(config, "metadata", "name"))
         secret = new_secret(config, cluster=text(cluster, "metadata", "name"), value=secrets.token_hex(32))
         if self._writable_cluster() is None:
             return
         try:
-            await self._management.client.create(paths.core_path("secrets", namespace=wanted.namespace), secret)
+            await self._management.client.create(paths.core_path("secrets", namespace=machine.namespace), secret)
         except AlreadyExists:
-            stored = await self._management.secret(wanted.namespace, name)
-            found = read_secret(stored, kept_config(slim_config(config)), wanted.uid)
-            if isinstance(found, UnusableSecret):
-                self._report_foreign(wanted, name, found)
-            return
-        self._events.info("created a Secret for provider challenge", machine=wanted.name, secret=name)
+            stored = await self._management.secret(machine.namespace, name)
+            found = read_secret(stored, kept_config(slim_config(config)), machine.uid)
+            what = "the Secret for provider challenge is somebody else's"
+            if isinstance(found, UnusableSecret) and self._events.warn(
+                ("foreign", machine.uid), what, machine=machine.name, secret=name, got=found.got
+            ):
+                message = f"{what}: expected {found.expected}, got {found.got}; {found.remedy}"
+                self._events.event("Warning", NOT_CREATED, message, on=machine)
+        else:
+            self._events.info("created a Secret for provider challenge", machine=machine.name, secret=name)
 
     async def _is_limited(self, namespace: str) -> bool:
         """Return whether the API server refuses another Secret of ours; reports where it does not. Raises ApiError."""
@@ -255,20 +249,6 @@ class _Task:
         if self._events.warn("unlimited", what, remedy=_REMEDY):
             self._events.event("Warning", NOT_CREATED, f"{what}; {_REMEDY}")
         return False
-
-    def _report_foreign(self, wanted: Candidate, name: str, found: UnusableSecret) -> None:
-        """Report on the Machine that somebody else made a Secret of its Secret's name."""
-        what = "the Secret for provider challenge is somebody else's"
-        if self._events.warn(("foreign", wanted.uid), what, machine=wanted.name, secret=name, got=found.got):
-            machine = ObjectRef(
-                api_version=wanted.api_version,
-                kind="Machine",
-                namespace=wanted.namespace,
-                name=wanted.name,
-                uid=wanted.uid,
-            )
-            message = f"{what}: expected {found.expected}, got {found.got}; {found.remedy}"
-            self._events.event("Warning", NOT_CREATED, message, on=machine)
 
     def _writable_cluster(self) -> JsonObject | None:
         """Return the Cluster if its Secrets may be created now."""

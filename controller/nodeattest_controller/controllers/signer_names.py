@@ -39,6 +39,7 @@ from nodeattest_controller.runtime.objectref import cluster_path
 from nodeattest_controller.runtime.platform_cache import path_of_reference
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
+from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.workqueue import QueueMetrics, WorkQueue
 from nodeattest_parsing.objects import condition, items, text, text_map
 from nodeattest_parsing.values import JsonObject
@@ -57,6 +58,8 @@ SETTLE: Final = 1.0
 """Seconds from a change to the reconciliation."""
 RESYNC: Final = 600.0
 """Seconds until published names are checked again: others write these objects, and their CRDs change."""
+TOLD: Final = 86400.0
+"""Seconds between two log lines that a cluster's names may not be written."""
 WORKERS: Final = 4
 _GROUP: Final = "cluster.x-k8s.io"
 _RIGHTS: Final = "let the controller get this kind and patch its status, as manifests/rbac does for known providers"
@@ -120,7 +123,6 @@ class SignerNamesReconciler:
         guard: ClusterGuard,
         serves: bool,
         now: Callable[[], datetime],
-        clock: Callable[[], float] = time.monotonic,
         queue_metrics: QueueMetrics | None = None,
     ) -> None:
         """Take part; ``serves``: whether attested serving requests are handled here at all."""
@@ -128,10 +130,8 @@ class SignerNamesReconciler:
         self._guard = guard
         self._serves = serves
         self._now = now
-        self._clock = clock
+        self._limiter = EventLimiter(time.monotonic)
         self._queue: WorkQueue[ClusterKey] = WorkQueue(metrics=queue_metrics)
-        self._published: dict[ClusterKey, tuple[object, Condition, float]] = {}
-        """What was published of a cluster and for which object, where it stands, and until when that is believed."""
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
         """Take in that a Cluster or a policy beside it changed."""
@@ -148,24 +148,24 @@ class SignerNamesReconciler:
 
     async def _reconcile(self, key: ClusterKey) -> None:
         cluster = self._management.cluster(key)
-        if cluster is None:
-            self._published.pop(key, None)
+        reference = infrastructure_ref(cluster) if cluster is not None else None
+        wanted = self._wanted(key, cluster) if cluster is not None else None
+        if cluster is None or reference is None or wanted is None:
             self._queue.forget(key)
             return
-        wanted, reference = self._wanted(key, cluster), infrastructure_ref(cluster)
-        if wanted is None or reference is None:
-            return
-        step = self._publish if wanted.client else self._take_back
-        failure: ApiError | None = None
         try:
-            settled = await step(key, cluster, reference, wanted)
+            reported = await self._put(cluster, reference, wanted)
+            await self._report(key, cluster, wanted, reported)
         except ApiError as error:
-            settled, failure = False, error
             log.warning("cannot publish the names of a cluster's signers", extra=fields(cluster=key, error=str(error)))
-        if settled:
-            self._queue.forget(key)
-        else:
-            self._queue.retry(key, failure)
+            self._queue.retry(key, error)
+            return
+        if reported.reason == SignerReason.NO_OBJECT or (reported.reason in _NO_RIGHT and not wanted.client):
+            self._queue.retry(key, None)
+            return
+        self._queue.forget(key)
+        if wanted.client:
+            self._queue.add_after(key, RESYNC)
 
     def _wanted(self, key: ClusterKey, cluster: JsonObject) -> Signers | None:
         """Decide what is to be published; None: the published names stay as they are."""
@@ -179,39 +179,18 @@ class SignerNamesReconciler:
             return None
         return wanted if wanted.client or _has_condition(cluster) else None
 
-    async def _publish(
-        self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
-    ) -> bool:
-        """Publish, unless that was done; returns whether there is nothing to be tried again."""
-        identity = (text(cluster, "metadata", "uid"), reference, wanted)
-        known, reported, until = self._published.pop(key, (None, None, 0.0))
-        if reported is None or known != identity or self._clock() >= until:
-            reported = await self._put(cluster, reference, wanted)
-            until = self._clock() + RESYNC
+    async def _report(self, key: ClusterKey, cluster: JsonObject, wanted: Signers, reported: Condition) -> None:
+        """Write the condition, or remove it last, because it remembers that names were published."""
+        client, path, has_right = self._management.client, cluster_path(cluster), reported.reason not in _NO_RIGHT
         more = fields(cluster=key, reason=reported.reason, signer=wanted.client, detail=reported.message)
-        if reported.reason in _NO_RIGHT and not _has_condition(cluster):
-            if known != identity:
+        if has_right and not wanted.client:
+            if await remove_condition(client, path, cluster, PUBLISHED):
+                log.info("removed the names of a cluster's signers", extra=more)
+        elif not has_right and not _has_condition(cluster):
+            if self._limiter.allow(key, TOLD):
                 log.info("the names of a cluster's signers are not published", extra=more)
-        elif await set_condition(self._management.client, cluster_path(cluster), cluster, reported, self._now):
+        elif await set_condition(client, path, cluster, reported, self._now):
             log.info("reported where the names of a cluster's signers are", extra=more)
-        if reported.reason == SignerReason.NO_OBJECT:
-            return False
-        self._published[key] = identity, reported, until
-        self._queue.add_after(key, RESYNC)
-        return True
-
-    async def _take_back(
-        self, key: ClusterKey, cluster: JsonObject, reference: ContractReference, wanted: Signers
-    ) -> bool:
-        """Remove the names first and the condition, which remembers them, last."""
-        self._published.pop(key, None)
-        reported = await self._put(cluster, reference, wanted)
-        if reported.reason in _NO_RIGHT:
-            await set_condition(self._management.client, cluster_path(cluster), cluster, reported, self._now)
-            return False
-        await remove_condition(self._management.client, cluster_path(cluster), cluster, PUBLISHED)
-        log.info("removed the names of a cluster's signers", extra=fields(cluster=key))
-        return True
 
     async def _put(self, cluster: JsonObject, reference: ContractReference, wanted: Signers) -> Condition:
         """Bring the infrastructure object up to date and say where the names stand; raises ApiError."""
@@ -225,20 +204,17 @@ class SignerNamesReconciler:
             return _condition(SignerReason.NO_OBJECT, f"{what} is not there, or nobody serves its kind", wanted)
         except Forbidden as error:
             return _condition(SignerReason.FORBIDDEN, f"{what}: {error.message}; {_RIGHTS}", wanted)
-        annotated = NONE if held else wanted
-        changed = annotated.changes(text_map(infra, "metadata", "annotations"), ANNOTATIONS)
-        may_annotate = True
-        if changed:
-            try:
-                await client.merge_patch(
-                    path, {"metadata": {"uid": text(infra, "metadata", "uid"), "annotations": changed}}
-                )
-            except Forbidden:
-                may_annotate = False
+        changed = (NONE if held else wanted).changes(text_map(infra, "metadata", "annotations"), ANNOTATIONS)
+        body: JsonObject = {"metadata": {"uid": text(infra, "metadata", "uid"), "annotations": changed}}
+        try:
+            if changed:
+                await client.merge_patch(path, body)
+        except Forbidden:
+            if not held:
+                message = f"the status of {what} has no fields for them; {_ANNOTATE}"
+                return _condition(SignerReason.PRUNED, message, wanted)
         if held:
             return _condition(SignerReason.STATUS, f"in the status of {what}", wanted)
-        if not may_annotate:
-            return _condition(SignerReason.PRUNED, f"the status of {what} has no fields for them; {_ANNOTATE}", wanted)
         message = f"in annotations of {what}, whose status has no fields for them"
         return _condition(SignerReason.ANNOTATIONS, message, wanted)
 
