@@ -18,8 +18,14 @@ from gcp_world import vtpm as vtpm  # noqa: PLC0414 - fixtures
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_sandbox.pki import ClusterPki
 
 _NUMBERS = count(1)
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
 
 
 @pytest.fixture

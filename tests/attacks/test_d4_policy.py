@@ -5,26 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 import pytest
+from builders import CREATED, make_member, make_request
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
 
+from nodeattest_controller.model.attestation import (
+    Attestation,
+    new_attestation,
+    parse_attestation,
+    record_certificate,
+    render_attestation,
+    reset,
+)
+from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy, policy_for
 from nodeattest_parsing.values import JsonObject
 from nodeattest_parsing.values import JsonValue as RawValue
 from nodeattest_providers.canonical_json import b64encode
-from nodeattest_providers.challenge.protocol import Challenge, proof
+from nodeattest_providers.challenge.protocol import Challenge, fingerprint, proof
 from nodeattest_providers.challenge.verifier import ChallengeSigner
-from nodeattest_providers.errors import ChallengeRequired
+from nodeattest_providers.errors import ChallengeRequired, Check
 from nodeattest_providers.identifiers import ClusterPin, ProviderName, Purpose
 from nodeattest_providers.insecure.verifier import InsecureSigner
 from nodeattest_providers.node_interface import Evidence, JsonValue, SecretBytes
 from nodeattest_providers.tpm.config import parse_policy
-from nodeattest_providers.verifier_interface import Facts, LedgerFacts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
 
 Case = Callable[[], object]
 
@@ -93,6 +104,35 @@ def with_secret(secret: bytes | None) -> Case:
     return answered(machine=replace(FACTS.machine, attestation_secret=value))
 
 
+# A machine that joined by its secret, was reset by an operator, and joined again by a new one
+
+NEW_SECRET: Final = b"n" * 32
+
+
+def recorded(before: Attestation, secret: bytes) -> Attestation:
+    """Return the ledger after a join with another key than the attacker's."""
+    proved = AttestedNode(
+        provider=CHALLENGE,
+        provider_id=FACTS.machine.provider_id,
+        fingerprints={"secret": fingerprint(SecretBytes(secret))},
+        checks=(Check("c", "s", "e", "g", passed=True),),
+    )
+    return record_certificate(before, make_request(), proved, ISSUED, CREATED)
+
+
+ISSUED: Final = SignedCertificate(pem="", serial="1", not_before=CREATED, not_after=CREATED + timedelta(days=14))
+JOINED: Final = recorded(new_attestation(make_member()), SECRET)
+WAS_RESET: Final = parse_attestation(
+    reset(render_attestation(JOINED, make_member(), "signer"), by="operator", reason="r", now=CREATED)
+)
+
+
+def with_new_secret(ledger: Attestation, known: bytes = NEW_SECRET) -> Case:
+    """Answer by what the attacker knows, where an operator has given the machine a new secret."""
+    machine = replace(FACTS.machine, attestation_secret=SecretBytes(NEW_SECRET))
+    return answered(lambda: answer(secret=known), machine=machine, ledger=ledger.facts(FIRST))
+
+
 def renewing_insecurely() -> object:
     request = replace(filed(Evidence(ProviderName("insecure"), 1, {})), username="system:node:n-0")
     return asyncio.run(InsecureSigner().verify_client_attestation_data(request, FACTS))
@@ -136,6 +176,10 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-60": answered(first=ANOTHER_KEY),
     "D4-61": answered(first=AT_SERVING),
     "D4-62": of_tomorrow,
+    "D4-97": with_new_secret(JOINED),
+    "D4-99": with_new_secret(WAS_RESET, known=SECRET),
+    "D4-100": with_new_secret(recorded(WAS_RESET, NEW_SECRET)),
+    "D4-101": with_new_secret(WAS_RESET),
 }
 
 

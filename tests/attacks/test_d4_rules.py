@@ -32,7 +32,12 @@ from nodeattest_controller.model.identity_rules import (
     check_node_name,
     find_machine,
 )
-from nodeattest_controller.model.issuance_rules import BOUND_GROUP_PREFIX, bound_group, check_bound_token
+from nodeattest_controller.model.issuance_rules import (
+    BOUND_GROUP_PREFIX,
+    bound_group,
+    check_bound_token,
+    check_key_is_new,
+)
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources
 from nodeattest_parsing.values import JsonObject
@@ -160,6 +165,13 @@ def many_live() -> object:
     return certified(replace(bound(make_member()), retired=old), first="f-2", after=timedelta(minutes=11))
 
 
+def the_old_key() -> object:
+    """Ask, after a reset, with the key that the machine had before."""
+    request, ledger = make_request(), bound(make_member())
+    entry = replace(ledger.issued[0], spki=request.csr.spki_sha256)
+    return check_key_is_new(request, make_member(), was_reset(replace(ledger, issued=(entry,))), ())
+
+
 def by_token(*groups: str) -> Case:
     request = make_request()
     return lambda: check_bound_token(replace(request, groups=request.groups | set(groups)), CLUSTER)
@@ -199,6 +211,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-26": lambda: certified(bound(make_member()), first="f-2", after=timedelta(minutes=9)),
     "D4-27": lambda: certified(bound(make_member()), first="f-2", after=HOURS, ek="sha256:other"),
     "D4-28": many_live,
+    "D4-98": the_old_key,
     "D4-29": by_token(ANOTHERS),
     "D4-30": by_token(ELSEWHERE),
     "D4-31": by_token(MINE, ANOTHERS),

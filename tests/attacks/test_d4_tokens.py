@@ -1,126 +1,139 @@
-"""D4 at a running controller: a bootstrap token is worth the machine whose bootstrap configuration names it."""
+"""D4 at the reconciler: a token is worth the machine that names it or to which it is bound; unknown versions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from typing import Final
+import base64
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import pytest
-from attacked_world import attempted, becomes, controlled
 from cases import attacks
-from catalogue import Row
-from exchanges import opened, token_client
-from filing_requests import Filed
-from polling import eventually
-from serving_requests import enrol
-from world import CLUSTER, NAMESPACE, World
+from catalogue import Expected, Row
+from cryptography.hazmat.primitives.asymmetric import ec
+from csr_world import CAPI, CSRS, TwoRounds
+from late_machines import BOOTSTRAP, put_config
+from machine_scene import Prover, Scene, scene_of
 
-from nodeattest_controller.model.issuance_rules import bound_group
-from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_REASON
-from nodeattest_sandbox.apiserver.jsonvalue import JsonValue
-from nodeattest_sandbox.client import Client
+from nodeattest_controller.model.attestation import reset
+from nodeattest_controller.model.issuance_rules import BOUND_GROUP_PREFIX, bound_group
+from nodeattest_parsing.objects import mapping, text
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers import envelope
+from nodeattest_providers.errors import ChallengeRequired
+from nodeattest_providers.identifiers import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
+from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.pkcs10 import build_csr
+from nodeattest_sandbox.pki import ClusterPki
 
-CONFIGS: Final = f"/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/kubeadmconfigs"
-Attempt = Callable[[World], Filed]
-
-
-@pytest.fixture(scope="module")
-def guarded(world: World) -> Iterator[World]:
-    """The world, with a controller in it that wants proofs and the machine's own token."""
-    with controlled(world, "d4-tokens.log", authorizedAttestors=["challenge"], tokenBinding="Required"):
-        yield world
-
-
-def holder(world: World, token: str) -> Client:
-    return world.workload.client(world.workload.token_kubeconfig(token))
+CONFIG: Final = f"/apis/{BOOTSTRAP}/v1beta1/namespaces/fleet/kubeadmconfigs/mine"
+MINE: Final = bound_group("fleet/blue", "dev://mine")
+OTHERS: Final = bound_group("fleet/blue", "dev://other")
 
 
-def rename(world: World, name: str, token: str) -> None:
-    """Write another token into a machine's configuration."""
-    discovery: JsonValue = {"bootstrapToken": {"token": token}}
-    world.admin.patch(f"{CONFIGS}/{name}", {"spec": {"joinConfiguration": {"discovery": discovery}}})
+def bound(*groups: str) -> dict[str, Any]:
+    """A token whose user is in groups, and which no configuration names."""
+    return {"holder": "ffffff", "groups": ["system:bootstrappers", *groups]}
 
 
-def anothers(world: World) -> Filed:
-    mine, other = world.token(), world.token()
-    enrol(world, "d4-t-other", bootstrap_token=other)
-    return opened(enrol(world, "d4-t-mine", bootstrap_token=mine)).carry_out(holder(world, other))
+async def gone(s: Scene) -> Expected:
+    await s.machine(provider_id="dev://mine").world.follow()
+    s.world.management_api.remove(CONFIG)
+    return await s.asks("dev://mine")
 
 
-def nobodys(world: World) -> Filed:
-    return opened(enrol(world, "d4-t-made", bootstrap_token=world.token())).carry_out(token_client(world))
+async def taken_back(s: Scene) -> Expected:
+    await s.machine(provider_id="dev://mine").world.follow()
+    put_config(s.world, "mine", "bbbbbb", owner="mine")
+    return await s.asks("dev://mine")
 
 
-def unnamed(world: World) -> Filed:
-    return opened(enrol(world, "d4-t-unnamed")).carry_out(token_client(world))
+def unnamed(s: Scene) -> Awaitable[Expected]:
+    path, api = f"{CAPI}/machines/mine", s.machine(provider_id="dev://mine").world.management_api
+    machine = api.objects[path]
+    spec: JsonObject = {**mapping(machine, "spec"), "bootstrap": {"dataSecretName": "d"}}
+    api.put(path, {**machine, "spec": spec})
+    return s.asks("dev://mine")
 
 
-def gone(world: World) -> Filed:
-    token = world.token()
-    mine = opened(enrol(world, "d4-t-gone", bootstrap_token=token))
-    world.admin.delete(f"{CONFIGS}/d4-t-gone")
-    thief = holder(world, token)
-
-    def waiting() -> Filed | None:
-        filed = mine.first(thief)
-        told = (ANNOTATION_REASON, ANNOTATION_CHALLENGE)
-        eventually(lambda: any(map(filed.annotation, told)), "an answer to a first request")
-        return filed if filed.annotation(ANNOTATION_REASON) else None  # what the watch showed a moment ago lets it pass
-
-    return eventually(waiting, "the watch's event")
+def malformed(s: Scene) -> Awaitable[Expected]:
+    api = s.machine(provider_id="dev://mine").world.management_api
+    discovery: JsonObject = {"bootstrapToken": {"token": "aaaaaa.01234"}}
+    api.put(CONFIG, {**api.objects[CONFIG], "spec": {"joinConfiguration": {"discovery": discovery}}})
+    return s.asks("dev://mine")
 
 
-def malformed(world: World) -> Filed:
-    token = world.token()
-    # From the first on: what the watch showed a moment ago lets a first request pass.
-    return opened(enrol(world, "d4-t-odd", bootstrap_token=token[:12])).first(holder(world, token))
+async def by_a_rejoin_token(s: Scene) -> Expected:
+    """Another machine has joined, and an operator lets it come back."""
+    await s.machine("other", "bbbbbb").asks("dev://other", "other", "bbbbbb")
+    [path] = [path for path in s.world.management_api.objects if "/machineattestations/" in path]
+    record = s.world.management_api.objects[path]
+    s.world.management_api.put(path, reset(record, by="operator", reason="r", now=s.world.now))
+    return await s.machine().asks("dev://mine", **bound(OTHERS))
 
 
-def answered_by_another(world: World) -> Filed:
-    token = world.token()
-    mine = opened(enrol(world, "d4-t-watched", bootstrap_token=token))
-    return mine.file(token_client(world), mine.answer(mine.first(holder(world, token))))
+def encoded(der: bytes, evidence: Evidence) -> str:
+    return base64.b64encode(envelope.encode(der, evidence)).decode()
 
 
-def taken_back(world: World) -> Filed:
-    token = world.token()
-    mine = opened(enrol(world, "d4-t-back", bootstrap_token=token))
-    rename(world, "d4-t-back", world.token())
-    return mine.carry_out(holder(world, token))
+async def answered_by(s: Scene, **token: Any) -> Expected:
+    """Let the machine ask first, and somebody else answer with its bytes."""
+    s.machine(provider_id="dev://mine").world.verifier.answer = ChallengeRequired("{}")
+    await s.asks("dev://mine")
+    filed = s.world.csr("r-1")
+    der = envelope.decode(base64.b64decode(text(filed, "spec", "request")))[0].der
+    evidence = Evidence(ProviderName("tpm"), 1, {"name": "r-1", "uid": text(filed, "metadata", "uid")})
+    return await s.asks("dev://mine", request=encoded(der, evidence), **token)
 
 
-def own(world: World) -> Filed:
-    token = world.token()
-    return opened(enrol(world, "d4-t-own", bootstrap_token=token)).carry_out(holder(world, token))
+async def of_version(s: Scene, *attestors: str, **annotations: str) -> Expected:
+    """File evidence of a version that nobody has made."""
+    if attestors:
+        s.world.policy(authorizedAttestors=[*attestors])
+    await s.machine().world.follow()
+    der = build_csr(ec.generate_private_key(ec.SECP256R1()), "mine", "dev://mine")
+    filed = s.world.file("r-1", request=encoded(der, Evidence(ProviderName("tpm"), 9, {})))
+    metadata: JsonObject = {**mapping(filed, "metadata"), "annotations": {**annotations}}
+    s.world.workload_api.put(f"{CSRS}/r-1", {**filed, "metadata": metadata})
+    return await s.ended("r-1")
 
 
-def bound_by_group(world: World) -> Filed:
-    group = bound_group(f"{NAMESPACE}/{CLUSTER}", "sandbox://d4-t-bound")
-    return opened(enrol(world, "d4-t-bound", bootstrap_token=world.token())).carry_out(token_client(world, group))
+async def forged_versions(s: Scene) -> Expected:
+    ended = await of_version(s, **{ANNOTATION_SUPPORTED_VERSIONS: "insecure/v1"})
+    assert s.world.annotation(ANNOTATION_SUPPORTED_VERSIONS, "r-1") == "tpm/v1"
+    return ended
 
 
-CASES: Final[Mapping[str, Attempt]] = {
-    "D4-106": anothers,
-    "D4-107": nobodys,
+CASES: Final[Mapping[str, Callable[[Scene], Awaitable[Expected]]]] = {
+    "D4-89": lambda s: s.machine().asks("dev://mine", **bound(OTHERS)),
+    "D4-90": lambda s: s.machine().asks("dev://mine", **bound(bound_group("fleet/green", "dev://mine"))),
+    "D4-91": lambda s: s.machine().asks("dev://mine", **bound(MINE, OTHERS)),
+    "D4-92": lambda s: s.machine().asks("dev://mine", **bound(MINE[: len(BOUND_GROUP_PREFIX) + 8])),
+    "D4-93": lambda s: s.machine(provider_id="dev://mine").asks("dev://mine", "other", **bound(MINE)),
+    "D4-94": lambda s: s.machine(provider_id="dev://mine").asks("dev://mine", **bound(MINE)),
+    "D4-95": by_a_rejoin_token,
+    "D4-96": lambda s: answered_by(s, **bound(OTHERS)),
+    "D4-102": of_version,
+    "D4-103": of_version,
+    "D4-104": forged_versions,
+    "D4-105": lambda s: of_version(s, "challenge"),
+    "D4-106": lambda s: (
+        s.machine(provider_id="dev://mine").machine("other", "bbbbbb").asks("dev://mine", holder="bbbbbb")
+    ),
+    "D4-107": lambda s: s.machine(provider_id="dev://mine").asks("dev://mine", holder="ffffff"),
     "D4-108": unnamed,
     "D4-109": gone,
     "D4-110": malformed,
-    "D4-111": answered_by_another,
+    "D4-111": lambda s: answered_by(s, holder="ffffff"),
     "D4-112": taken_back,
-    "D4-113": own,
-    "D4-114": bound_by_group,
+    "D4-113": lambda s: s.machine(provider_id="dev://mine").asks("dev://mine"),
+    "D4-114": lambda s: s.machine(provider_id="dev://mine").asks("dev://mine", **bound(MINE)),
 }
 
 
-@pytest.fixture(scope="module")
-def filed(guarded: World) -> Mapping[str, Future[Filed]]:
-    return attempted(CASES, guarded)
-
-
-@pytest.mark.parametrize(("row", "attempt"), attacks(CASES))
-def test_a_token_is_good_for_the_machine_whose_configuration_names_it(
-    filed: Mapping[str, Future[Filed]], row: Row, attempt: Attempt
+@pytest.mark.parametrize(("row", "attack"), attacks(CASES))
+async def test_a_token_is_good_for_the_machine_whose_configuration_names_it(
+    pki: ClusterPki, row: Row, attack: Callable[[Scene], Awaitable[Expected]]
 ) -> None:
-    assert attempt
-    becomes(filed[row.id].result(), row)
+    scene = scene_of(pki, TwoRounds() if row.id in {"D4-96", "D4-111"} else Prover())
+    async with scene.world.running():
+        assert await attack(scene) == row.expected

@@ -149,8 +149,8 @@ class Scene:
 
     def put_machine(self, name: str = "m-2", provider_id: str = OTHER, **status: JsonValue) -> Scene:
         """Write a Machine of the same cluster."""
-        hostname: JsonObject = {"type": "Hostname", "address": SECOND_NODE}
-        body = machine(name, provider_id, **{"addresses": [hostname], **status})
+        addresses: list[JsonValue] = [{"type": "Hostname", "address": SECOND_NODE}]
+        body = machine(name, provider_id, **{"addresses": addresses, **status})
         self.world.management_api.put(f"{CAPI}/machines/{name}", body)
         return self
 

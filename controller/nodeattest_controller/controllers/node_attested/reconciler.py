@@ -148,7 +148,7 @@ class NodeAttestedReconciler:
             withheld += isinstance(decision, Withhold)
             if isinstance(decision, FailureAction) or self._new_condition(member, attestation):
                 due.add(("machine", member.provider_id))
-        pools = {
+        pools: dict[Key, JsonObject] = {
             ("pool", text(pool, "metadata", "name")): pool
             for pool in self._management.objects_of(self._key, "machinepools")
         }
