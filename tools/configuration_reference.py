@@ -43,7 +43,6 @@ AGENT: Final[tuple[tuple[str, type, str], ...]] = (
     ("expirationSeconds", AgentSettings, "expiration_seconds"),
     ("serving.dnsNames", ServingSettings, "dns_names"),
     ("serving.ipAddresses", ServingSettings, "ip_addresses"),
-    ("serving.file", ServingSettings, "file"),
     ("discovery.servers", Discovery, "servers"),
     ("discovery.kubeconfig", Discovery, "kubeconfig"),
     ("discovery.caFile", Discovery, "ca_file"),

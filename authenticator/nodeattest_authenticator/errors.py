@@ -41,7 +41,6 @@ class AgentReason(StrEnum):
     REQUEST_LOST = "RequestLost"
     REQUEST_REFUSED = "RequestRefused"
     SERVER_NOT_TRUSTED = "ServerNotTrusted"
-    SERVING_FILE_UNSAFE = "ServingFileUnsafe"
     TIMEOUT = "Timeout"
     TOKEN_MISSING = "TokenMissing"
 

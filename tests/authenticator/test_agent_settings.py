@@ -67,7 +67,6 @@ def test_the_host_name_in_lower_case_names_the_node_as_kubelet_does() -> None:
         {"serving": {}},
         {"serving": {"dnsNames": ["a", "b.example"]}},
         {"serving": {"dnsNames": [], "ipAddresses": ["10.0.0.1", "fd00::1"]}},
-        {"serving": {"ipAddresses": [], "file": "/var/lib/kubelet/pki/kubelet-server.pem"}},
         {"discovery": DISCOVERY},
         {"discovery": {"servers": SERVERS[:1], "kubeconfig": "/k"}},
     ],
@@ -95,11 +94,6 @@ WRONG_SERVING: list[tuple[Any, str]] = [
     ({"ipAddresses": ["fe80::1%eth0"]}, "without zone"),
     ({"ipAddresses": ["fd00::1", "FD00:0::1"]}, "twice"),
     ({"dnsNames": [], "ipAddresses": []}, "both be empty"),
-    ({"file": "serving.pem"}, "absolute"),
-    ({"file": "/var/lib/kubelet-authenticator/credential"}, "ends with .pem"),
-    ({"file": "/var/lib/kubelet-authenticator/device.lock"}, "ends with .pem"),
-    ({"file": "/etc/kubernetes/serving.pem/"}, "ends with .pem"),
-    ({"file": "/etc/\0/serving.pem"}, "absolute path"),
 ]
 WRONG_DISCOVERY: list[tuple[dict[str, Any], str]] = [
     ({"servers": []}, "servers must be a non-empty list"),

@@ -40,7 +40,7 @@ def test_every_field_of_the_agents_file_has_a_row() -> None:
         "bootstrapTokenFile": "/token",
         "timeoutSeconds": 60,
         "expirationSeconds": 3600,
-        "serving": {"dnsNames": ["n"], "ipAddresses": ["10.0.0.2"], "file": "/serving.pem"},
+        "serving": {"dnsNames": ["n"], "ipAddresses": ["10.0.0.2"]},
         "discovery": {
             "servers": ["https://10.0.0.1:6443"],
             "kubeconfig": "/kubelet.conf",

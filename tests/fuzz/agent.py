@@ -15,7 +15,7 @@ import yaml
 from fuzz.keys import NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of
 from fuzz.target import require, target, text_of
 from nodeattest_authenticator import certificate
-from nodeattest_authenticator.cluster import kubelet_config, refresh
+from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.cluster.discover import ByToken
 from nodeattest_authenticator.commands import kubeadm_config
 from nodeattest_authenticator.config import settings
@@ -180,13 +180,6 @@ def _discovery(read: Discovery, _data: bytes) -> None:
         after = read.after(old, new)
         require(new not in after.previous_clusters, "what is so now is not former")
         require(parse_discovery(ConfigFields(after.to_json(), "discovery.")) == after, "a step leaves a sound section")
-
-
-@target("agent-refresh", lambda data: data, max_len=512)
-def _record(data: bytes, _data: bytes) -> bool:
-    _storage().write(refresh.FILE, data, durable=False)
-    found = refresh.load(_storage())
-    return found is not None and found.at >= 0
 
 
 @target("agent-kubeadm-configuration", lambda data: kubeadm_config.parse(data, limit=300), refusals=_AGENT)

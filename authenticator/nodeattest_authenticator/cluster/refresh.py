@@ -10,8 +10,7 @@ only then. Source: docs/discovery.md; companion proposals 000 and 001, "client c
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
@@ -22,56 +21,16 @@ from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
 from nodeattest_authenticator.formats import exec_credential, kubeconfig
 from nodeattest_authenticator.formats.endpoint import Cluster
-from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_authenticator.state import credential_cache, kubelet_files
 from nodeattest_authenticator.state.credential_format import fingerprint_of_config
 from nodeattest_authenticator.state.private_files import UnsafeFileError
-from nodeattest_authenticator.state.records import read_record, write_record
-from nodeattest_authenticator.state.storage import Storage, exclusive
+from nodeattest_authenticator.state.storage import exclusive
 from nodeattest_authenticator.transport.api_client import probe
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.node_interface import JsonObject
 
 if TYPE_CHECKING:
     from nodeattest_discovery.node.client import Found
-
-
-FILE: Final = "refresh"
-_LATEST: Final = 1 << 53
-"""Seconds since the epoch: what every reader of JSON can hold."""
-_MOST: Final = 2000
-"""Characters that are kept of what was said."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastRefresh:
-    """The last refresh."""
-
-    at: int
-    """Seconds since the epoch."""
-    outcome: str
-    """``changed``, ``unchanged`` or ``failed``."""
-    text: str
-
-
-def load(storage: Storage) -> LastRefresh | None:
-    """Read it; None when there was none, or what is there makes no sense."""
-    try:
-        fields = read_record(storage, FILE)
-        at = fields.number("at", low=0, high=_LATEST) if fields is not None else None
-        if fields is None or at is None:
-            return None
-        return LastRefresh(at=at, outcome=fields.required("outcome"), text=fields.required("text"))
-    except (UnsafeFileError, FieldsError):
-        return None
-
-
-def _save(context: AgentContext, outcome: str, text: str) -> None:
-    """Write down how it went; a full disk costs nothing but the note. Hold the lock."""
-    document: JsonObject = {"at": int(context.clock.now()), "outcome": outcome, "text": text[:_MOST]}
-    with suppress(OSError):
-        write_record(context.storage, FILE, document)
 
 
 _PROBE_LIMIT: Final = 5.0
@@ -85,15 +44,9 @@ def run(context: AgentContext, *, limit: float) -> str:
 
 
 def run_locked(context: AgentContext, *, limit: float) -> str:
-    """Refresh once and write down how it went. Hold the lock. Raises ``AgentError``."""
-    try:
-        changes = _refresh(context, limit)
-    except AgentError as failure:
-        _save(context, "failed", str(failure))
-        raise
-    said = "; ".join(changes) if changes else "nothing changed"
-    _save(context, "changed" if changes else "unchanged", said)
-    return f"{said}; restart kubelet to use it" if changes else said
+    """Refresh once; returns what changed. Hold the lock. Raises ``AgentError``."""
+    changes = _refresh(context, limit)
+    return f"{'; '.join(changes)}; restart kubelet to use it" if changes else "nothing changed"
 
 
 def _refresh(context: AgentContext, limit: float) -> list[str]:

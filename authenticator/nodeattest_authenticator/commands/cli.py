@@ -148,12 +148,12 @@ def _serving(options: argparse.Namespace) -> int:
 
 
 def _serve(context: AgentContext) -> int:
-    from nodeattest_authenticator.kubelet_serving.serve import ensure_serving_certificate, file_of
+    from nodeattest_authenticator.kubelet_serving import FILE, ensure_serving_certificate
 
     with context.storage:
         served = ensure_serving_certificate(context)
     until, renewal = (console.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
-    console.show(f"{file_of(context)} serves {served.names} until {until} and is renewed from {renewal} on")
+    console.show(f"{context.storage.path}/{FILE} serves {served.names} until {until} and is renewed from {renewal} on")
     return 0
 
 

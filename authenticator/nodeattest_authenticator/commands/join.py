@@ -176,8 +176,6 @@ def _kubelet_config(
     asked = select_server(settings, deadline, log)
     with closing(ApiServerClient(asked.cluster, by_certificate(asked, found.credential), deadline)) as api:
         document = kubelet_config.fetch(api, deadline)
-    serving_file = None
-    if settings.serving is not None:
-        serving_file = settings.serving.file or f"{options.cache_dir}/serving.pem"
+    serving_file = None if settings.serving is None else f"{options.cache_dir}/serving.pem"
     adjusted = kubelet_config.adjust(document, ca_file=options.kubelet_ca_file, serving_file=serving_file)
     return kubelet_config.render(adjusted)

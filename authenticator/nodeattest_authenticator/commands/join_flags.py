@@ -47,7 +47,6 @@ _FLAGS: Final = {
     "tlsServerName": "--tls-server-name",
     "serving.dnsNames": "--serving-dns-name",
     "serving.ipAddresses": "--serving-ip-address",
-    "serving.file": "--serving-file",
 }
 """What was typed for a field of the configuration, by the begin of the message about it."""
 _SERVING_FLAGS: Final = (
@@ -59,7 +58,6 @@ _SERVING_FLAGS: Final = (
     ),
 )
 _FILE_FLAGS: Final = (
-    ("--serving-file", "where it goes (serving.pem in the cache directory)"),
     ("--kubelet-config", "write kubelet's configuration, which the cluster keeps for its nodes"),
     ("--kubelet-ca-file", f"write the cluster's CA certificates ({_DEFAULT_CA_FILE} with --kubelet-config)"),
 )
@@ -253,7 +251,6 @@ def _serving_section(options: argparse.Namespace) -> JsonValue:
     values: JsonObject = {
         "dnsNames": options.serving_dns_name,
         "ipAddresses": options.serving_ip_address,
-        "file": _optional_path(options.serving_file),
     }
     section: JsonObject = {name: value for name, value in values.items() if value is not None}
     return section if section or options.serving else None

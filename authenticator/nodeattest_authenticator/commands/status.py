@@ -6,20 +6,18 @@ import contextlib
 from dataclasses import replace
 
 from nodeattest_authenticator.certificate import ca_pins, subject
-from nodeattest_authenticator.cluster import refresh
 from nodeattest_authenticator.config.serving import SubjectNames
 from nodeattest_authenticator.console import moment
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.kubelet_serving.serve import (
+from nodeattest_authenticator.kubelet_serving import (
     FAILURE_FILE,
+    FILE,
     ServingEnrollment,
-    file_of,
     identity_of,
     stored,
     wanted_names,
 )
-from nodeattest_authenticator.kubelet_serving.serving_file import ServingFile
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.failure_backoff import FailureRecord
 from nodeattest_authenticator.state.records import load_provider_id
@@ -87,8 +85,7 @@ def _serving(context: AgentContext) -> JsonObject | None:
     """Describe the serving certificate; None where there is none and none is configured."""
     found: ServingEnrollment | None = None
     try:
-        with ServingFile(file_of(context)) as file:
-            found = stored(context, file)
+        found = stored(context)
     except AgentError as failure:
         context.log(failure.message)
     if found is None and context.settings.serving is None:
@@ -98,7 +95,7 @@ def _serving(context: AgentContext) -> JsonObject | None:
         names = wanted_names(context.settings)
     if names is not None:
         last = failure_backoff.load(context.storage, identity_of(context, names), name=FAILURE_FILE)
-    document: JsonObject = {"state": _serving_state(context, found, names), "file": file_of(context)}
+    document: JsonObject = {"state": _serving_state(context, found, names), "file": f"{context.storage.path}/{FILE}"}
     if found is not None:
         dns, addresses = list[JsonValue](found.names.dns_names), list[JsonValue](found.names.ip_addresses)
         document |= {"dnsNames": dns, "ipAddresses": addresses}
@@ -119,11 +116,7 @@ def _discovery(context: AgentContext) -> JsonObject | None:
     section = context.settings.discovery
     if section is None:
         return None
-    last = refresh.load(context.storage)
-    return {
-        "servers": [endpoint.url for endpoint in section.servers],
-        "lastRefresh": None if last is None else {"outcome": last.outcome, "at": moment(last.at), "message": last.text},
-    }
+    return {"servers": [endpoint.url for endpoint in section.servers]}
 
 
 def _last_failure(last: FailureRecord | None) -> JsonObject | None:

@@ -1,4 +1,4 @@
-"""The section ``serving`` of the agent's configuration: the names wanted, and where the certificate goes."""
+"""The section ``serving`` of the agent's configuration: the names wanted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 _MOST_NAMES: Final = 32
 """docs/wire-format.md, "names in a serving request"."""
-_SUFFIX: Final = ".pem"
-"""Of no other file of ours: the client's credential has the same layout, and must not be taken for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +34,16 @@ class ServingSettings:
     """The DNS names wanted. None: the node's name."""
     ip_addresses: tuple[str, ...] | None = None
     """The addresses wanted. None: those from which this machine reaches the API server."""
-    file: str | None = None
-    """Where certificate and key go. None: ``serving.pem`` in the cache directory."""
 
     def to_json(self) -> JsonObject:
         """Write the section."""
         lists = {"dnsNames": self.dns_names, "ipAddresses": self.ip_addresses}
-        section: JsonObject = {}
-        for name, values in lists.items():
-            if values is not None:
-                section[name] = list[JsonValue](values)
-        if self.file is not None:
-            section["file"] = self.file
-        return section
+        return {name: list[JsonValue](values) for name, values in lists.items() if values is not None}
 
 
 def parse_serving(fields: ConfigFields) -> ServingSettings:
     """Parse the section; raises ``FieldsError``."""
-    dns_names, addresses, file = fields.texts("dnsNames"), fields.texts("ipAddresses"), fields.text("file")
+    dns_names, addresses = fields.texts("dnsNames"), fields.texts("ipAddresses")
     fields.end()
     for name in dns_names or ():
         if not is_dns_name(name):
@@ -66,9 +56,7 @@ def parse_serving(fields: ConfigFields) -> ServingSettings:
         raise FieldsError(f"serving must have at most {_MOST_NAMES} names")
     if dns_names == () and canonical == ():
         raise FieldsError("serving.dnsNames and serving.ipAddresses must not both be empty")
-    if file is not None and not (file.startswith("/") and file.endswith(_SUFFIX) and "\0" not in file):
-        raise FieldsError(f"serving.file must be an absolute path that ends with {_SUFFIX}")
-    return ServingSettings(dns_names=dns_names, ip_addresses=canonical, file=file)
+    return ServingSettings(dns_names=dns_names, ip_addresses=canonical)
 
 
 def _address(text: str) -> str:

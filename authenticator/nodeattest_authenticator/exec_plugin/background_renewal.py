@@ -28,9 +28,6 @@ _LOG_LIMIT: Final = 64 << 10
 """Bytes after which the log starts afresh."""
 _SOON: Final = 10.0
 """Seconds after which client-go is to ask for the result; up to half as much again as jitter."""
-_PROBE_FILE: Final = "probe"
-_PROBE_SIZE: Final = 32 << 10
-"""Bytes: more than a credential file has."""
 _REFRESH_LIMIT: Final = 10
 """Seconds; a certificate is renewed days before its end, but a person may watch."""
 _DESCRIPTORS: Final = 1024
@@ -108,8 +105,7 @@ def _refresh(context: AgentContext) -> None:
 
 def _has_room(context: AgentContext) -> bool:
     try:
-        context.storage.write(_PROBE_FILE, bytes(_PROBE_SIZE), durable=False)
-        context.storage.remove(_PROBE_FILE)
+        context.storage.check_room()
     except OSError:
         return False
     return True

@@ -14,33 +14,17 @@ import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Final, Self
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state.private_files import UnsafeFileError, open_directory, read_private
 from nodeattest_discovery.node.clock import Deadline
 
-
-class OpenDirectory:
-    """A directory by its descriptor, which is given back at the end."""
-
-    directory: int
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.directory)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+_PROBE_SIZE: Final = 32 << 10
+"""Bytes: more than a credential file has."""
 
 
-class Storage(OpenDirectory):
+class Storage:
     """The cache directory, opened once; all access is relative to its descriptor."""
 
     def __init__(self, path: str, *, create: bool = True) -> None:
@@ -65,6 +49,16 @@ class Storage(OpenDirectory):
             os.mkdir(self.path, 0o700)
         return open_directory(self.path)
 
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def read(self, name: str) -> bytes | None:
         """Read a file, None when it is absent; raises ``UnsafeFileError`` when it is not ours alone."""
         try:
@@ -75,6 +69,11 @@ class Storage(OpenDirectory):
     def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Replace a file atomically; ``durable`` also survives a power cut. Raises OSError. Hold the lock."""
         write_atomically(name, data, mode=0o600, durable=durable, directory=self.directory)
+
+    def check_room(self, name: str = "probe") -> None:
+        """Raise OSError unless a credential could be stored now."""
+        self.write(name, bytes(_PROBE_SIZE), durable=False)
+        self.remove(name)
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there. Hold the lock."""

@@ -1,1 +1,0 @@
-"""The certificate that kubelet serves, got by attestation like the client certificate."""
