@@ -7,6 +7,7 @@ Source: systemd.service(5), "Command lines", and systemd src/basic/extract-word.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from typing import Final
 
@@ -18,30 +19,20 @@ _SOURCE: Final = re.compile(
     r"\{(hostname|dmi:product_(?:uuid|serial)|cloud-init:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\}"
 )
 _UNRENDERED: Final = ("{{", "${", "CI_MISSING_JINJA_VAR")
-_QUOTES: Final = "'\""
 
 
 def unquote(text: str) -> str:
-    """Return what kubelet gets from systemd for a word of its command line; anything but one word is ``Denied``."""
-    word: list[str] = []
-    quote, escaped = "", False
-    for character in text:
-        if escaped:
-            word.append(character)
-            escaped = False
-        elif character == "\\":
-            escaped = True
-        elif character == quote:
-            quote = ""
-        elif not quote and character in _QUOTES:
-            quote = character
-        elif not quote and character.isspace():
-            raise _denied("one word, since systemd splits kubelet's arguments at spaces", text)
-        else:
-            word.append(character)
-    if quote or escaped:
-        raise _denied("each quote closed, and a character after each backslash", text)
-    return "".join(word)
+    """Return what kubelet gets from systemd for a word of its command line; anything but one word is ``Denied``.
+
+    Without backslashes, systemd and a POSIX shell remove the same quotes.
+    """
+    try:
+        words = shlex.split(text) if "\\" not in text else []
+    except ValueError:
+        words = []
+    if len(words) != 1:
+        raise _denied("one word without backslashes, each quote closed, as systemd splits kubelet's arguments", text)
+    return words[0]
 
 
 def check_rendered(text: str) -> None:

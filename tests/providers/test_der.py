@@ -38,6 +38,10 @@ def _spoilt(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
+def _integer(number: int) -> bytes:
+    return cast("bytes", encoder.encode(univ.Integer(number)))
+
+
 def _oracle(data: bytes, spec: object) -> Any:
     """Decode by pyasn1, which takes longer lengths than needed, and encode again, which shows them."""
     value, rest = cast("tuple[Any, bytes]", decoder.decode(data, asn1Spec=spec))
@@ -59,41 +63,39 @@ def test_elements_that_pass_are_those_of_an_independent_parser(data: bytes) -> N
     assert data == _element(Tag.SEQUENCE, b"".join(found))
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        b"",
-        b"\x30",
-        b"\x30\x05\x04\x01\x00",
-        b"\x30\x01\x04\x01\x00",
-        b"\x30\x03\x04\x01\x00\x00",
-        b"\x31\x03\x04\x01\x00",
-        b"\x30\x80\x04\x01\x00\x00\x00",
-        b"\x30\x81\x03\x04\x01\x00",
-        b"\x30\x82\x00\x80" + bytes.fromhex("047e") + bytes(126),
-        b"\x30\x04\x04\x81\x01\x00",
-        b"\x30\x03\x04\x02\x00",
-        b"\x30\x02\x00\x00",
-        b"\x30\x03\x1f\x01\x00",
-        b"\x30\xff" + b"\x01" * 127,
-    ],
-    ids=[
-        "nothing",
-        "no length",
-        "cut short",
-        "length too small",
-        "trailing byte",
-        "another type",
-        "indefinite length",
-        "long form of a short length",
-        "leading zero in a length",
-        "long form inside",
-        "cut short inside",
-        "end of contents inside",
-        "tag number in more octets inside",
-        "length beyond memory",
-    ],
-)
+SPOILT = {
+    "nothing": b"",
+    "no length": b"\x30",
+    "cut short": b"\x30\x05\x04\x01\x00",
+    "length too small": b"\x30\x01\x04\x01\x00",
+    "trailing byte": b"\x30\x03\x04\x01\x00\x00",
+    "another type": b"\x31\x03\x04\x01\x00",
+    "indefinite length": b"\x30\x80\x04\x01\x00\x00\x00",
+    "long form of a short length": b"\x30\x81\x03\x04\x01\x00",
+    "leading zero in a length": b"\x30\x82\x00\x80" + bytes.fromhex("047e") + bytes(126),
+    "long form inside": b"\x30\x04\x04\x81\x01\x00",
+    "cut short inside": b"\x30\x03\x04\x02\x00",
+    "end of contents inside": b"\x30\x02\x00\x00",
+    "tag number in more octets inside": b"\x30\x03\x1f\x01\x00",
+    "length beyond memory": b"\x30\xff" + b"\x01" * 127,
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT)
 def test_another_encoding_is_not_der(spoilt: bytes) -> None:
-    with pytest.raises(NotDer):
-        der.elements(spoilt, Tag.SEQUENCE, at_most=99)
+    for read in (lambda: der.elements(spoilt, Tag.SEQUENCE, at_most=99), lambda: der.integer(spoilt)):
+        with pytest.raises(NotDer):
+            read()
+
+
+@given(st.binary(max_size=12) | st.integers(-(2**70), 2**70).map(_integer))
+@example(b"\x02\x02\x00\x01")
+@example(b"\x06\x03\x80\x80\x01")
+def test_a_value_that_passes_is_that_of_an_independent_parser(data: bytes) -> None:
+    for read, kind in ((der.integer, univ.Integer()), (der.oid, univ.ObjectIdentifier())):
+        try:
+            value = read(data)
+        except NotDer:
+            continue
+        found = _oracle(data, kind)
+        assert value == (tuple(found) if isinstance(value, tuple) else int(found))

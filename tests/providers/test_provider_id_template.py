@@ -22,16 +22,13 @@ UUID = "875fd7a2-0e42-4ba6-8e3c-0c3a0a6a2a4f"
         (f'"proxmox://{UUID}"', f"proxmox://{UUID}"),
         ("a'b c'd", "ab cd"),
         ("a'\"'b", 'a"b'),
-        (r"a\'b\\c", r"a'b\c"),
-        (r"'a\'b'", "a'b"),  # unlike a shell's
-        ("", ""),
     ],
 )
 def test_quotes_are_removed_as_systemd_does(written: str, word: str) -> None:
     assert unquote(written) == word
 
 
-@pytest.mark.parametrize("written", ["a b", " a", "'a", 'a"', "a\\", "a\u00a0b"])
+@pytest.mark.parametrize("written", ["a b", " ", "'a", 'a"', r"a\'b", "a\\"])
 def test_what_is_not_one_whole_word_is_denied(written: str) -> None:
     with pytest.raises(Denied) as denied:
         unquote(written)
