@@ -18,7 +18,7 @@ from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving import bounded_server as serving
 from nodeattest_serving.bounded_server import SettingsError
-from nodeattest_serving.health import HealthCheck, HealthServer, MetricsServer
+from nodeattest_serving.health import HealthCheck, HealthServer
 
 _log: Final = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ async def serve_health(
             if settings.metrics_secure:
                 scraped = SecureMetricsServer(settings, address, metrics, client)
             else:
-                scraped = MetricsServer(address, metrics)
+                scraped = HealthServer(address, None, metrics)
             await _start(scraped, "metricsBindAddress", stack)
         ports = HealthPorts(health.port, None if scraped is None else scraped.port)
         log_fields = fields(health_port=ports.health, metrics_port=ports.metrics)
@@ -57,7 +57,7 @@ async def serve_health(
         yield ports
 
 
-async def _start(server: HealthServer | MetricsServer | SecureMetricsServer, field: str, stack: AsyncExitStack) -> None:
+async def _start(server: HealthServer | SecureMetricsServer, field: str, stack: AsyncExitStack) -> None:
     try:
         await server.start()
     except SettingsError as error:

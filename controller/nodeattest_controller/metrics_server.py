@@ -40,7 +40,7 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Unavailable
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
-from nodeattest_serving.health import MetricsSource
+from nodeattest_serving.health import EXPOSITION, MetricsSource
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply, refusal
 from nodeattest_serving.tls import ServingCertificate, self_signed_context
@@ -227,39 +227,25 @@ _LIMITS: Final = ConnectionLimits(
     idle_seconds=75.0,
 )
 """Prometheus keeps its connection between two scrapes, 60 seconds by default at most."""
-_EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECRET: Final = 32
 
 
-class SecureMetricsServer:
+class SecureMetricsServer(Listener):
     """One address."""
 
     def __init__(self, settings: Settings, address: BindAddress, metrics: MetricsSource, client: ApiClient) -> None:
         """Take a client that may send whether this replica leads or not; raises ``SettingsError`` for its files."""
+        super().__init__(self._reply, address, _context(settings), _LIMITS)
         self._metrics = metrics
-        self._authorizer = ScrapeAuthorizer(
-            client,
-            audiences=settings.metrics_audiences,
-            secret=secrets.token_bytes(_SECRET),
-            clock=time.monotonic,
-        )
-        self._listener = Listener(self._answer, address, _context(settings), _LIMITS)
-
-    @property
-    def port(self) -> int:
-        """Where it listens; the chosen one where 0 was asked for."""
-        return self._listener.port
-
-    async def start(self) -> None:
-        """Listen; raises ``SettingsError`` when the address cannot be had."""
-        await self._listener.start()
+        audiences, secret = settings.metrics_audiences, secrets.token_bytes(_SECRET)
+        self._authorizer = ScrapeAuthorizer(client, audiences=audiences, secret=secret, clock=time.monotonic)
 
     async def stop(self) -> None:
         """Stop listening and close every connection."""
-        await self._listener.stop()
+        await super().stop()
         await self._authorizer.aclose()
 
-    async def _answer(self, request: web.BaseRequest, client: str) -> Reply:
+    async def _reply(self, request: web.BaseRequest, client: str) -> Reply:
         if request.path != METRICS_PATH:
             return refusal(HTTPStatus.NOT_FOUND)
         if request.method != "GET":
@@ -269,7 +255,7 @@ class SecureMetricsServer:
         except ScrapeRefusedError as refused:
             headers = {"Content-Type": "text/plain; charset=utf-8", **refused.headers}
             return Reply(status=refused.status, body=f"{refused}\n".encode(), headers=headers)
-        return Reply(status=HTTPStatus.OK, body=self._metrics.render(), headers={"Content-Type": _EXPOSITION})
+        return Reply(status=HTTPStatus.OK, body=self._metrics.render(), headers={"Content-Type": EXPOSITION})
 
 
 def _context(settings: Settings) -> ssl.SSLContext:

@@ -16,6 +16,7 @@ import logging
 import socket
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, cast
@@ -114,20 +115,15 @@ class UnauthenticatedLimits:
 class _PendingConnection(asyncio.Protocol):
     """A connection before its handshake."""
 
-    def __init__(self, on_connect: Callable[[asyncio.Transport], None]) -> None:
-        self._on_connect = on_connect
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand the connection over."""
-        self._on_connect(cast("asyncio.Transport", transport))
+    def __init__(self, on_connect: Callable[[asyncio.BaseTransport], None]) -> None:
+        self.connection_made = on_connect
 
 
-class BoundedServer:
-    """A listener on one address; ``make`` makes the protocol of an accepted connection."""
+class BoundedServer(ABC):
+    """A listener on one address."""
 
     def __init__(
         self,
-        make: Callable[[], asyncio.Protocol],
         address: BindAddress,
         tls: ssl.SSLContext | None,
         limits: ConnectionLimits,
@@ -144,7 +140,6 @@ class BoundedServer:
         """
         self.port = 0
         """Where it listens; the chosen one where 0 was asked for."""
-        self._make = make
         self._address = address
         self._tls = tls
         self._arrivals = arrivals
@@ -165,6 +160,10 @@ class BoundedServer:
         self._open: dict[asyncio.BaseProtocol, tuple[ConnectionSlots, asyncio.Transport]] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server | None = None
+
+    @abstractmethod
+    def make(self) -> asyncio.Protocol:
+        """Make the protocol of an accepted connection."""
 
     @property
     def turned_away(self) -> int:
@@ -218,8 +217,9 @@ class BoundedServer:
             slots, transport = held
             slots.request_ended(transport, authenticated=authenticated)
 
-    def _on_connect(self, transport: asyncio.Transport) -> None:
+    def _on_connect(self, accepted: asyncio.BaseTransport) -> None:
         """Accept a connection, or abort it."""
+        transport = cast("asyncio.Transport", accepted)
         peer = transport.get_extra_info("peername")
         client = client_of(peer)
         if not self._is_allowed(peer) or not self._anonymous.may_come(client):
@@ -233,7 +233,7 @@ class BoundedServer:
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
         elif self._anonymous.take(client, transport):
-            protocol = self._make()
+            protocol = self.make()
             transport.set_protocol(protocol)
             self._accept(protocol, transport, client, transport)
         else:
@@ -248,7 +248,7 @@ class BoundedServer:
                 return
             if not self._anonymous.take(client, transport):
                 return
-            protocol = self._make()
+            protocol = self.make()
             transport.set_write_buffer_limits(high=_UNSENT)
             secured = await asyncio.get_running_loop().start_tls(
                 transport,

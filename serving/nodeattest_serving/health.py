@@ -10,7 +10,6 @@ gauge's name must not end with ``_total``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from http import HTTPStatus
@@ -68,7 +67,7 @@ _LIMITS: Final = ConnectionLimits(
 )
 """Probes come every 10 s; probes and Prometheus have one or two connections."""
 _TEXT: Final = "text/plain; charset=utf-8"
-_EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
+EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of Prometheus' text format."""
 _METHODS: Final = frozenset({"GET", "HEAD"})
 _ALIVE: Final = frozenset({"healthz", "livez"})
@@ -85,51 +84,26 @@ class MetricsSource(Protocol):
         ...
 
 
-class _PlainServer(Listener, ABC):
-    """One address with plain HTTP for reading."""
+class HealthServer(Listener):
+    """Serves /healthz, /livez and /readyz over plain HTTP, and /metrics, or one of both."""
 
-    def __init__(self, address: BindAddress) -> None:
+    def __init__(
+        self, address: BindAddress, checks: Mapping[str, HealthCheck] | None, metrics: MetricsSource | None = None
+    ) -> None:
+        """Take the ``checks`` of readiness by name; None: health is served elsewhere."""
         super().__init__(self._reply, address, None, _LIMITS)
+        self._checks = None if checks is None else dict(checks)
+        self._metrics = metrics
 
     async def _reply(self, request: web.BaseRequest, _client: str) -> Reply:
         if request.method not in _METHODS:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered")
-        return self._read(request) or _text(HTTPStatus.NOT_FOUND, "not found")
-
-    @abstractmethod
-    def _read(self, request: web.BaseRequest) -> Reply | None:
-        """Answer GET or HEAD of a path; None for a path that is not served."""
-
-
-class MetricsServer(_PlainServer):
-    """Serves /metrics."""
-
-    def __init__(self, address: BindAddress, metrics: MetricsSource) -> None:
-        super().__init__(address)
-        self._metrics = metrics
-
-    def _read(self, request: web.BaseRequest) -> Reply | None:
-        return _exposition(self._metrics) if request.path == "/metrics" else None
-
-
-class HealthServer(_PlainServer):
-    """Serves /healthz, /livez and /readyz, and /metrics where it has no address of its own."""
-
-    def __init__(
-        self, address: BindAddress, checks: Mapping[str, HealthCheck], metrics: MetricsSource | None = None
-    ) -> None:
-        """Take readiness ``checks`` by name."""
-        super().__init__(address)
-        self._checks = dict(checks)
-        self._metrics = metrics
-
-    def _read(self, request: web.BaseRequest) -> Reply | None:
         if request.path == "/metrics" and self._metrics is not None:
-            return _exposition(self._metrics)
+            return Reply(status=HTTPStatus.OK, body=self._metrics.render(), headers={"Content-Type": EXPOSITION})
         name, _, only = request.path.removeprefix("/").partition("/")
-        if name not in {*_ALIVE, "readyz"}:
-            return None
-        checks: dict[str, HealthCheck] = {"ping": _ping, **({} if name in _ALIVE else self._checks)}
+        if self._checks is None or name not in {*_ALIVE, "readyz"}:
+            return _text(HTTPStatus.NOT_FOUND, "not found")
+        checks: dict[str, HealthCheck] = {"ping": lambda: None, **({} if name in _ALIVE else self._checks)}
         if only and only not in checks:
             return _text(HTTPStatus.NOT_FOUND, f"no such check: {', '.join(checks)}")
         results = {check: _run(checks[check]) for check in checks if only in {"", check}}
@@ -147,19 +121,11 @@ def _report(name: str, results: Mapping[str, str | None], *, verbose: bool) -> R
     return _text(HTTPStatus.OK if passed else HTTPStatus.INTERNAL_SERVER_ERROR, "\n".join(lines) + "\n")
 
 
-def _ping() -> str | None:
-    return None
-
-
 def _run(check: HealthCheck) -> str | None:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - a check that raises has failed, and the probe must report it
         return f"the check itself failed with {type(error).__name__}"
-
-
-def _exposition(metrics: MetricsSource) -> Reply:
-    return Reply(status=HTTPStatus.OK, body=metrics.render(), headers={"Content-Type": _EXPOSITION})
 
 
 def _text(status: HTTPStatus, text: str) -> Reply:

@@ -87,8 +87,9 @@ class _LastResponse(web.Response):
 class ServerConnection(web.RequestHandler):
     """aiohttp's connection with limits for the header's bytes and seconds."""
 
-    def __init__(self, server: _Server, limits: HttpLimits) -> None:
-        quiet = quiet_log()
+    def __init__(self, server: _Server, listener: HttpListener) -> None:
+        limits = listener.http
+        quiet = logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - without a parent: aiohttp's lines quote requests
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -102,8 +103,7 @@ class ServerConnection(web.RequestHandler):
             read_bufsize=READ_AHEAD,
             auto_decompress=False,
         )
-        self._server = server
-        self._limits = limits
+        self._listener, self._limits = listener, limits
         self.opened = 0.0
         """Loop time."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -123,7 +123,7 @@ class ServerConnection(web.RequestHandler):
             high=1
         )  # who drains knows that nothing is left to send; with TLS 0 never ends
         self.opened = asyncio.get_running_loop().time()
-        lifetime = self._server.lifetime(transport)
+        lifetime = self._listener.lifetime(transport)
         if lifetime is not None:
             self._start_timer("life", lifetime, transport.abort)
         self._await_header()
@@ -135,7 +135,7 @@ class ServerConnection(web.RequestHandler):
         for timer in self._timers.values():
             timer.cancel()
         super().connection_lost(exc)
-        self._server.accepted_by.ended(self)
+        self._listener.ended(self)
 
     def set_parser(self, parser: WebSocketReader, data_received_cb: Callable[[], None] | None = None) -> None:
         """Give all further bytes to a tunnel."""
@@ -166,7 +166,7 @@ class ServerConnection(web.RequestHandler):
 
     def request_ended(self) -> None:
         """Note that a request is answered."""
-        self._server.accepted_by.request_ended(self, authenticated=self._is_kept)
+        self._listener.request_ended(self, authenticated=self._is_kept)
         self._is_answering = self._is_kept = False
         if self._header_bytes:
             self._await_header()
@@ -177,7 +177,7 @@ class ServerConnection(web.RequestHandler):
         A caller's requests in progress must be limited to ``share_of_owner`` of all connections: nothing ends theirs.
         """
         self._is_kept = True
-        self._server.accepted_by.keep(self, caller)
+        self._listener.keep(self, caller)
 
     def handle_error(
         self,
@@ -196,7 +196,7 @@ class ServerConnection(web.RequestHandler):
             kind = InvalidRequest.HEADER_TOO_LARGE if is_large else InvalidRequest.MALFORMED
         self._is_refused = True
         self.close()
-        refused = response(self._server.refuse(kind), last=True, kind=_LastResponse)
+        refused = response(self._listener.refuse(kind), last=True, kind=_LastResponse)
         refused.transport = transport = self.transport
         if transport is not None:
             self._start_timer("linger", self._limits.unread_seconds, transport.abort)
@@ -218,7 +218,7 @@ class ServerConnection(web.RequestHandler):
         if self._is_refused or transport is None or transport.is_closing():
             return
         self._is_refused = True
-        reply = self._server.refuse(kind)
+        reply = self._listener.refuse(kind)
         if self._is_answering:
             self.close()
         elif not self._header_bytes:
@@ -232,37 +232,24 @@ class ServerConnection(web.RequestHandler):
 class _Server(web.Server):
     """aiohttp's server of ``ServerConnection``."""
 
-    def __init__(
-        self,
-        handler: RequestHandler,
-        limits: HttpLimits,
-        accepted_by: BoundedServer,
-        lifetime: Lifetime,
-        refuse: Callable[[InvalidRequest], Reply],
-        *,
-        handler_cancellation: bool,
-    ) -> None:
-        self._handler = handler
-        self._limits = limits
-        self.accepted_by = accepted_by
-        self.lifetime = lifetime
-        self.refuse = refuse
+    def __init__(self, listener: HttpListener, *, handler_cancellation: bool) -> None:
+        self.listener = listener
         super().__init__(self._answer, request_factory=_new_request, handler_cancellation=handler_cancellation)
 
     def __call__(self) -> ServerConnection:
         """Make a connection's protocol."""
-        return ServerConnection(self, self._limits)
+        return ServerConnection(self, self.listener)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, ServerConnection)  # noqa: S101 - for the type checker: we make no others
         try:
-            answer = await self._handler(request)
+            answer = await self.listener.handler(request)
             upgrades = request.method == "CONNECT" or "Upgrade" in request.headers
             if upgrades and answer.status != HTTPStatus.SWITCHING_PROTOCOLS:
                 answer.force_close()  # what follows a declined upgrade is of another protocol
             try:
-                async with asyncio.timeout(self._limits.unread_seconds):
+                async with asyncio.timeout(self.listener.http.unread_seconds):
                     await answer.prepare(request)
                     await answer.write_eof()
             except TimeoutError:
@@ -286,7 +273,7 @@ def _new_request(
     return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
 
-class HttpListener:
+class HttpListener(BoundedServer):
     """A bounded server on one address, and the HTTP server behind it while it runs."""
 
     def __init__(
@@ -308,57 +295,28 @@ class HttpListener:
 
         ``handler_cancellation``: a client that disconnects cancels its request.
         """
-        self._handler, self._http, self._lifetime, self._refuse = handler, http, lifetime, refuse
+        super().__init__(address, tls, limits, arrivals=arrivals, unauthenticated=unauthenticated, allowed=allowed)
+        self.handler, self.http, self.lifetime, self.refuse = handler, http, lifetime, refuse
         self._handler_cancellation = handler_cancellation
         self._server: _Server | None = None
-        self._bounded = BoundedServer(
-            self._connection,
-            address,
-            tls,
-            limits,
-            arrivals=arrivals,
-            unauthenticated=unauthenticated,
-            allowed=allowed,
-        )
-
-    @property
-    def port(self) -> int:
-        """Where it listens; the chosen one where 0 was asked for."""
-        return self._bounded.port
-
-    @property
-    def turned_away(self) -> int:
-        """Connections that were closed because there were too many, for metrics."""
-        return self._bounded.turned_away
 
     async def start(self) -> None:
         """Listen; raises ``SettingsError`` when the address cannot be had."""
-        self._server = _Server(
-            self._handler,
-            self._http,
-            self._bounded,
-            self._lifetime,
-            self._refuse,
-            handler_cancellation=self._handler_cancellation,
-        )
-        await self._bounded.open()
+        self._server = _Server(self, handler_cancellation=self._handler_cancellation)
+        await self.open()
 
     async def stop(self) -> None:
         """Stop listening, let requests end, close every connection."""
         server, self._server = self._server, None
         if server is not None:
-            self._bounded.close()
+            self.close()
             server.pre_shutdown()
             await server.shutdown(_SHUTDOWN)
 
-    def _connection(self) -> asyncio.Protocol:
+    def make(self) -> asyncio.Protocol:
+        """Make the protocol of an accepted connection."""
         assert self._server is not None  # noqa: S101 - for the type checker: there is a server before there are connections
         return self._server()
-
-
-def quiet_log() -> logging.Logger:
-    """Make a logger without output: aiohttp's own lines quote requests."""
-    return logging.Logger("http", logging.CRITICAL + 1)  # noqa: LOG001 - a logger without a parent, so that no handler gets its lines
 
 
 def _half_close(transport: asyncio.Transport) -> None:
