@@ -1,15 +1,9 @@
-"""manifests/challenge-secrets on a real API server, and a Machine that joins by challenge with nothing done by hand.
-
-The test plays Cluster API: it makes Machines, gives them their KubeadmConfigs, and makes bootstrap data of these as the
-kubeadm bootstrap provider does (resolveFiles).
-"""
+"""manifests/challenge-secrets on a real API server; tests/capi has a Machine that joins by such a Secret."""
 
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +11,11 @@ import pytest
 from kustomized import TREE
 from polling import eventually
 from webhook_world import NAMESPACE, WebhookWorld
-from world import CSRS, Agent, Controller, node_of
 
-from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_TYPE
-from nodeattest_sandbox import fleet
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, texts_at
+from nodeattest_controller.model.challenge_secret import SECRET_TYPE
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_real
+from nodeattest_sandbox.control_plane import free_ports, start_real
 
 pytestmark = pytest.mark.conformance
 SECRETS: Final = f"/api/v1/namespaces/{NAMESPACE}/secrets"
@@ -156,146 +148,3 @@ def test_nobody_else_creates_one_or_takes_one_over(limited: WebhookWorld) -> Non
         tenant.replace(f"{SECRETS}/{OWN}", owned_by(made, owner(uid="another")))
     tenant.replace(f"{SECRETS}/{OWN}", owned_by(made))  # as the garbage collector does; then nobody uses it
     limited.client.delete(f"{SECRETS}/{OWN}")
-
-
-# A Machine that joins
-
-
-@dataclass(frozen=True)
-class Site:
-    """A workload cluster, and Cluster API in the management cluster as the test plays it."""
-
-    world: WebhookWorld
-    workload: ControlPlane
-    controller: Controller
-    directory: Path
-
-    @property
-    def client(self) -> Client:
-        return self.world.client
-
-    def create(self, name: str, token: str) -> JsonMap:
-        """Make a worker Machine: KubeadmConfig first, then the Machine, which becomes its owner."""
-        self.client.create(self.world.path("kubeadmconfigs"), self.world.config(name, "prod"))
-        reference: JsonMap = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": name}
-        infra: JsonMap = {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "DevMachine", "name": name}
-        spec: JsonMap = {"clusterName": "prod", "bootstrap": {"configRef": reference}, "infrastructureRef": infra}
-        labels: JsonMap = {"cluster.x-k8s.io/cluster-name": "prod"}
-        body: JsonMap = {"metadata": {"name": name, "labels": labels}, "spec": spec}
-        body |= {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine"}
-        machine = self.client.create(self.world.path("machines"), body)
-        by: JsonMap = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "controller": True}
-        by |= {"name": name, "uid": text_at(machine, "metadata", "uid")}
-        discovery: JsonMap = {"bootstrapToken": {"token": token, "apiServerEndpoint": "h:1"}}
-        discovery["bootstrapToken"] = {**map_at(discovery, "bootstrapToken"), "caCertHashes": ["sha256:" + "0" * 64]}
-        patch: JsonMap = {
-            "metadata": {"ownerReferences": [by]},
-            "spec": {"joinConfiguration": {"discovery": discovery}},
-        }
-        return self.client.patch(self.world.path("kubeadmconfigs", name), patch)
-
-    def data(self, name: str) -> dict[str, str]:
-        """Make the files of the bootstrap data, as soon as each Secret that they refer to exists."""
-        config = self.client.get(self.world.path("kubeadmconfigs", name))
-
-        def resolve() -> dict[str, str] | None:
-            files: dict[str, str] = {}
-            for file in maps_at(config, "spec", "files"):
-                source = map_at(map_at(file, "contentFrom"), "secret") if "contentFrom" in file else {}
-                try:
-                    held = self.client.get(f"{SECRETS}/{text_at(source, 'name')}") if source else {}
-                except ApiRefusal:
-                    return None
-                content = base64.b64decode(text_at(held, "data", text_at(source, "key"))).decode() if source else ""
-                files[text_at(file, "path")] = content or text_at(file, "content")
-            return files
-
-        files = eventually(resolve, seconds=60, what="the Secret")
-        self._provision(name)
-        return files
-
-    def _provision(self, name: str) -> None:
-        """Say what Cluster API says once the data is there and the infrastructure machine runs."""
-        status: JsonMap = {"dataSecretName": name, "initialization": {"dataSecretCreated": True}}
-        self.client.patch(self.world.path("kubeadmconfigs", name) + "/status", {"status": status})
-        spec: JsonMap = {"providerID": f"sandbox://{name}", "bootstrap": {"dataSecretName": name}}
-        self.client.patch(self.world.path("machines", name), {"spec": spec})
-        addresses: list[JsonValue] = [{"type": "Hostname", "address": name}]
-        status = {"addresses": addresses, "initialization": {"bootstrapDataSecretCreated": True}}
-        self.client.patch(self.world.path("machines", name) + "/status", {"status": status})
-
-    def token(self, number: int) -> str:
-        return self.workload.await_token(
-            fleet.create_bootstrap_token(self.workload.client(), f"tok{number:03}.0123456789abcdef")
-        )
-
-    def agent(self, name: str, secret: str, directory: str = "") -> Agent:
-        """Boot a machine with a secret in the file that its user data wrote."""
-        where = self.directory / (directory or name)
-        where.mkdir(exist_ok=True)
-        file = where / "secret"
-        file.write_text(secret)
-        file.chmod(0o600)
-        return Agent(
-            directory=where,
-            server=self.workload.server,
-            ca_file=self.workload.ca_certificate,
-            node_name=name,
-            provider="challenge",
-            provider_id=f"sandbox://{name}",
-            settings={"secretFile": str(file)},
-        )
-
-    def denials(self, node: str) -> list[str]:
-        requests = [one for one in self.workload.client().list(CSRS) if node_of(one) == node]
-        return [
-            text_at(condition, "reason")
-            for one in requests
-            for condition in maps_at(map_at(one, "status"), "conditions")
-            if text_at(condition, "type") == "Denied"
-        ]
-
-
-@pytest.fixture(scope="module")
-def site(limited: WebhookWorld, assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = tmp_path_factory.mktemp("nodes")
-    with start_real(directory / "plane", assets, name="workload") as workload:
-        limited.policy("challenge", "prod", authorizedAttestors=["challenge"], challenge={"createSecrets": True})
-        limited.cluster("prod", "prod")
-        parts = {
-            "kubeconfig": {"value": workload.admin_kubeconfig},
-            "ca": {"tls.crt": workload.pki.ca_certificate, "tls.key": workload.pki.ca_key},
-        }
-        for suffix, files in parts.items():
-            data: JsonMap = {key: base64.b64encode(path.read_bytes()).decode() for key, path in files.items()}
-            labels: JsonMap = {"cluster.x-k8s.io/cluster-name": "prod"}
-            body: JsonMap = {"metadata": {"name": f"prod-{suffix}", "labels": labels}, "data": data}
-            limited.client.create(SECRETS, {**body, "type": "cluster.x-k8s.io/secret"})
-        with limited.replica("controller", more=["--namespace", "nodeattest-system"]) as running:
-            limited.await_called()
-            bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-
-            def serves() -> bool:
-                names = {text_at(one, "metadata", "name") for one in workload.client().list(bindings)}
-                return "nodeattest:node-bootstrapper" in names
-
-            eventually(serves, seconds=60, what="the bootstrappers' binding")
-            yield Site(limited, workload, running, directory)
-
-
-def test_a_machine_joins_by_a_secret_that_nobody_wrote_by_hand_and_renews_by_it(site: Site) -> None:
-    token = site.token(1)
-    config = site.create("w1", token)
-    [command] = [one for one in texts_at(config, "spec", "preKubeadmCommands") if "kubelet-authenticator" in one]
-    assert f'secretFile="{SECRET_FILE}"' in shlex.split(command)
-    files = site.data("w1")
-    stored = site.client.get(f"{SECRETS}/w1-attestation-challenge")
-    [owning] = maps_at(stored, "metadata", "ownerReferences")
-    assert text_at(owning, "uid") == text_at(config, "metadata", "uid")
-    assert files[SECRET_FILE] not in str(config)
-    assert files[SECRET_FILE] not in site.controller.log()
-    agent = site.agent("w1", files[SECRET_FILE])
-    joined = agent.join(token)
-    assert joined.returncode == 0, joined.stderr
-    renewed = agent.join(token, "--renew")
-    assert renewed.returncode == 0, renewed.stderr

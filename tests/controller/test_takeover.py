@@ -1,28 +1,25 @@
 """Two replicas, of which one loses the lead between its evaluation and its writes unawares: who is certified.
 
-The first replica's machine is suspended: its clock stands still, and what it sends about Leases hangs, while the write
-of its record is on its way. Meanwhile the other replica takes the lead, by real electors on one API server in memory
-and on virtual time, and certifies another machine with the same node name, key or TPM. Each case is run with the
-confirmation and without it, which shows what it is for.
+While the first replica's write of its record is on its way, the other one takes the lead and certifies another machine
+with the same node name, key or TPM. Each case is run with the confirmation and without it, which shows what it is for.
+How a Lease tells who has led: tests/kube/test_kube_elector.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Final, cast
+from dataclasses import replace
+from typing import Final
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import CAPI, KEY, NODE, PROVIDER_ID, OneRound, World, attested, machine
-from virtual import now, run_virtually
+from virtual import run_virtually
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE, Result
 from nodeattest_controller.runtime.indexes import AttestationOrder
-from nodeattest_kube.client import ApiClient
-from nodeattest_kube.elector import LeaseElector
 from nodeattest_kube.errors import Unreachable
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -38,178 +35,71 @@ REASONS: Final = {
 }
 
 
-class Process:
-    """What is suspended with a process: its clock, and its requests about Leases."""
-
-    def __init__(self, api: ApiClient) -> None:
-        self._api = api
-        self._awake = asyncio.Event()
-        self._awake.set()
-        self._stopped: float | None = None
-
-    def suspend(self) -> None:
-        self._stopped = now()
-        self._awake.clear()
-
-    def resume(self) -> None:
-        """Go on; the clock is as it was for a while yet."""
-        self._awake.set()
-
-    def clock(self) -> float:
-        return now() if self._stopped is None else self._stopped
-
-    # What an elector asks of its client
-
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
-        await self._awake.wait()
-        return await self._api.get(path, query)
-
-    async def create(self, path: str, body: JsonObject) -> JsonObject:
-        await self._awake.wait()
-        return await self._api.create(path, body)
-
-    async def replace(self, path: str, body: JsonObject) -> JsonObject:
-        await self._awake.wait()
-        return await self._api.replace(path, body)
-
-
-class Leader:
-    """Serves every cluster while it leads."""
-
-    def __init__(self, process: Process, world: World, name: str) -> None:
-        self._elector = LeaseElector(
-            cast("ApiClient", process),
-            namespace="nodeattest-system",
-            name="controller",
-            identity=name,
-            clock=process.clock,
-        )
-        self._world = world
-        self.serving = asyncio.Event()
-
-    async def run(self) -> None:
-        await self._elector.run(self._lead)
-
-    async def _lead(self) -> None:
-        async with self._world.running():
-            self.serving.set()
-            await asyncio.Event().wait()
-
-    def may_act(self) -> bool:
-        return self._elector.is_leader
-
-    async def still_leads(self) -> bool:
-        return await self._elector.still_leads()
-
-
-@dataclass
-class Replica:
-    """One replica: its caches and reconciler, and how it comes to serve the cluster."""
-
-    world: World
-    process: Process
-    leader: Leader
-    task: asyncio.Task[None] | None = None
-
-    async def serve(self) -> None:
-        """Wait for the cluster."""
-        self.task = asyncio.create_task(self.leader.run())
-        await self.leader.serving.wait()
-        assert self.leader.may_act()
-        assert await self.leader.still_leads()
-
-
 class Stage:
     """Two replicas, two machines that should not both be certified, and what both ask for."""
 
-    def __init__(self, pki: ClusterPki, *, confirms: bool) -> None:
-        first = World(pki, OneRound())
-        self.one, self.two = (
-            self._replica(world, name, confirms=confirms)
-            for world, name in ((first, "one"), (World(pki, OneRound(), beside=first), "two"))
-        )
-        self.api, self.workload = first.management_api, first.workload_api
-
-    def _replica(self, world: World, name: str, *, confirms: bool) -> Replica:
-        process = Process(world.management_api)
-        leader = Leader(process, world, name)
-        if confirms:
-            world.confirm = leader.still_leads
-        return Replica(world, process, leader)
-
-    def both_ask_for(self, same: str) -> None:
-        """File a request of each machine, for one node name, with one key, or by one TPM."""
+    def __init__(self, pki: ClusterPki, same: str) -> None:
+        """``same``: both machines ask for one node name, with one key, or by one TPM."""
+        self.one = World(pki, OneRound())
+        self.two = World(pki, OneRound(), beside=self.one)
+        self.same = same
+        self.is_lost = False
+        self.arrived, self.go_on = asyncio.Event(), asyncio.Event()
         keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+        node = NODE if same == "name" else OTHER_NODE
         self.host_names(NODE, None if same == "name" else OTHER_NODE)
-        file, node = self.one.world.file, NODE if same == "name" else OTHER_NODE
-        file("r-1", key=keys[0])
-        file("r-2", node=node, provider_id=OTHER, key=keys[0] if same == "key" else keys[1])
-        self.one.world.verifier.answer = attested(ek="sha256:one")
+        self.one.file("r-1", key=keys[0])
+        self.one.file("r-2", node=node, provider_id=OTHER, key=keys[0] if same == "key" else keys[1])
+        self.one.verifier.answer = attested(ek="sha256:one")
         second = attested(ek="sha256:one" if same == "hardware" else "sha256:two")
-        self.two.world.verifier.answer = replace(second, provider_id=OTHER)
+        self.two.verifier.answer = replace(second, provider_id=OTHER)
 
     def host_names(self, first: NodeName | None, second: NodeName | None) -> None:
         """Let both guests report host names; without one a machine is named after its object."""
         for number, (provider_id, name) in enumerate(((PROVIDER_ID, first), (OTHER, second)), 1):
             addresses: list[JsonValue] = [{"type": "Hostname", "address": name}] if name else []
-            self.api.put(f"{CAPI}/machines/m-{number}", machine(f"m-{number}", provider_id, addresses=addresses))
+            body = machine(f"m-{number}", provider_id, addresses=addresses)
+            self.one.management_api.put(f"{CAPI}/machines/m-{number}", body)
 
     def certified(self) -> set[str]:
         """Name the requests with a certificate."""
-        found = self.workload.objects.items()
+        found = self.one.workload_api.objects.items()
         return {path.rpartition("/")[2] for path, csr in found if text(csr, "status", "certificate")}
 
     async def follow(self, name: str) -> Result:
         """Let the second replica reconcile a request, once it has seen what is written."""
-        world = self.two.world
-        await world.settle()
+        await self.two.settle()
         if name == "r-1":
-            world.verifier.answer = self.one.world.verifier.answer
-        return await world.reconcile(name)
+            self.two.verifier.answer = self.one.verifier.answer
+        return await self.two.reconcile(name)
+
+    async def hold(self, method: str, path: str) -> None:
+        """Hold the first write of a record."""
+        if method == "POST" and "machineattestations" in path and not self.arrived.is_set():
+            self.arrived.set()
+            await self.go_on.wait()
+
+    async def confirm(self) -> bool:
+        """Hold the first confirmation, and tell that the lead was lost."""
+        self.arrived.set()
+        await self.go_on.wait()
+        return not self.is_lost
 
     @asynccontextmanager
-    async def lost_while(self, method: str, part: str, *, after: bool = False) -> AsyncGenerator[asyncio.Task[object]]:
-        """Let the first replica reconcile ``r-1``, and lose the lead at a request; hold that until the end.
-
-        ``after``: the request is carried out, and the replica is suspended before it does anything more.
-        """
-        arrived, go_on = asyncio.Event(), asyncio.Event()
-
-        async def hold(called: str, path: str) -> None:
-            if called == method and part in path and not arrived.is_set():
-                arrived.set()
-                await go_on.wait()
-
-        await self.one.serve()
-        reconcile = self.one.world.reconciler.reconcile
-        await self.one.world.seen("r-1")
-        if after:
-            confirm = self.one.world.confirm
-
-            async def held() -> bool:
-                arrived.set()
-                await go_on.wait()
-                return await confirm()
-
-            self.one.world.confirm = held
-        else:
-            self.api.on_call = self.workload.on_call = hold
-        working = asyncio.create_task(reconcile(self.one.world.workload, "r-1"))
-        await arrived.wait()
-        self.one.process.suspend()
-        await self.two.serve()
-        assert self.one.leader.may_act()  # by its clock, so that its guards let it send
-        yield working
-        self.one.process.resume()
-        go_on.set()
-        await asyncio.gather(working, return_exceptions=True)
-
-    async def end(self) -> None:
-        """End both replicas."""
-        tasks = [replica.task for replica in (self.one, self.two) if replica.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def taken_over(self) -> AsyncGenerator[asyncio.Task[Result]]:
+        """Let the first replica reconcile ``r-1`` until it is held, and the second one lead; go on in the end."""
+        async with self.one.running():
+            await self.one.seen("r-1")
+            working = asyncio.create_task(self.one.reconciler.reconcile(self.one.workload, "r-1"))
+            await self.arrived.wait()
+            self.is_lost = True
+            async with self.two.running():
+                if self.same == "name":
+                    self.host_names(None, NODE)  # guests report what they like
+                yield working
+                if not self.go_on.is_set():
+                    self.go_on.set()
+                    await asyncio.gather(working, return_exceptions=True)
 
 
 SAME: Final = pytest.mark.parametrize("same", ["name", "key", "hardware"])
@@ -219,25 +109,26 @@ SAME: Final = pytest.mark.parametrize("same", ["name", "key", "hardware"])
 @SAME
 def test_a_record_that_lands_after_the_takeover_is_not_published(pki: ClusterPki, same: str, *, confirms: bool) -> None:
     async def main() -> None:
-        stage = Stage(pki, confirms=confirms)
-        stage.both_ask_for(same)
-        async with stage.lost_while("POST", "machineattestations") as working:
-            if same == "name":
-                stage.host_names(None, NODE)  # guests report what they like
+        stage = Stage(pki, same)
+        stage.one.management_api.on_call = stage.hold
+        if confirms:
+            stage.one.confirm = stage.confirm
+        async with stage.taken_over() as working:
             assert await stage.follow("r-2") == DONE
             assert stage.certified() == {"r-2"}
-        if not confirms:
-            assert stage.certified() == {"r-1", "r-2"}  # what the confirmation is for
-        else:
+            stage.go_on.set()
+            await asyncio.gather(working, return_exceptions=True)
+            if not confirms:
+                assert stage.certified() == {"r-1", "r-2"}  # what the confirmation is for
+                return
             assert isinstance(working.exception(), Unreachable)
             assert stage.certified() == {"r-2"}
-            assert len(stage.one.world.attestations()) == 2
-            assert not stage.one.world.condition("Denied")  # by nobody who may not tell
+            assert len(stage.one.attestations()) == 2
+            assert not stage.one.condition("Denied")  # by nobody who may not tell
             stage.host_names(NODE, None if same == "name" else OTHER_NODE)
             assert await stage.follow("r-1") == DONE
-            assert stage.two.world.condition("Denied") == REASONS[same]
+            assert stage.two.condition("Denied") == REASONS[same]
             assert stage.certified() == {"r-2"}
-        await stage.end()
 
     run_virtually(main())
 
@@ -245,19 +136,16 @@ def test_a_record_that_lands_after_the_takeover_is_not_published(pki: ClusterPki
 @SAME
 def test_what_was_recorded_before_the_takeover_is_found_by_who_takes_over(pki: ClusterPki, same: str) -> None:
     async def main() -> None:
-        stage = Stage(pki, confirms=True)
-        stage.both_ask_for(same)
-        async with stage.lost_while("", "", after=True) as working:
-            if same == "name":
-                stage.host_names(None, NODE)
+        stage = Stage(pki, same)
+        stage.one.confirm = stage.confirm
+        async with stage.taken_over() as working:
             assert await stage.follow("r-2") == DONE
-            assert stage.two.world.condition("Denied", "r-2")
+            assert stage.two.condition("Denied", "r-2")
             stage.host_names(NODE, None)
             assert await stage.follow("r-1") == DONE  # from the record, which is nobody else's
             assert stage.certified() == {"r-1"}
         assert isinstance(working.exception(), Unreachable)
-        assert len(stage.one.world.attestations()) == 1
-        await stage.end()
+        assert len(stage.one.attestations()) == 1
 
     run_virtually(main())
 
