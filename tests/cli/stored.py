@@ -11,6 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from nodeattest_cli.explain.replay import CheckOutcome, Explanation
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_parsing.objects import mapping
@@ -198,3 +199,13 @@ def _object(
 def _secret(name: str, data: dict[str, bytes]) -> JsonObject:
     encoded: JsonObject = {key: base64.b64encode(value).decode() for key, value in data.items()}
     return _object("v1", "Secret", name, data=encoded)
+
+
+def outcome(explanation: Explanation, name: str) -> CheckOutcome:
+    """Return how a check ended."""
+    return next(step.outcome for step in explanation.steps if step.name == name)
+
+
+def refusal(explanation: Explanation) -> tuple[str, str]:
+    """Return name and reason of the first check that failed."""
+    return next((step.name, step.reason) for step in explanation.steps if step.outcome is CheckOutcome.FAILED)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from stored import EK_ANNOTATION, MASTER, NODE, PROVIDER_ID, Join, changed, stored_csr, without
+from stored import EK_ANNOTATION, MASTER, NODE, PROVIDER_ID, Join, changed, outcome, refusal, stored_csr, without
 
 from nodeattest_cli.explain.collect import newest
-from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
+from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_cli.main import main
+from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_controller.model.csr_request import parse_request
+from nodeattest_controller.verification.checks import Round
 from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_providers import envelope
 from nodeattest_providers.canonical_json import b64encode
+from nodeattest_providers.identifiers import ProviderName, Purpose
+from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.pki import ClusterPki
 
 
@@ -28,33 +33,46 @@ def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
     return Join(ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue"))
 
 
-def outcomes(explanation: Explanation) -> set[CheckOutcome]:
-    return {step.outcome for step in explanation.steps}
-
-
-def refusal(explanation: Explanation) -> tuple[str, str]:
-    """Return name and reason of the first check that failed."""
-    return next((step.name, step.reason) for step in explanation.steps if step.outcome is CheckOutcome.FAILED)
-
-
 def test_a_sound_join_passes_every_check_when_everything_is_given(join: Join) -> None:
     first, second = join.round()
     explanation = explain_request(second, [*join.documents(), first])
-    assert outcomes(explanation) == {CheckOutcome.PASSED}
+    assert {step.outcome for step in explanation.steps} == {CheckOutcome.PASSED}
     names = [step.name for step in explanation.steps]
-    assert {"activated secret", "quote binding", "quote signature", "PCR digest", "the Machine's node name"} <= set(
-        names
-    )
+    told = {"activated secret", "quote binding", "quote signature", "PCR digest", "the Machine's node name"}
+    assert told <= set(names)
     assert all(step.section for step in explanation.steps)
 
 
 def test_a_sound_first_request_passes_every_check_and_each_is_named_once(join: Join) -> None:
     explanation = explain_request(join.first, join.documents())
-    assert outcomes(explanation) == {CheckOutcome.PASSED}
+    assert {step.outcome for step in explanation.steps} == {CheckOutcome.PASSED}
     names = [step.name for step in explanation.steps]
     assert {"endorsement key template", "pinned ek", "endorsement key: named by the platform"} <= set(names)
     assert names.index("endorsement key: named by the platform") < names.index("first request")
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_every_declared_check_is_in_the_output_in_its_order(join: Join, *, is_given: bool) -> None:
+    first, second = join.round()
+    names = [step.name for step in explain_request(second, [*join.documents(), first] if is_given else []).steps]
+    declared = [check.name for check in CHECKS if Purpose.CLIENT in check.purposes and Round.FINAL in check.rounds]
+    assert [name for name in names if name in declared] == declared
+
+
+def test_what_another_check_refused_is_not_checked_and_says_so(join: Join) -> None:
+    first, second = join.round(mac=bytes(32))
+    explanation = explain_request(second, [*join.documents(), first])
+    assert outcome(explanation, "the provider's verification") is CheckOutcome.FAILED
+    step = next(step for step in explanation.steps if step.name == "the node name as proven")
+    assert (step.outcome, step.got) == (CheckOutcome.NOT_CHECKED, "needs: the provider's verification")
+
+
+def test_evidence_of_an_unknown_version_leaves_the_rest_unchecked(join: Join) -> None:
+    raw = envelope.encode(join.csr, Evidence(ProviderName("tpm"), 9, {"phase": 1}))
+    explanation = explain_request(stored_csr("first", raw), join.documents())
+    assert outcome(explanation, "evidence version and schema") is CheckOutcome.FAILED
+    assert outcome(explanation, "the provider's verification") is CheckOutcome.NOT_CHECKED
 
 
 def ledger_of(*keys: str, uid: str) -> JsonObject:
@@ -81,23 +99,32 @@ NAMED = "a token that the machine's bootstrap configuration names"
 TOKEN = ("spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
 
 
-def test_the_token_is_held_to_the_configuration_that_was_given(join: Join) -> None:
-    filed, documents = join.first, join.documents()
+Spoil = Callable[[list[JsonObject]], list[JsonObject]]
 
-    def outcome(changed_documents: list[JsonObject]) -> CheckOutcome:
-        steps = explain_request(filed, changed_documents).steps
-        return next(step.outcome for step in steps if step.name == NAMED)
 
-    assert outcome(documents) is CheckOutcome.PASSED
-    assert outcome(without(documents, "KubeadmConfig")) is CheckOutcome.NOT_CHECKED
-    assert outcome(without(documents, "NodeAttestationPolicy")) is CheckOutcome.NOT_CHECKED
-    another = changed(documents, "KubeadmConfig", *TOKEN, value="fedcba.0123456789abcdef")
-    assert refusal(explain_request(filed, another)) == (NAMED, "TokenNotThisMachines")
-    off = changed(another, "NodeAttestationPolicy", "spec", "tokenBinding", value="Off")
-    assert outcome(off) is CheckOutcome.PASSED
-    unbound = changed(documents, "Machine", "spec", "bootstrap", value={"dataSecretName": "x"})
-    assert refusal(explain_request(filed, unbound)) == (NAMED, "TokenNotNamed")
-    assert "0123456789abcdef" not in str(explain_request(filed, another).to_json())
+def with_other_token(given: list[JsonObject]) -> list[JsonObject]:
+    return changed(given, "KubeadmConfig", *TOKEN, value="fedcba.0123456789abcdef")
+
+
+TOKENS: list[tuple[Spoil, str]] = [
+    (lambda given: given, CheckOutcome.PASSED),
+    (lambda given: without(given, "KubeadmConfig"), CheckOutcome.NOT_CHECKED),
+    (lambda given: without(given, "NodeAttestationPolicy"), CheckOutcome.NOT_CHECKED),
+    (with_other_token, "TokenNotThisMachines"),
+    (
+        lambda given: changed(with_other_token(given), "NodeAttestationPolicy", "spec", "tokenBinding", value="Off"),
+        CheckOutcome.PASSED,
+    ),
+    (lambda given: changed(given, "Machine", "spec", "bootstrap", value={"dataSecretName": "x"}), "TokenNotNamed"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "wanted"), TOKENS)
+def test_the_token_is_held_to_the_configuration_that_was_given(join: Join, spoil: Spoil, wanted: str) -> None:
+    explanation = explain_request(join.first, spoil(join.documents()))
+    step = next(step for step in explanation.steps if step.name == NAMED)
+    assert (step.reason or step.outcome) == wanted
+    assert "0123456789abcdef" not in str(explanation.to_json())
 
 
 def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join) -> None:
@@ -110,49 +137,29 @@ def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join
     assert "first request" in missing
 
 
-@dataclass(frozen=True)
-class Spoilt:
-    """One field of one document set, and the check that must notice."""
-
-    kind: str
-    path: tuple[str, ...]
-    value: JsonValue
-    name: str
-    reason: str
+EK = ("metadata", "annotations", EK_ANNOTATION)
 
 
 @pytest.mark.parametrize(
-    "spoilt",
+    ("kind", "path", "value", "refused"),
     [
-        Spoilt(
-            "DevMachine",
-            ("metadata", "annotations", EK_ANNOTATION),
-            "sha256:00",
-            "endorsement key: named by the platform",
-            "EndorsementKeyUntrusted",
+        ("DevMachine", EK, "sha256:00", ("endorsement key: named by the platform", "EndorsementKeyUntrusted")),
+        ("Machine", ("status", "addresses"), [], ("the Machine's node name", "NodeNameMismatch")),
+        (
+            *("NodeAttestationPolicy", ("spec", "authorizedAttestors"), ["challenge"]),
+            ("attestor authorized", "AttestorNotAuthorized"),
         ),
-        Spoilt(
-            "Machine",
-            ("status", "addresses"),
-            [{"type": "Hostname", "address": "x"}],
-            "the Machine's node name",
-            "NodeNameMismatch",
-        ),
-        Spoilt(
-            "NodeAttestationPolicy",
-            ("spec", "authorizedAttestors"),
-            ["challenge"],
-            "attestor authorized",
-            "AttestorNotAuthorized",
-        ),
-        Spoilt("Cluster", ("metadata", "uid"), "another", "known challenge", "ChallengeUnknown"),
+        ("Cluster", ("metadata", "uid"), "another", ("known challenge", "ChallengeUnknown")),
+        ("Node", ("spec", "providerID"), "metal://other", ("no other node of this name", "NodeNameTaken")),
     ],
-    ids=lambda spoilt: f"{spoilt.kind}-{spoilt.path[-1]}",
 )
-def test_the_check_that_refuses_is_named_with_its_reason(join: Join, spoilt: Spoilt) -> None:
+def test_the_check_that_refuses_is_named_with_its_reason(
+    join: Join, kind: str, path: tuple[str, ...], value: JsonValue, refused: tuple[str, str]
+) -> None:
     first, second = join.round()
-    documents = changed(join.documents(), spoilt.kind, *spoilt.path, value=spoilt.value)
-    assert refusal(explain_request(second, [*documents, first])) == (spoilt.name, spoilt.reason)
+    node: JsonObject = {"kind": "Node", "metadata": {"name": NODE}, "spec": {"providerID": PROVIDER_ID}}
+    documents = changed([*join.documents(), node], kind, *path, value=value)
+    assert refusal(explain_request(second, [*documents, first])) == refused
 
 
 def test_no_secret_and_no_proof_is_shown(join: Join) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,26 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render imp
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import ProviderName
 
+LABEL = "attestation.cluster.x-k8s.io/bootstrap-config"
+GOLD: JsonValue = {"matchLabels": {"tier": "gold"}}
+Check = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Check files of the given documents by the command; returns exit code and output."""
+
+    def run(*files: list[JsonObject]) -> tuple[int, str]:
+        words = ["policy", "check"]
+        for number, documents in enumerate(files):
+            path = tmp_path / f"{number}.yaml"
+            path.write_text(yaml.safe_dump_all(documents))
+            words += ["-f", str(path)]
+        code = main(words)
+        return code, "".join(capsys.readouterr())
+
+    return run
+
 
 def made(**spec: JsonValue) -> JsonObject:
     return {
@@ -24,6 +43,10 @@ def made(**spec: JsonValue) -> JsonObject:
         "metadata": {"name": "blue"},
         "spec": {"authorizedAttestors": ["tpm"], **spec},
     }
+
+
+def named(name: str, namespace: str = "", **spec: JsonValue) -> JsonObject:
+    return {**made(**spec), "metadata": {"name": name, **({"namespace": namespace} if namespace else {})}}
 
 
 @pytest.mark.parametrize(
@@ -87,26 +110,20 @@ def test_no_note_contradicts_another(policy: JsonObject, said: str) -> None:
     assert not any(said in note for note in notes(policy))
 
 
-def test_every_file_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    first.write_text(yaml.safe_dump(made(enforcement="Warn")))
-    second.write_text(yaml.safe_dump({**made(), "metadata": {"name": "green"}}))
-    assert main(["policy", "check", "-f", str(first), "-f", str(second)]) == 1
-    said = capsys.readouterr().out
+def test_every_file_is_checked(check: Check) -> None:
+    code, said = check([made(enforcement="Warn")], [named("green")])
+    assert code == 1
     assert "blue: spec.enforcement" in said
     assert "green: valid" in said
 
 
-def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "policies.yaml"
-    path.write_text(yaml.safe_dump_all([made(), {"kind": "ConfigMap"}]))
-    assert main(["policy", "check", "-f", str(path)]) == 0
-    assert "blue: valid; admits tpm" in capsys.readouterr().out
-    path.write_text(yaml.safe_dump_all([made(), made(enforcement="Warn")]))
-    assert main(["policy", "check", "-f", str(path)]) == 1
-    path.write_text("kind: ConfigMap")
-    assert main(["policy", "check", "-f", str(path)]) == 2
-    assert "expected a NodeAttestationPolicy" in capsys.readouterr().err
+def test_the_command_tells_by_its_exit_code(check: Check) -> None:
+    code, said = check([made(), {"kind": "ConfigMap"}])
+    assert code == 0
+    assert "blue: valid; admits tpm" in said
+    code, said = check([{"kind": "ConfigMap"}])
+    assert code == 2
+    assert "expected a NodeAttestationPolicy" in said
 
 
 @pytest.mark.parametrize(
@@ -114,89 +131,59 @@ def test_the_command_tells_by_its_exit_code(tmp_path: Path, capsys: pytest.Captu
     [
         (None, "Enforce", True),
         ({}, "Enforce", True),
-        ({"attestation.cluster.x-k8s.io/bootstrap-config": "enabled"}, "Enforce", False),
-        ({"attestation.cluster.x-k8s.io/bootstrap-config": "disabled"}, "Enforce", False),
+        ({LABEL: "enabled"}, "Enforce", False),
+        ({LABEL: "disabled"}, "Enforce", False),
         (None, "Audit", False),
     ],
     ids=["no Namespace", "no label", "enabled", "disabled", "an audit"],
 )
 def test_a_namespace_without_the_webhooks_label_is_noted_with_the_command(
-    labels: JsonObject | None,
-    enforcement: str,
-    is_noted: bool,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    labels: JsonObject | None, enforcement: str, is_noted: bool, check: Check
 ) -> None:
-    policy = {**made(enforcement=enforcement), "metadata": {"name": "blue", "namespace": "fleet"}}
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet", "labels": labels}}
-    file = tmp_path / "policy.yaml"
-    file.write_text(yaml.safe_dump_all([policy] if labels is None else [policy, namespace]))
-    assert main(["policy", "check", "-f", str(file)]) == 0
-    said = "kubectl label namespace fleet attestation.cluster.x-k8s.io/bootstrap-config=enabled"
-    assert (said in capsys.readouterr().out) == is_noted
+    namespace: JsonObject = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet", "labels": labels}}
+    code, said = check([named("blue", "fleet", enforcement=enforcement), *([] if labels is None else [namespace])])
+    assert code == 0
+    assert (f"kubectl label namespace fleet {LABEL}=enabled" in said) == is_noted
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        {"authorizedAttestors": ["tpmm"]},
         {"authorizedAttestors": ["tpm", "tpmm"]},
         {"authorizedAttestors": ["composite"], "composite": {"anyOf": [{"allOf": ["tpm", "tpmm"]}]}},
     ],
 )
-def test_a_provider_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path, spec: JsonObject) -> None:
-    code, said = checked(tmp_path, made(**spec))
+def test_a_provider_that_does_not_exist_is_refused_with_the_nearest(check: Check, spec: JsonObject) -> None:
+    code, said = check([made(**spec)])
     assert code == 1
     assert "expected a provider that exists, got 'tpmm'; the nearest one is tpm" in said
     assert not list(problems(made(**spec), ("tpmm",)))
 
 
-def cluster(name: str, labels: dict[str, str], **spec: JsonValue) -> JsonObject:
-    return {
-        "apiVersion": "cluster.x-k8s.io/v1beta2",
-        "kind": "Cluster",
-        "metadata": {"name": name, "namespace": "fleet", "labels": dict(labels)},
-        "spec": spec,
-    }
+def cluster(name: str, **labels: JsonValue) -> JsonObject:
+    meta: JsonObject = {"name": name, "namespace": "fleet", "labels": labels}
+    return {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": meta, "spec": {}}
 
 
-def checked(tmp_path: Path, *documents: JsonObject) -> tuple[int, str]:
-    """Check a file of several documents by the command itself, in a process of its own."""
-    file = tmp_path / "all.yaml"
-    file.write_text(yaml.safe_dump_all(documents))
-    command = [Path(sys.prefix) / "bin" / "nodeattest", "policy", "check", "-f", file]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout
-
-
-GOLD: JsonValue = {"matchLabels": {"tier": "gold"}}
-
-
-def test_clusters_of_the_file_are_told_who_rules_them(tmp_path: Path) -> None:
-    code, said = checked(
-        tmp_path, made(clusterSelector=GOLD), cluster("blue", {"tier": "gold"}), cluster("grey", {"tier": "none"})
-    )
-    assert code == 0
-    assert "Cluster blue: ruled by blue, admits tpm" in said
-    assert "Cluster grey: no policy of this file selects it" in said
-
-
-def test_two_policies_that_select_one_cluster_are_an_error(tmp_path: Path) -> None:
-    rival: JsonObject = {**made(), "metadata": {"name": "rival"}}
-    code, said = checked(tmp_path, made(), rival, cluster("blue", {}))
-    assert code == 1
-    assert "Cluster blue: blue, rival select it: the one goes on that most of its machines joined under" in said
-
-
-def test_a_policy_of_another_namespace_is_not_beside_the_cluster(tmp_path: Path) -> None:
-    elsewhere: JsonObject = {**made(), "metadata": {"name": "rival", "namespace": "other"}}
-    code, said = checked(tmp_path, made(), elsewhere, cluster("blue", {}))
-    assert code == 0
-    assert "Cluster blue: ruled by blue" in said
+@pytest.mark.parametrize(
+    ("documents", "code", "says"),
+    [
+        ([made(clusterSelector=GOLD), cluster("blue", tier="gold")], 0, "Cluster blue: ruled by blue, admits tpm"),
+        ([made(clusterSelector=GOLD), cluster("grey")], 0, "Cluster grey: no policy of this file selects it"),
+        ([made(), named("rival"), cluster("blue")], 1, "blue, rival select it: the one goes on that most of its"),
+        ([made(), named("rival", "other"), cluster("blue")], 0, "Cluster blue: ruled by blue"),
+    ],
+)
+def test_clusters_of_the_file_are_told_who_rules_them(
+    check: Check, documents: list[JsonObject], code: int, says: str
+) -> None:
+    found, said = check(documents)
+    assert found == code
+    assert says in said
 
 
 @pytest.mark.parametrize("enforcement", ["Enforce", "Audit"])
-def test_joiners_that_are_not_rendered_are_listed_control_planes_included(tmp_path: Path, enforcement: str) -> None:
+def test_joiners_that_are_not_rendered_are_listed_control_planes_included(check: Check, enforcement: str) -> None:
     spec: JsonObject = {"joinConfiguration": {}}
     template: JsonObject = {
         "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1",
@@ -212,12 +199,8 @@ def test_joiners_that_are_not_rendered_are_listed_control_planes_included(tmp_pa
     }
     plan = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://rack-1/node-7")
     done: JsonObject = {**template, "metadata": {"name": "done", "namespace": "fleet"}}
-    code, said = checked(tmp_path, made(enforcement=enforcement), template, control_plane, render(done, plan))
+    code, said = check([made(enforcement=enforcement), template, control_plane, render(done, plan)])
     assert code == 0
     listed = [line.partition(": note: not rendered")[0] for line in said.splitlines() if "not rendered" in line]
-    assert listed == (
-        ["KubeadmConfigTemplate fleet/workers", "KubeadmControlPlane fleet/masters"] if enforcement == "Enforce" else []
-    )
-
-
-MUST, WRONG = "must choose one of challenge, tpm", "expected one of challenge, tpm, got 'nonsense'"
+    wanted = ["KubeadmConfigTemplate fleet/workers", "KubeadmControlPlane fleet/masters"]
+    assert listed == (wanted if enforcement == "Enforce" else [])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
-from attested_fleet import LEDGERS, NAMESPACE, PINS, AttestedFleet
+from attested_fleet import LEDGERS, NAMESPACE, PINS, POLICIES, AttestedFleet
 
 from nodeattest_cli.main import main
 from nodeattest_parsing.objects import rfc3339
@@ -18,15 +18,32 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, 
 from nodeattest_sandbox.control_plane import start_sandbox
 
 OLD, NEW = "0e" * 32, "1f" * 32
-OWN = f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}"
-CONTOSO = ("--installed", "contoso-elsewhere")
-POLICIES = f"{OWN}/nodeattestationpolicies"
+Simulate = Callable[..., str]
 
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[AttestedFleet]:
     with start_sandbox(tmp_path, name="both") as plane:
         yield AttestedFleet.build(plane, "blue", "green")
+
+
+@pytest.fixture
+def simulate(fleet: AttestedFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Simulate:
+    """Simulate policies; returns what the command printed."""
+
+    def run(*documents: JsonMap, code: int, words: tuple[str, ...] = (), access: list[str] | None = None) -> str:
+        path = tmp_path / "policy.yaml"
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
+        ended = main(["policy", "simulate", *(access or fleet.access), "-f", str(path), *words])
+        said = capsys.readouterr()
+        assert ended == code, said.out + said.err
+        return said.out
+
+    return run
+
+
+def report(simulate: Simulate, *documents: JsonMap, code: int, words: tuple[str, ...] = ()) -> JsonMap:
+    return cast("JsonMap", json.loads(simulate(*documents, code=code, words=("-o", "json", *words))))
 
 
 def policy(name: str = "fleet", **spec: JsonValue) -> JsonMap:
@@ -44,37 +61,14 @@ def allowing(**values: JsonValue) -> JsonMap:
     return {"trustOnFirstUse": True, "pcrs": pcrs}
 
 
-def booted(fleet: AttestedFleet, ledger: JsonMap, **pcrs: str) -> JsonMap:
+def change(fleet: AttestedFleet, ledger: JsonMap, **spec: JsonValue) -> None:
+    fleet.client.patch(f"{LEDGERS}/{text_at(ledger, 'metadata', 'name')}", {"spec": spec})
+
+
+def booted(fleet: AttestedFleet, ledger: JsonMap, **pcrs: str) -> None:
     """Record what a machine booted."""
-    values = {pcr.removeprefix("p"): value for pcr, value in pcrs.items()}
-    boot: JsonMap = {"clock": 77, "resetCount": 3, "bank": "sha256", "pcrs": cast("JsonMap", values)}
-    return fleet.client.patch(f"{LEDGERS}/{text_at(ledger, 'metadata', 'name')}", {"spec": {"boot": boot}})
-
-
-def simulated(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str], *words: str, code: int, documents: list[JsonMap] | None
-) -> str:
-    """Run the command; returns what it printed."""
-    arguments = ["policy", "simulate", *fleet.access, *words]
-    if documents is not None:
-        path = fleet.plane.admin_kubeconfig.parent / "policy.yaml"
-        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
-        arguments += ["-f", str(path)]
-    ended = main(arguments)
-    said = capsys.readouterr()
-    assert ended == code, said.out + said.err
-    return said.out
-
-
-def report(
-    fleet: AttestedFleet,
-    capsys: pytest.CaptureFixture[str],
-    *documents: JsonMap,
-    code: int,
-    words: tuple[str, ...] = (),
-) -> JsonMap:
-    printed = simulated(fleet, capsys, "-o", "json", *words, code=code, documents=list(documents))
-    return cast("JsonMap", json.loads(printed))
+    values: JsonMap = {pcr.removeprefix("p"): value for pcr, value in pcrs.items()}
+    change(fleet, ledger, boot={"clock": 77, "resetCount": 3, "bank": "sha256", "pcrs": values})
 
 
 def row(found: JsonMap, machine: str) -> JsonMap:
@@ -82,124 +76,100 @@ def row(found: JsonMap, machine: str) -> JsonMap:
 
 
 def test_a_register_value_of_before_a_roll_out_is_refused_and_the_summary_says_why(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+    fleet: AttestedFleet, simulate: Simulate
 ) -> None:
     fleet.client.create(POLICIES, policy())
     for number in range(3):
         booted(fleet, fleet.machine(f"old-{number}"), p0=OLD, p7=OLD)
     booted(fleet, fleet.machine("new-0"), p0=NEW, p7=OLD)
-    printed = simulated(fleet, capsys, code=1, documents=[policy(tpm=allowing(p0=[NEW]))])
+    printed = simulate(policy(tpm=allowing(p0=[NEW])), code=1)
     lines = printed.splitlines()
     assert lines[0].startswith("CLUSTER")
     assert [line.split()[1] for line in lines[1:4]] == ["old-0", "old-1", "old-2"]
     assert "new-0" not in printed  # who passes is shown by -o json
     assert "3 of 4 machines would be refused at their next renewal; 0 unknown" in printed
     assert "  3 refused: PCRValueNotAllowed: PCR value 0" in printed
-
-    both = simulated(fleet, capsys, code=0, documents=[policy(tpm=allowing(p0=[OLD, NEW]))])
+    both = simulate(policy(tpm=allowing(p0=[OLD, NEW])), code=0)
     assert both == "0 of 4 machines would be refused at their next renewal; 0 unknown\n"
 
 
-def test_what_no_record_holds_is_unknown_and_no_pass(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_record_holds_is_unknown_and_no_pass(fleet: AttestedFleet, simulate: Simulate) -> None:
     fleet.machine("unquoted")
     fleet.machine("cloudy", provider="aws")
     fleet.machine("exotic", provider="contoso-elsewhere")
-    listed: list[JsonValue] = ["tpm", "aws", "contoso-elsewhere"]
     logged: JsonMap = {**allowing(p0=[OLD]), "eventLog": "Require"}
     aws: JsonMap = {"accounts": ["123456789012"], "regions": ["eu-west-1"], "roles": ["nodes"]}
-    found = report(fleet, capsys, policy(authorizedAttestors=listed, tpm=logged, aws=aws), code=1, words=CONTOSO)
+    given = policy(authorizedAttestors=["tpm", "aws", "contoso-elsewhere"], tpm=logged, aws=aws)
+    found = report(simulate, given, code=1, words=("--installed", "contoso-elsewhere"))
     assert row(found, "cloudy")["reason"] == "ProviderIDInvalid"  # no instance of AWS has such a provider ID
-    unquoted = row(found, "unquoted")
-    assert unquoted["outcome"] == "unknown"
-    assert "PCR 0 is not on record" in text_at(unquoted, "message")
-    assert "event logs are not stored" in text_at(unquoted, "message")
-    exotic = row(found, "exotic")
-    assert (exotic["outcome"], "not installed here" in text_at(exotic, "message")) == ("unknown", True)
+    for name, words in (
+        ("unquoted", ("PCR 0 is not on record", "event logs are not stored")),
+        ("exotic", ("not installed here",)),
+    ):
+        assert row(found, name)["outcome"] == "unknown"
+        assert all(word in text_at(row(found, name), "message") for word in words)
     assert (found["total"], found["refused"], found["unknown"], found["passes"]) == (3, 1, 2, 0)
 
 
-def test_attestor_name_and_serving_certificate_are_held_to_the_policy(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_attestor_name_and_serving_certificate_are_held_to_the_policy(fleet: AttestedFleet, simulate: Simulate) -> None:
     ledger = fleet.machine("m-0")
-    assert row(report(fleet, capsys, policy(authorizedAttestors=["challenge"]), code=1), "m-0")["reason"] == (
-        "AttestorNotAuthorized"
-    )
     entry: JsonMap = {"providerID": "metal://blue/other", "sha256": text_at(PINS, "tpm.ek"), "nodeName": "m-0"}
-    taken = policy(tpm={"trustOnFirstUse": True, "endorsementKeys": [entry]})
-    assert row(report(fleet, capsys, taken, code=1), "m-0")["reason"] == "NodeNameTaken"
-
     refuses = policy(serving={"attested": "Refuse"})
-    report(fleet, capsys, refuses, code=0)
+    report(simulate, refuses, code=0)
     (client,) = maps_at(fleet.spec(ledger), "issued")
-    serving: JsonMap = {**client, "purpose": "serving", "serial": "20", "spki": "sha256:" + "6" * 64}
-    name = text_at(ledger, "metadata", "name")
-    fleet.client.patch(f"{LEDGERS}/{name}", {"spec": {"issued": [client, serving]}})
-    assert row(report(fleet, capsys, refuses, code=1), "m-0")["reason"] == "ServingNotAllowed"
+    change(
+        fleet, ledger, issued=[client, {**client, "purpose": "serving", "serial": "20", "spki": "sha256:" + "6" * 64}]
+    )
+    for given, reason in (
+        (policy(authorizedAttestors=["challenge"]), "AttestorNotAuthorized"),
+        (policy(tpm={"trustOnFirstUse": True, "endorsementKeys": [entry]}), "NodeNameTaken"),
+        (refuses, "ServingNotAllowed"),
+    ):
+        assert row(report(simulate, given, code=1), "m-0")["reason"] == reason
 
 
-def test_the_infrastructures_word_is_read_and_unread_it_is_unknown(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_infrastructures_word_is_read_and_unread_it_is_unknown(fleet: AttestedFleet, simulate: Simulate) -> None:
     fleet.machine("m-0")
     strict = policy(tpm={})
-    denied = row(report(fleet, capsys, strict, code=1), "m-0")
-    assert denied["reason"] == "EndorsementKeyUntrusted"
-    rules: list[JsonMap] = [
-        {
-            "apiGroups": ["attestation.cluster.x-k8s.io", "cluster.x-k8s.io"],
-            "resources": ["*"],
-            "verbs": ["get", "list"],
-        }
-    ]
-    kubeconfig = fleet.grant("reader", *rules)
-    path = fleet.plane.admin_kubeconfig.parent / "strict.yaml"
-    path.write_text(json.dumps(strict))
-    ended = main(["policy", "simulate", "--kubeconfig", str(kubeconfig), "-f", str(path), "-o", "json"])
-    hidden = row(cast("JsonMap", json.loads(capsys.readouterr().out)), "m-0")
-    assert (ended, hidden["outcome"]) == (0, "unknown")
+    assert row(report(simulate, strict, code=1), "m-0")["reason"] == "EndorsementKeyUntrusted"
+    groups: list[JsonValue] = ["attestation.cluster.x-k8s.io", "cluster.x-k8s.io"]
+    kubeconfig = fleet.grant("reader", {"apiGroups": groups, "resources": ["*"], "verbs": ["get", "list"]})
+    said = simulate(strict, code=0, words=("-o", "json"), access=["--kubeconfig", str(kubeconfig)])
+    hidden = row(cast("JsonMap", json.loads(said)), "m-0")
+    assert hidden["outcome"] == "unknown"
     assert "not given: DevMachine m-0" in text_at(hidden, "message")
 
 
-def test_clusters_that_come_in_and_go_out_are_named(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clusters_that_come_in_and_go_out_are_named(fleet: AttestedFleet, simulate: Simulate) -> None:
     clusters = f"/apis/cluster.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/clusters"
-    fleet.client.patch(f"{clusters}/blue", {"metadata": {"labels": {"tier": "gold"}}})
-    fleet.client.patch(f"{clusters}/green", {"metadata": {"labels": {"tier": "silver"}}})
+    for cluster, tier in (("blue", "gold"), ("green", "silver")):
+        fleet.client.patch(f"{clusters}/{cluster}", {"metadata": {"labels": {"tier": tier}}})
     fleet.client.create(POLICIES, policy(clusterSelector={"matchLabels": {"tier": "gold"}}))
     fleet.machine("b-0")
     fleet.machine("g-0", cluster="green")
     moved = policy(clusterSelector={"matchLabels": {"tier": "silver"}})
-    found = report(fleet, capsys, moved, code=1)
+    found = report(simulate, moved, code=1)
     changes = {text_at(one, "cluster"): one["policy"] for one in maps_at(found, "clusters")}
     assert changes == {"blue": None, "green": "fleet"}
     assert (row(found, "b-0")["reason"], row(found, "g-0")["outcome"]) == ("PolicyMissing", "passes")
-    only = report(fleet, capsys, moved, code=0, words=("--cluster", "green"))
+    only = report(simulate, moved, code=0, words=("--cluster", "green"))
     assert [one["machine"] for one in maps_at(only, "machines")] == ["g-0"]
-
-    stray = policy("stray")
-    said = simulated(fleet, capsys, "--cluster", "blue", code=1, documents=[stray])
-    assert "got fleet, stray" in said
-    nowhere = policy("nowhere", clusterSelector={"matchLabels": {"tier": "none"}})
-    simulated(fleet, capsys, code=1, documents=[nowhere])
+    assert "got fleet, stray" in simulate(policy("stray"), code=1, words=("--cluster", "blue"))
+    simulate(policy("nowhere", clusterSelector={"matchLabels": {"tier": "none"}}), code=1)
 
 
-def test_only_renewals_are_simulated(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_renewals_are_simulated(fleet: AttestedFleet, simulate: Simulate) -> None:
     fleet.machine("joined")
-    sandbox_fleet.create_machine(
-        fleet.client, "fresh", cluster=fleet.clusters["blue"], provider_id="metal://blue/fresh"
-    )
+    blue = fleet.clusters["blue"]
+    sandbox_fleet.create_machine(fleet.client, "fresh", cluster=blue, provider_id="metal://blue/fresh")
     ended = fleet.machine("ended")
     (entry,) = maps_at(fleet.spec(ended), "issued")
-    past = {**entry, "notAfter": rfc3339(datetime.now(UTC) - timedelta(hours=1))}
-    fleet.client.patch(f"{LEDGERS}/{text_at(ended, 'metadata', 'name')}", {"spec": {"issued": [past]}})
-    found = report(fleet, capsys, policy(), code=0)
+    change(fleet, ended, issued=[{**entry, "notAfter": rfc3339(datetime.now(UTC) - timedelta(hours=1))}])
+    found = report(simulate, policy(), code=0)
     assert [one["machine"] for one in maps_at(found, "machines")] == ["joined"]
 
 
-def test_an_invalid_policy_and_another_namespace_are_refused(
-    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulated(fleet, capsys, code=1, documents=[policy(certificateLifetime="1s")])
-    elsewhere: JsonMap = {**policy(), "metadata": {"name": "fleet", "namespace": "elsewhere"}}
-    simulated(fleet, capsys, code=2, documents=[elsewhere])
-    simulated(fleet, capsys, code=2, documents=[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}])
+def test_an_invalid_policy_and_another_namespace_are_refused(simulate: Simulate) -> None:
+    simulate(policy(certificateLifetime="1s"), code=1)
+    simulate({**policy(), "metadata": {"name": "fleet", "namespace": "elsewhere"}}, code=2)
+    simulate({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}, code=2)
