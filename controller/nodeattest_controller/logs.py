@@ -8,7 +8,6 @@ bytes, evidence, requests and secrets show as their type's name. Leaves what to 
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
@@ -16,8 +15,9 @@ import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import islice
 from pathlib import PurePath
-from typing import Final, TextIO, TypeGuard, cast
+from typing import Final, TextIO, cast
 
 from nodeattest_parsing.values import visible
 
@@ -97,37 +97,30 @@ def _record(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str
 
 def _plain(value: object, depth: int = 3) -> _Plain:
     """Return a value that JSON can hold; what is not plain shows as its type's name, so that nothing leaks."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if depth and _is_collection(value):
-        return _collection(value, depth - 1)
-    if isinstance(value, Enum):
-        return _plain(value.value, depth - 1)
-    if value is None or isinstance(value, bool | int):
-        return value
-    return _to_text(value)
-
-
-def _to_text(value: object) -> str:
-    if isinstance(value, str | PurePath):
-        return _text(str(value))
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, BaseException):
-        return _text(f"{type(value).__name__}: {value}")
-    return f"<{type(value).__name__}>"
-
-
-def _is_collection(value: object) -> TypeGuard[Collection[object]]:
-    return isinstance(value, Mapping | list | tuple | set | frozenset)
-
-
-def _collection(value: Collection[object], depth: int) -> _Plain:
-    if isinstance(value, Mapping):
-        entries = itertools.islice(cast("Mapping[object, object]", value).items(), _MAX_ITEMS)
-        return {_to_text(key): _plain(entry, depth) for key, entry in entries}
-    ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-    return [_plain(item, depth) for item in itertools.islice(ordered, _MAX_ITEMS)]
+    plain: _Plain
+    match value:
+        case Enum():
+            plain = _plain(value.value, depth)
+        case float():
+            plain = value if math.isfinite(value) else str(value)
+        case None | bool() | int():
+            plain = value
+        case str() | PurePath():
+            plain = _text(str(value))
+        case datetime():
+            plain = value.isoformat()
+        case BaseException():
+            plain = _text(f"{type(value).__name__}: {value}")
+        case Mapping() if depth:
+            entries = cast("Mapping[object, object]", value).items()
+            plain = {str(_plain(key, 0)): _plain(entry, depth - 1) for key, entry in islice(entries, _MAX_ITEMS)}
+        case list() | tuple() | set() | frozenset() if depth:
+            listed = cast("Collection[object]", value)
+            ordered = sorted(listed, key=str) if isinstance(value, set | frozenset) else listed
+            plain = [_plain(item, depth - 1) for item in islice(ordered, _MAX_ITEMS)]
+        case _:
+            plain = f"<{type(value).__name__}>"
+    return plain
 
 
 def _text(value: str) -> str:

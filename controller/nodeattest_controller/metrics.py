@@ -9,18 +9,14 @@ Source: prometheus.io/docs/practices/naming; k8s.io/component-base/metrics/prome
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
-from itertools import accumulate
 from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeHistogramMetricFamily
-from prometheus_client.registry import Collector
 
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_kube.workqueue import QueueMetrics
@@ -92,15 +88,6 @@ class _ClusterSeries:
             family.remove(*labels)
 
 
-_HOUR: Final = 3600.0
-_DAY: Final = 24 * _HOUR
-REMAINING_BUCKETS: Final = (
-    *(0.0, _HOUR, 4 * _HOUR, 12 * _HOUR),
-    *(_DAY, 2 * _DAY, 4 * _DAY, 7 * _DAY, 14 * _DAY, 30 * _DAY, 90 * _DAY),
-)
-"""Seconds; the first has those that ended, and beside these there is one for longer ones."""
-
-
 class MachineState(StrEnum):
     """How a machine is attested; the reasons of the condition ``NodeAttested``, refusals taken together."""
 
@@ -124,22 +111,10 @@ class ClusterCertificates:
     """Seconds since the epoch, of the certificates that are still good."""
     earliest_lifetime: float
     """Seconds, of the same certificate."""
-    remaining: tuple[int, ...]
-    """Certificates by bucket: one more than ``REMAINING_BUCKETS``, not accumulated."""
-    remaining_sum: float
-    """Seconds."""
 
 
-def counts_of_remaining(seconds: Iterable[float]) -> tuple[int, ...]:
-    """Count certificates by the bucket that their remaining seconds fall into; each bound is inclusive."""
-    counts = [0] * (len(REMAINING_BUCKETS) + 1)
-    for each in seconds:
-        counts[bisect_left(REMAINING_BUCKETS, each)] += 1
-    return tuple(counts)
-
-
-class CertificateMetrics(Collector):
-    """The newest figures of each cluster; remaining lifetimes are one histogram of the whole fleet."""
+class CertificateMetrics:
+    """The newest figures of each cluster."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, registry=registry)
@@ -158,13 +133,10 @@ class CertificateMetrics(Collector):
             "nodeattest_certificate_earliest_lifetime_seconds", "The whole lifetime of that certificate.", ("cluster",)
         )
         self._series: Final = _ClusterSeries()
-        self._clusters: dict[str, ClusterCertificates] = {}
-        registry.register(self)
 
     def show(self, key: str, found: ClusterCertificates) -> None:
         """Replace the figures of a cluster, ``namespace/name``."""
         self.forget(key)
-        self._clusters[key] = found
         for state in MachineState:
             self._series.of(self._machines, key, state).set(found.states.get(state, 0))
         if found.earliest_end is not None:
@@ -173,20 +145,7 @@ class CertificateMetrics(Collector):
 
     def forget(self, key: str) -> None:
         """Drop those of a cluster that is gone."""
-        self._clusters.pop(key, None)
         self._series.forget(key)
-
-    def collect(self) -> Iterator[GaugeHistogramMetricFamily]:
-        """Make the family of remaining lifetimes."""
-        counts = [sum(column) for column in zip(*(each.remaining for each in self._clusters.values()), strict=True)]
-        bounds = (*(str(bound) for bound in REMAINING_BUCKETS), "+Inf")
-        yield GaugeHistogramMetricFamily(
-            "nodeattest_certificate_remaining_seconds",
-            'Remaining lifetimes of the newest client certificate of each machine, all clusters together; le="0.0" are '
-            "those that ended. A histogram of now, not of events: use it without rate().",
-            buckets=list(zip(bounds, accumulate(counts or [0] * len(bounds)), strict=True)),
-            gsum_value=sum(each.remaining_sum for each in self._clusters.values()),
-        )
 
 
 PROVIDERS: Final = (*BUILT_IN, "kubelet")

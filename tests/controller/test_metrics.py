@@ -14,7 +14,7 @@ from node_attested_world import ISSUED, NOW, ledger, machine
 
 from nodeattest_controller.controllers.node_attested.census import MachineCensus
 from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine
-from nodeattest_controller.metrics import VERDICTS, MachineState, Metrics, counts_of_remaining
+from nodeattest_controller.metrics import VERDICTS, MachineState, Metrics
 from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision, new_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_providers.errors import Reason
@@ -95,5 +95,3 @@ def test_the_earliest_end_is_of_the_certificates_that_are_still_good() -> None:
     assert found.earliest_end == (NOW + timedelta(hours=3)).timestamp()
     assert found.earliest_lifetime == (NOW + timedelta(hours=3) - ISSUED).total_seconds()
     assert found.states == {MachineState.EXPIRED: 1, MachineState.ATTESTED: 2}
-    assert found.remaining == counts_of_remaining([0.0, 3 * 3600.0, 5 * 86400.0])
-    assert found.remaining_sum == 3 * 3600 + 5 * 86400

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.controllers.node_attested.conditions import Known, condition_of_machine, newest_certificate
-from nodeattest_controller.metrics import ClusterCertificates, MachineState, counts_of_remaining
+from nodeattest_controller.metrics import ClusterCertificates, MachineState
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
 from nodeattest_controller.model.machine_view import MachineView
 
@@ -41,11 +41,8 @@ class MachineCensus:
         """Return the figures."""
         good = [one for one in self._newest if one.not_after > self._now]
         first = min(good, key=lambda one: one.not_after, default=None)
-        remaining = [max(0.0, (one.not_after - self._now).total_seconds()) for one in self._newest]
         return ClusterCertificates(
             states=dict(self._states),
             earliest_end=first.not_after.timestamp() if first else None,
             earliest_lifetime=(first.not_after - first.not_before).total_seconds() if first else 0.0,
-            remaining=counts_of_remaining(remaining),
-            remaining_sum=sum(remaining),
         )
