@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
-from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from public_kit import Public, public
+from issuer_server import IssuerServer, issuer_server
 from publish_kit import files, kids, private, stood
 
 from nodeattest_cli.main import main
@@ -20,23 +16,11 @@ ISSUER = "https://issuer.example/c1"
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Public]:
-    """A public HTTPS server in a thread of its own: the command has an event loop."""
-    ready: Future[Public] = Future()
-    ended = Event()
-
-    async def serve() -> None:
-        async with public(tmp_path) as running:
-            ready.set_result(running)
-            await asyncio.to_thread(ended.wait)
-
-    thread = Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        yield ready.result(20)
-    finally:
-        ended.set()
-        thread.join()
+def served(tmp_path: Path) -> Iterator[IssuerServer]:
+    """A public HTTPS server of the folder."""
+    (tmp_path / "www").mkdir()
+    with issuer_server(tmp_path / "tls", root=tmp_path / "www") as running:
+        yield running
 
 
 def key_file(directory: Path, name: str) -> str:
@@ -66,35 +50,29 @@ def keys(directory: Path, *names: str) -> list[str]:
 Run = Callable[..., tuple[int, str, str]]
 
 
-def test_what_the_public_sees_ends_with_0(served: Public, run: Run, tmp_path: Path) -> None:
-    code, out, err = run(*keys(tmp_path, "a"), "--ca-file", str(served.ca_file), issuer=served.issuer)
+def test_what_the_public_sees_ends_with_0(served: IssuerServer, run: Run, tmp_path: Path) -> None:
+    code, out, err = run(*keys(tmp_path, "a"), "--ca-file", str(served.ca), issuer=f"{served.url}/c1")
     assert (code, err) == (0, "")
     assert "shows it" in out
     assert kids("a")[0] in out
-    assert "PRIVATE" not in "".join(body.decode() for body in files(served.root).values())
-    again = run(*keys(tmp_path, "a"), "--ca-file", str(served.ca_file), issuer=served.issuer)
+    assert "PRIVATE" not in "".join(body.decode() for body in files(tmp_path / "www").values())
+    again = run(*keys(tmp_path, "a"), "--ca-file", str(served.ca), issuer=f"{served.url}/c1")
     assert again[0] == 0
     assert "everything is there already" in again[1]
 
 
-def test_a_public_url_that_shows_something_else_ends_with_1(served: Public, run: Run, tmp_path: Path) -> None:
-    code, out, _ = run(*keys(tmp_path, "a"), issuer=served.issuer)
+def test_a_public_url_that_shows_something_else_ends_with_1(served: IssuerServer, run: Run, tmp_path: Path) -> None:
+    code, out, _ = run(*keys(tmp_path, "a"), issuer=f"{served.url}/c1")
     assert code == 1
     assert "--ca-file" in out
 
 
-def test_caches_that_show_the_older_documents_end_with_3(served: Public, run: Run, tmp_path: Path) -> None:
-    trusted = ("--ca-file", str(served.ca_file))
-    assert run(*keys(tmp_path, "a"), *trusted, issuer=served.issuer)[0] == 0
-    older = files(served.root)[served.root / "openid/v1/jwks"]
-
-    def cached(request: web.Request, response: web.Response) -> web.StreamResponse:
-        if request.path.endswith("jwks"):
-            response.body = older
-        return response
-
-    served.spoil = cached
-    code, out, _ = run(*keys(tmp_path, "a", "b"), *trusted, issuer=served.issuer)
+def test_caches_that_show_the_older_documents_end_with_3(served: IssuerServer, run: Run, tmp_path: Path) -> None:
+    trusted = ("--ca-file", str(served.ca))
+    assert run(*keys(tmp_path, "a"), *trusted, issuer=f"{served.url}/c1")[0] == 0
+    older = served.reply("/c1/openid/v1/jwks")
+    served.spoil = lambda path, reply: older if path.endswith("jwks") else reply
+    code, out, _ = run(*keys(tmp_path, "a", "b"), *trusted, issuer=f"{served.url}/c1")
     assert code == 3
     assert f"still an older key set, without {kids('b')[0]}" in out
     assert "older until" in out

@@ -100,7 +100,8 @@ class Chain:
     def proxied(self, user: str, *groups: str) -> Generator[int]:
         """Run ``kubectl proxy`` as a user; gives its port."""
         kubeconfig = self.plane.client_kubeconfig(user, groups)
-        kubectl = [str(Path(self.directory / "kubectl").readlink()), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"]
+        kubectl = [str((self.directory / "kubectl").readlink()), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"]
+        kubectl.append(f"--accept-paths=^{re.escape(APPS)}/.*$")
         wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(self.directory / f"{user}.pid")]
         with ExitStack() as stack:
             process = started(stack, f"kubectl-{user}", [*wrapper, *kubectl], self.directory)

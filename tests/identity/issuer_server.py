@@ -1,19 +1,34 @@
-"""An issuer on loopback HTTPS that answers what it is told to, and remembers who asked for what."""
+"""Servers of issuers' documents on loopback HTTPS that answer what they are told to, and remember what was asked.
+
+One is an issuer, a cluster's API server, or the public side of a folder.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import ssl
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Final
 
 from front_kit import Authority
 
-from nodeattest_identity.issuer.documents import CONFIGURATION_TYPE, JWKS_TYPE, documents
+from nodeattest_identity.issuer.documents import (
+    CONFIGURATION_PATH,
+    CONFIGURATION_TYPE,
+    JWKS_PATH,
+    JWKS_TYPE,
+    default_jwks_uri,
+    documents,
+)
 from nodeattest_identity.issuer.keys import VerifyingKey
+
+_TYPES: Final = {"jwks": JWKS_TYPE, "openid-configuration": CONFIGURATION_TYPE}
 
 
 @dataclass(frozen=True)
@@ -31,39 +46,59 @@ class Reply:
 class IssuerServer:
     """What is answered, and what was asked."""
 
-    url: str
+    port: int
     ca: Path
     answers: dict[str, Reply] = field(default_factory=dict[str, Reply])
+    root: Path | None = None
+    """Folder of further answers, below ``/c1``."""
+    max_age: int = 3600
+    """Of these."""
+    spoil: Callable[[str, Reply], Reply] = lambda _path, reply: reply
+    """Changes what is answered to a path."""
     asked: list[str] = field(default_factory=list[str])
     accepted: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def jwks_uri(self) -> str:
-        """Where its key set is."""
-        return f"{self.url}/openid/v1/jwks"
+    def url(self) -> str:
+        return f"https://localhost:{self.port}"
 
-    def publish(self, keys: list[VerifyingKey], *, issuer: str | None = None, caching: str = "max-age=3600") -> None:
+    @property
+    def kubeconfig(self) -> bytes:
+        """Of the API server that this is."""
+        return kubeconfig(f"https://127.0.0.1:{self.port}", self.ca.read_bytes())
+
+    def publish(
+        self, keys: Iterable[VerifyingKey], *, issuer: str | None = None, caching: str = "max-age=3600"
+    ) -> None:
         """Serve the documents of these keys, as kube-apiserver would."""
-        made = documents(issuer or self.url, self.jwks_uri, keys)
-        configuration, keys_type = ({"Content-Type": each} for each in (CONFIGURATION_TYPE, JWKS_TYPE))
-        self.answers["/.well-known/openid-configuration"] = Reply(
-            made.configuration, headers=configuration | {"Cache-Control": caching}
-        )
-        self.answers["/openid/v1/jwks"] = Reply(made.jwks, headers=keys_type | {"Cache-Control": caching})
+        made = documents(issuer or self.url, f"{self.url}{JWKS_PATH}", keys)
+        for path, kind, body in (
+            (CONFIGURATION_PATH, CONFIGURATION_TYPE, made.configuration),
+            (JWKS_PATH, JWKS_TYPE, made.jwks),
+        ):
+            self.answers[path] = Reply(body, headers={"Content-Type": kind, "Cache-Control": caching})
+
+    def reply(self, path: str) -> Reply:
+        file = None if self.root is None else self.root / path.removeprefix("/c1/")
+        found = self.answers.get(path, Reply(b"nothing here", 404))
+        if file is not None and file.is_file():
+            headers = {"Content-Type": _TYPES[file.name], "Cache-Control": f"public, max-age={self.max_age}"}
+            found = Reply(file.read_bytes(), headers=headers)
+        return self.spoil(path, found)
 
 
 @contextmanager
-def issuer_server(directory: Path, authority: Authority | None = None) -> Generator[IssuerServer]:
+def issuer_server(directory: Path, *, root: Path | None = None) -> Generator[IssuerServer]:
     """Run one under a certificate for localhost and 127.0.0.1."""
-    authority = authority or Authority("issuer CA")
-    certificate, key = authority.certify(directory, "issuer")
+    authority = Authority("issuer CA")
+    directory.mkdir(exist_ok=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.certify(directory, "issuer"))
     ca = directory / "issuer-ca.crt"
     ca.write_bytes(authority.pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
     server = _Server(("127.0.0.1", 0), _Handler)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    server.issuer = IssuerServer(f"https://localhost:{server.server_port}", ca)
+    server.issuer = IssuerServer(server.server_port, ca, root=root)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
@@ -72,6 +107,31 @@ def issuer_server(directory: Path, authority: Authority | None = None) -> Genera
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def api_server(directory: Path, issuer: str, keys: Iterable[VerifyingKey]) -> Generator[IssuerServer]:
+    """Run a cluster's API server of this issuer."""
+    with issuer_server(directory) as server:
+        server.publish(keys, issuer=issuer)
+        yield server
+
+
+def jwks_of(issuer: str, keys: Iterable[VerifyingKey]) -> bytes:
+    """Return the key set that is served or published for an issuer."""
+    return documents(issuer, default_jwks_uri(issuer), keys).jwks
+
+
+def kubeconfig(server: str, ca: bytes) -> bytes:
+    cluster = {"server": server, "certificate-authority-data": base64.b64encode(ca).decode()}
+    return json.dumps({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "secret-token"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }).encode()  # fmt: skip
 
 
 class _Server(ThreadingHTTPServer):
@@ -87,12 +147,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 20
 
     def do_GET(self) -> None:
-        """Answer as told; anything else is not found."""
         assert isinstance(self.server, _Server)
         issuer = self.server.issuer
         issuer.asked.append(self.path)
         issuer.accepted[self.path] = self.headers.get("Accept", "")
-        reply = issuer.answers.get(self.path, Reply(b"nothing here", 404))
+        reply = issuer.reply(self.path)
         if reply.after is not None:
             reply.after.wait(20)
         self.send_response_only(reply.status)

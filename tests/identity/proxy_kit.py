@@ -1,4 +1,4 @@
-"""A proxy in this process between a raw socket and an upstream that keeps what it saw."""
+"""A proxy or a sidecar in this process, between a raw socket and an upstream that keeps what it saw."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, SupportsIndex
 
 from aiohttp import web
+from token_kit import NOW, claims, elliptic, token
 
+from nodeattest_identity.addon.sidecar.caller import Verifier
+from nodeattest_identity.addon.sidecar.service import Metrics, SidecarService, SidecarSettings
+from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, JwtVerifier
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_identity.tokens.jwks_cache import StaticKeys
 from nodeattest_serving.bounded_server import BindAddress
 
 LOOPBACK: Final = "127.0.0.1"
+ISSUER: Final = "https://gateway.example"
+AUDIENCE: Final = "kube-system/dashboard"
 _LIMIT: Final = 60.0
 """Seconds for one exchange."""
 _HELLO: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
@@ -187,3 +194,69 @@ async def read_answer(reader: asyncio.StreamReader, *, head: bool = False) -> An
         body += error.partial if isinstance(error, asyncio.IncompleteReadError) else b""
         whole = False
     return Answer(status, headers, body, whole)
+
+
+@dataclass
+class Time:
+    """What the sidecar takes for now."""
+
+    now: float = float(NOW)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Running:
+    """A sidecar that listens."""
+
+    port: int
+    service: SidecarService
+    verified: CachedVerifier
+    metrics: Metrics = field(repr=False)
+
+    def count(self, name: str) -> float:
+        """Read a counter of the metrics page by its name and label."""
+        lines = self.metrics.render().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def users_token(user: str = "alice", *, lasts: float = 60, **changed: object) -> bytes:
+    """Make a token of the gateway, with some claims changed, or left out by None."""
+    said = {"sub": user, "aud": AUDIENCE, "exp": NOW + lasts} | changed
+    return token(elliptic(), None, claims(**({"issuer": ISSUER} | said)))  # type: ignore[arg-type]
+
+
+def authorization(given: bytes) -> str:
+    """Write the header that carries a token."""
+    return f"Authorization: Bearer {given.decode()}"
+
+
+@asynccontextmanager
+async def sidecar(
+    seen: Seen,
+    settings: SidecarSettings | None = None,
+    *,
+    verifier: Verifier | None = None,
+    audiences: Callable[[], frozenset[str]] = lambda: frozenset({AUDIENCE}),
+    time: Time | None = None,
+    keep: float = 300.0,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> AsyncGenerator[Running]:
+    """Serve a sidecar at the time of the tokens."""
+    time = time or Time()
+    usual = settings or SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
+    settings = replace(usual, upstream=BindAddress(LOOPBACK, seen.port))
+    metrics = Metrics()
+    if verifier is None:
+        keys = StaticKeys((elliptic().verifying,))
+        verifier = JwtVerifier(keys, issuer=ISSUER, longest_lifetime=3600.0, now=time)
+    verified = CachedVerifier(verifier, audiences, keep=keep, secret=b"k" * 32, now=time, clock=clock)
+    async with Forwarder(settings.limits) as forwarder:
+        service = SidecarService(settings, verified, forwarder, metrics=metrics, now=time, clock=clock)
+        server = ProxyServer(service.handle, settings.address, None, settings.limits, refused=metrics.refused)
+        await server.start()
+        try:
+            yield Running(server.port, service, verified, metrics)
+        finally:
+            await server.stop()

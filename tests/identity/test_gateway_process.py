@@ -17,7 +17,7 @@ import pytest
 from front_ends import NAMESPACE, PROGRAM
 from front_kit import LOOPBACK, Authority
 from gateway_kit import ask
-from issuer_kit import kubeconfig
+from issuer_server import kubeconfig
 from polling import eventually
 
 from nodeattest_cli.main import main

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final, cast
 
 import pytest
-from issuer_kit import LOOPBACK, ask_until, get, running
 
 from nodeattest_controller import manifests
-from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import read_jwks
-from nodeattest_identity.serve.app import KeysSource, ServeSettings
-from nodeattest_identity.serve.service import issuer_paths
 from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_serving.bounded_server import BindAddress
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 DEFAULT: Final = "system:service-account-issuer-discovery"
@@ -92,7 +86,6 @@ async def test_the_reader_reads_both_documents_and_may_nothing_else(real_control
         for resource, verb in (("secrets", "get"), ("secrets", "list"), ("configmaps", "get"), ("pods", "list"),
                                ("serviceaccounts/token", "create"), ("users", "impersonate")):  # fmt: skip
             assert not may(bearer, resourceAttributes={"resource": resource, "verb": verb, "namespace": "kube-system"})
-        await _served_equal(kubeconfig, issuer, theirs)
     finally:
         apply(admin, shipped(DEFAULT))
 
@@ -106,17 +99,6 @@ async def _read(client: ApiClient, issuer: str) -> object:
             if error.outcome != "forbidden":
                 raise
     raise AssertionError("the binding had no effect")
-
-
-async def _served_equal(kubeconfig: Path, issuer: str, theirs: bytes) -> None:
-    """Serve what is read so: the key set is the API server's byte for byte."""
-    place = issuer_paths(issuer)
-    settings = ServeSettings(address=BindAddress(LOOPBACK, 0), source=KeysSource(issuers=(place,)), period=1.0)
-    async with running(settings, lambda: ApiClient.from_kubeconfig_file(kubeconfig)) as ports:
-        jwks = await ask_until(lambda answer: answer.status == 200, ports.main, get("/openid/v1/jwks"))
-        said = await ask_until(lambda answer: answer.status == 200, ports.main, get(place.configuration_path))
-    assert jwks.body == theirs
-    assert said.body == documents(issuer, place.jwks_uri, read_jwks(theirs)).configuration
 
 
 def test_the_role_has_kubernetes_own_name_and_its_four_urls() -> None:

@@ -1,11 +1,27 @@
-"""Requests and answers pass as they came, streamed, and end in time."""
+"""Requests and answers pass as they came, streamed, and end in time; what is ambiguous, slow or broken does not pass.
+
+Each test says what the add-on saw, not only what was answered.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import pytest
-from proxy_kit import LOOPBACK, exchange, fixed, proxy, read_answer, request, upstream
+from polling import until
+from proxy_kit import (
+    LOOPBACK,
+    authorization,
+    exchange,
+    fixed,
+    proxy,
+    read_answer,
+    request,
+    sidecar,
+    upstream,
+    users_token,
+)
 
 from nodeattest_identity.proxy.limits import ProxyLimits
 
@@ -37,7 +53,7 @@ async def test_a_body_passes_in_its_own_framing(framing: str) -> None:
         assert b"hello world" in seen.bytes
 
 
-async def test_a_stream_arrives_piece_by_piece_and_is_cut_off_at_the_deadline() -> None:
+async def test_a_stream_arrives_piece_by_piece() -> None:
     more = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,17 +61,15 @@ async def test_a_stream_arrives_piece_by_piece_and_is_cut_off_at_the_deadline() 
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         writer.write(b"7\r\ndata: 1\r\n")
         await more.wait()
-        writer.write(b"7\r\ndata: 2\r\n")
+        writer.write(b"7\r\ndata: 2\r\n0\r\n\r\n")
         await reader.read()
 
-    async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=3)) as port:
+    async with upstream(script) as seen, proxy(seen) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request())
         await reader.readuntil(b"data: 1")
         more.set()
-        await reader.readuntil(b"data: 2")
-        rest = await reader.read()
-        assert rest == b"\r\n", "an answer that ended in order would pass for a whole one"
+        await reader.readuntil(b"data: 2\r\n0\r\n\r\n")
         writer.close()
 
 
@@ -70,11 +84,7 @@ async def test_a_connection_is_kept_for_further_requests() -> None:
 
 
 async def test_http_1_0_where_the_end_of_a_connection_is_the_end_of_an_answer_is_cut_off_by_a_reset() -> None:
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
-        await reader.read()
-
+    script = fixed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
     async with upstream(script) as seen, proxy(seen, ProxyLimits(request_seconds=3)) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(request().replace(b"HTTP/1.1", b"HTTP/1.0", 1))
@@ -112,3 +122,107 @@ async def test_an_answer_that_is_no_http_is_502_and_quotes_nothing(answer: bytes
         got = await exchange(port, request())
         assert got.status == 502
         assert b"SSH" not in got.body
+
+
+async def test_an_answer_that_breaks_off_is_not_passed_for_whole() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+
+    async with upstream(script) as seen, proxy(seen) as port:
+        got = await exchange(port, request())
+        assert (got.body, got.whole) == (b"half", False)
+
+
+ADMIN: Final = b"GET /admin HTTP/1.1\r\nHost: a\r\nX-Authenticated-User: root\r\n\r\n"
+SMUGGLED: Final = {
+    "length and chunked": b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "chunked and length": b"Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n0\r\n\r\n" + ADMIN,
+    "two lengths": b"Content-Length: 0\r\nContent-Length: 66\r\n\r\n" + ADMIN,
+    "two equal lengths": b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    "a list of lengths": b"Content-Length: 3, 3\r\n\r\nabc",
+    "a signed length": b"Content-Length: +3\r\n\r\nabc",
+    "a length in hex": b"Content-Length: 0x3\r\n\r\nabc",
+    "a blank within a length": b"Content-Length: 3 3\r\n\r\nabc",
+    "chunked twice": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "chunked and identity": b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + ADMIN,
+    "an unknown coding": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "a blank before the colon": b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "a tab before the coding": b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "a folded header": b"X-A: b\r\n X-Authenticated-User: root\r\n\r\n",
+    "a folded coding": b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + ADMIN,
+    "bare LF": b"X-A: b\nX-Authenticated-User: root\r\n\r\n",
+    "bare CR": b"X-A: b\rX-Authenticated-User: root\r\n\r\n",
+    "NUL in a value": b"X-A: b\x00c\r\n\r\n",
+    "a name with a blank": b"X A: b\r\n\r\n",
+    "a name with a colon first": b": b\r\n\r\n",
+    "no name": b"just text\r\n\r\n",
+    "a second Host": b"Host: b\r\n\r\n",
+    "bad chunk size": b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n" + ADMIN,
+    "a chunk that is longer than it says": b"Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+    "a bare LF after the chunk size": b"Transfer-Encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("what", sorted(SMUGGLED))
+async def test_ambiguous_framing_is_400_and_smuggles_nothing(what: str) -> None:
+    async def reads_all(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    head = f"POST / HTTP/1.1\r\nHost: a\r\n{authorization(users_token())}\r\n".encode()
+    async with upstream(reads_all) as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(head + SMUGGLED[what])
+        assert (await read_answer(reader)).status == 400
+        assert b" 200 " not in await reader.read()
+        writer.close()
+        await until(lambda: running.service.in_flight == 0)
+        assert b"/admin" not in seen.bytes
+        assert seen.values("x-authenticated-user") in ([], ["alice"])
+        assert b"root" not in seen.bytes
+
+
+async def test_a_connection_that_says_nothing_ends_and_so_does_one_that_stops_after_a_request() -> None:
+    async with upstream() as seen, proxy(seen, ProxyLimits(header_seconds=1, idle_seconds=0.2)) as port:
+        for data, wanted in ((b"", b""), (request(), b"hello")):
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            writer.write(data)
+            assert (await reader.read()).endswith(wanted)
+            writer.close()
+
+
+async def test_who_takes_an_add_ons_answer_slowly_is_waited_for() -> None:
+    size = 16 << 20
+    script = fixed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(unread_seconds=0.1, header_seconds=0.5)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request())
+        await until(lambda: bool(seen.requests))
+        for _ in range(3):  # each ends in a sweep
+            witness, unfinished = await asyncio.open_connection(LOOPBACK, port)
+            unfinished.write(b"GET / HTTP/1.1\r\n")
+            await witness.read()
+            unfinished.close()
+        answer = await read_answer(reader)
+        assert (answer.status, len(answer.body), answer.whole) == (200, size, True)
+        writer.close()
+
+
+async def test_expect_100_continue_is_answered_once_the_token_holds_and_others_are_417() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"hello")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    known, lines = authorization(users_token()), ("Expect: 100-continue", "Content-Length: 5")
+    async with upstream(script) as seen, sidecar(seen) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(request("/", known, *lines, method="POST"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hello")
+        assert (await read_answer(reader)).status == 200
+        writer.close()
+        assert seen.values("expect") == []
+        assert (await exchange(running.port, request("/", *lines, method="POST"))).status == 401
+        odd = request("/", known, "Expect: more", "Content-Length: 5", method="POST")
+        assert (await exchange(running.port, odd)).status == 417

@@ -8,8 +8,18 @@ import hashlib
 
 import pytest
 from polling import until
-from proxy_kit import LOOPBACK, Seen, exchange, fixed, read_answer, request, upstream
-from sidecar_kit import authorization, sidecar, users_token
+from proxy_kit import (
+    LOOPBACK,
+    Seen,
+    authorization,
+    exchange,
+    fixed,
+    read_answer,
+    request,
+    sidecar,
+    upstream,
+    users_token,
+)
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed

@@ -13,8 +13,18 @@ from typing import Final
 
 import pytest
 from polling import until
-from proxy_kit import LOOPBACK, exchange, read_answer, request, upstream
-from sidecar_kit import AUDIENCE, Time, authorization, sidecar, users_token
+from proxy_kit import (
+    AUDIENCE,
+    LOOPBACK,
+    Time,
+    authorization,
+    exchange,
+    read_answer,
+    request,
+    sidecar,
+    upstream,
+    users_token,
+)
 from token_kit import elliptic
 
 from nodeattest_identity.addon.sidecar.caller import Caller

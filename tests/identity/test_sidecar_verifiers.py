@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from polling import until
-from proxy_kit import exchange, request, upstream
-from sidecar_kit import Time, sidecar, users_token
+from proxy_kit import Time, exchange, request, sidecar, upstream, users_token
 
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, selects
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
