@@ -11,6 +11,7 @@ from agent_cluster import TOKEN, Authority, FakeApi, filed_ids, tells_provider_i
 from polling import eventually
 from test_credential import challenge_then_sign
 
+from nodeattest_authenticator.api_client import ApiServerClient, Credentials
 from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request, renewal_moment
 from nodeattest_authenticator.enrollment.evidence_version import check_version, next_version
@@ -18,7 +19,6 @@ from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
-from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.binding import Binding

@@ -12,10 +12,10 @@ from agent_cluster import TOKEN, FakeApi
 from agent_machine import NODE
 from discovered_cluster import Discoverer, pin, publish
 
+from nodeattest_authenticator.api_client import retry_until
 from nodeattest_authenticator.cluster.discover import ByFile, ByToken
 from nodeattest_authenticator.commands.kubeadm_config import Joining, parse
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_authenticator.transport.api_client import retry_until
 from nodeattest_discovery.node.clock import Clock, Deadline
 
 HASH = "sha256:" + "ab" * 32

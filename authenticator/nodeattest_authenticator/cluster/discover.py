@@ -21,7 +21,6 @@ from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
-    from nodeattest_discovery.node.by_file import FileFound
     from nodeattest_discovery.node.client import Environment, Found
     from nodeattest_discovery.pins import CaPin
 
@@ -83,21 +82,25 @@ class Discovered:
 
 def discover(way: ByToken | ByFile, *, clock: Clock, log: Callable[[str], None]) -> Discovered:
     """Find the cluster; raises ``AgentError``."""
-    environment = environment_of(clock, log, way.limit)
+    from nodeattest_discovery.node.client import Environment
+
+    environment = Environment(clock=clock, log=log, limit=way.limit)
+    token, needs_no_token = None, False
     try:
-        match way:
-            case ByToken():
-                found = _by_token(way, environment)
-                others, token, needs_no_token = [Endpoint.parse(f"https://{word}") for word in way.servers], None, False
-            case ByFile():
-                reported = _by_file(way, environment)
-                found, others = reported, list[Endpoint]()
-                token, needs_no_token = _token(reported), reported.runs_authenticator
+        if isinstance(way, ByToken):
+            found = _by_token(way, environment)
+        else:
+            from nodeattest_discovery.node.by_file import by_file
+
+            read = cast("Callable[[], bytes]", sys.stdin.buffer.read)
+            found = by_file(way.source, environment, stdin=read, allow_credentials=way.allow_credentials)
+            token, needs_no_token = _bootstrap_token(found.token), found.runs_authenticator
     except (Denied, Unavailable) as verdict:
         raise refusal(verdict) from None
     for note in found.notes:
         log(note)
     cluster = configured_cluster(found)
+    others = [Endpoint.parse(f"https://{word}") for word in way.servers] if isinstance(way, ByToken) else []
     with suppress(ValueError):  # a file that nobody was asked about
         others.insert(0, Endpoint.parse(found.asked))
     return Discovered(
@@ -123,45 +126,30 @@ def configured_cluster(found: Found) -> Cluster:
     return Cluster(endpoint=endpoint, tls_server_name=found.info.tls_server_name, ca_pem=found.ca_pem)
 
 
-def environment_of(clock: Clock, log: Callable[[str], None], limit: float) -> Environment:
-    """Give discovery our clock."""
-    from nodeattest_discovery.node.client import Environment
-
-    return Environment(clock=clock, log=log, limit=limit)
-
-
 def _by_token(way: ByToken, environment: Environment) -> Found:
     """Ask the front first, then the servers: both prove themselves by token and pins, so neither can do harm."""
-    if way.front is not None:
-        from nodeattest_discovery.node.by_token import by_front
+    from nodeattest_discovery.node.by_token import by_front, by_token
 
+    if way.front is not None:
         try:
             return by_front(way.front, way.token, way.pins, environment, servers=way.servers)
         except (Denied, Unavailable) as verdict:
             if not way.servers:
                 raise
             environment.log(f"{refusal(verdict, 'the discovery front is left out: ')}")
-    from nodeattest_discovery.node.by_token import by_token
-
     return by_token(way.servers, way.token, way.pins, environment)
 
 
-def _by_file(way: ByFile, environment: Environment) -> FileFound:
-    from nodeattest_discovery.node.by_file import by_file
-
-    read = cast("Callable[[], bytes]", sys.stdin.buffer.read)
-    return by_file(way.source, environment, stdin=read, allow_credentials=way.allow_credentials)
-
-
-def _token(found: FileFound) -> BootstrapToken | None:
-    """Take the bootstrap token out of a discovery file; any other credential is of no use to a node that attests."""
-    if found.token is None:
+def _bootstrap_token(text: str | None) -> BootstrapToken | None:
+    """Read the token of a discovery file; any other bearer token is of no use to a node that attests."""
+    if text is None:
         return None
-    with suppress(Denied):
-        return bootstrap.parse(found.token)
-    raise AgentError(
-        AgentReason.CONFIGURATION_INVALID,
-        "the credential in the discovery file is no bootstrap token, and by nothing else does a node ask to join",
-        remedy="give a bootstrap token by --token-file, and take the credential out of the file",
-        kind=FailureKind.USAGE,
-    )
+    try:
+        return bootstrap.parse(text)
+    except Denied:
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
+            "the credential in the discovery file is no bootstrap token, and by nothing else does a node ask to join",
+            remedy="give a bootstrap token by --token-file, and take the credential out of the file",
+            kind=FailureKind.USAGE,
+        ) from None

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 from typing import Final, cast
 
+from nodeattest_authenticator.api_client import ApiServerClient, ForbiddenError, UnreachableError
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.transport.api_client import ApiServerClient, ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.strict_yaml import Scalars

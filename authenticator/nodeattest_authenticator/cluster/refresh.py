@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from nodeattest_authenticator.api_client import probe
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
-from nodeattest_authenticator.cluster.discover import configured_cluster, environment_of
+from nodeattest_authenticator.cluster.discover import configured_cluster
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
 from nodeattest_authenticator.config.settings import Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
@@ -25,7 +26,6 @@ from nodeattest_authenticator.state import credential_cache, kubelet_files
 from nodeattest_authenticator.state.credential_format import fingerprint_of_config
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import exclusive
-from nodeattest_authenticator.transport.api_client import probe
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers.errors import Denied, Unavailable
 
@@ -78,6 +78,7 @@ def _refresh(context: AgentContext, limit: float) -> list[str]:
 
 
 def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | None:
+    from nodeattest_discovery.node.client import Environment
     from nodeattest_discovery.node.refresh import refresh
 
     try:
@@ -89,7 +90,7 @@ def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | Non
             [endpoint.url for endpoint in section.servers],
             context.settings.ca_pem,
             None if seen is None else seen.decode("utf-8", "replace"),
-            environment_of(context.clock, context.log, limit),
+            Environment(clock=context.clock, log=context.log, limit=limit),
             tls_server_name=context.settings.tls_server_name,
             pin_server=section.pin_server,
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nodeattest_authenticator import console, watchdog
 from nodeattest_authenticator.certificate import check_validity
 from nodeattest_authenticator.commands.cli_args import absolute, command_clock, program_path, read
-from nodeattest_authenticator.commands.join_flags import DEFAULT_KUBECONFIG, describe_proof, settings_of
+from nodeattest_authenticator.commands.join_flags import settings_of
 from nodeattest_authenticator.config.settings import Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.issue import attestor_of, issue_and_store
@@ -40,14 +40,6 @@ _REMAINS: Final = (
     "     kubelet.service.d/10-kubeadm.conf)",
     "  3. systemctl daemon-reload && systemctl restart kubelet",
 )
-
-
-def describe(adopt: argparse.ArgumentParser) -> None:
-    """Add the flags."""
-    describe_proof(adopt)
-    adopt.add_argument(
-        "--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="kubelet's, which is replaced (%(default)s)"
-    )
 
 
 def run(options: argparse.Namespace, program: str) -> None:

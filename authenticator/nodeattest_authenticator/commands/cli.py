@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from nodeattest_authenticator import console, watchdog
-from nodeattest_authenticator.commands import adopt, join_flags
+from nodeattest_authenticator.commands import join_flags
 from nodeattest_authenticator.commands.cli_args import (
     command_clock,
     describe_provider_settings,
@@ -43,6 +43,11 @@ _COLUMNS = 100
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
+    if argv[1:] == ["--version"]:
+        from nodeattest_providers.version import describe
+
+        console.document(describe("kubelet-authenticator", "attestor"))
+        return 0
     options = _parsed(argv[1:])
     options.program = argv[0]
     try:
@@ -70,26 +75,13 @@ class _Parser(argparse.ArgumentParser):
         return argparse.HelpFormatter(self.prog, width=_COLUMNS)
 
 
-class _Version(argparse.Action):
-    """Prints and ends; what it prints is imported only then."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **rest: Any) -> None:  # noqa: ANN401 - argparse's own
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=rest.get("help"))
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nodeattest_providers.version import describe
-
-        console.document(describe(parser.prog, "attestor"))
-        parser.exit()
-
-
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     top = _Parser(
         prog="kubelet-authenticator",
         description="Gets and renews this node's kubelet certificate by proving what the machine is.",
     )
-    top.add_argument("--version", action=_Version, help="show version and commit, and which evidence is sent")
+    top.add_argument("--version", action="store_true", help="show version and commit, and which evidence is sent")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     places = _Parser(add_help=False)
     places.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="configuration (%(default)s)")
@@ -102,7 +94,10 @@ def parser() -> argparse.ArgumentParser:
     join = "join a cluster: first certificate, kubeconfig"
     join_flags.describe(command("join", join, description=_JOIN, allow_abbrev=False))
     adopt_said = "attest a node that joined without: by the certificate in kubelet's kubeconfig"
-    adopt.describe(command("adopt", adopt_said, allow_abbrev=False))
+    adopt = command("adopt", adopt_said, allow_abbrev=False)
+    join_flags.describe_proof(adopt)
+    kubeconfig = join_flags.DEFAULT_KUBECONFIG
+    adopt.add_argument("--kubeconfig", default=kubeconfig, metavar="FILE", help="which is replaced (%(default)s)")
     refresh = command("refresh", "ask the cluster whether its CAs or its address changed, and follow")
     refresh.add_argument(
         "--timeout", type=int, default=_REFRESH_LIMIT, metavar="SECONDS", help="for all of it (%(default)s)"
@@ -128,6 +123,8 @@ def _join(options: argparse.Namespace) -> int:
 
 
 def _adopt(options: argparse.Namespace) -> int:
+    from nodeattest_authenticator.commands import adopt
+
     adopt.run(options, options.program)
     return 0
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from nodeattest_authenticator.api_client import ApiServerClient
 from nodeattest_authenticator.cluster.discover import ClusterSource, StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
 from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
@@ -23,7 +24,6 @@ from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import CacheEntry
 from nodeattest_authenticator.state.storage import Storage, exclusive
-from nodeattest_authenticator.transport.api_client import ApiServerClient
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_discovery.token import BootstrapToken
 
@@ -170,8 +170,8 @@ def _kubelet_config(
     """Get kubelet's configuration from the cluster, if join writes it."""
     if options.kubelet_config is None or options.kubelet_ca_file is None:
         return None
+    from nodeattest_authenticator.api_client import select_server
     from nodeattest_authenticator.cluster import kubelet_config
-    from nodeattest_authenticator.transport.api_client import select_server
 
     asked = select_server(settings, deadline, log)
     with closing(ApiServerClient(asked.cluster, by_certificate(asked, found.credential), deadline)) as api:

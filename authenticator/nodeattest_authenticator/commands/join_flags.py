@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator import console, watchdog
+from nodeattest_authenticator.api_client import FIRST_BOOT, retry_until
 from nodeattest_authenticator.cluster.discover import ClusterSource, StaticCluster
 from nodeattest_authenticator.commands import cluster_source
 from nodeattest_authenticator.commands.cli_args import (
@@ -22,7 +23,6 @@ from nodeattest_authenticator.commands.cli_args import (
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings
 from nodeattest_authenticator.formats.strict_json import FieldsError
-from nodeattest_authenticator.transport.api_client import FIRST_BOOT, retry_until
 from nodeattest_discovery.node.clock import Deadline, random_unit
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonObject, JsonValue

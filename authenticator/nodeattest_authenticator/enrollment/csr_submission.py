@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from nodeattest_authenticator.api_client import ApiServerClient, ForbiddenError, UnreachableError
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr, manifest
 from nodeattest_authenticator.state.records import SubmittedCsr
-from nodeattest_authenticator.transport.api_client import ApiServerClient, ForbiddenError, UnreachableError
 from nodeattest_discovery.node.clock import Backoff, Deadline
 from nodeattest_parsing.values import one_line
 from nodeattest_providers.errors import Reason
@@ -153,7 +153,7 @@ class CsrSession:
     def _refusal(self, csr: Csr) -> Exception | None:
         if csr.refused is None:
             return None
-        reason, said = one_line(csr.refused.reason, _SHOWN), one_line(csr.refused.message, _SHOWN)
+        reason, said = (one_line(part, _SHOWN) for part in csr.refused)
         versions = csr.supported_versions
         understood = f"; the controller understands {one_line(versions, _SHOWN)}" if versions else ""
         message = f"the cluster refused this node's request {self._with_provider_id()}{understood}"

@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import load_der_x509_csr
 
+from nodeattest_authenticator.api_client import ApiServerClient
 from nodeattest_authenticator.certificate import ExpectedCertificate, check_validity, validate
 from nodeattest_authenticator.enrollment import provider_id
 from nodeattest_authenticator.enrollment.csr_submission import (
@@ -49,7 +50,6 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
-from nodeattest_authenticator.transport.api_client import ApiServerClient
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import envelope, errors
 from nodeattest_providers.binding import Binding

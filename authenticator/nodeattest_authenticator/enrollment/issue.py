@@ -12,11 +12,12 @@ beginning to end, a serving certificate's for each piece of evidence only, so th
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator import certificate
+from nodeattest_authenticator.api_client import ApiServerClient, Credentials, UnreachableError, select_server
 from nodeattest_authenticator.config.settings import Settings, invalid
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment import bootstrap_token, provider_id
@@ -32,8 +33,8 @@ from nodeattest_authenticator.state.records import (
     save_provider_id,
 )
 from nodeattest_authenticator.state.storage import exclusive
-from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials, UnreachableError, select_server
 from nodeattest_discovery.node.clock import Deadline
+from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_providers import registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
@@ -84,7 +85,7 @@ def issue_and_store(
     """
     store = PendingRequestFile(context.storage, used_key_pem=current.key_pem if current else None)
     try:
-        reached = _with_reachable_server(context, deadline)
+        reached = replace(context, settings=select_server(context.settings, deadline, context.log))
         issued = _issue_client(reached, current, store, deadline)
     except AgentError as error:
         if error.kind is not FailureKind.USAGE:
@@ -114,7 +115,7 @@ def issue_serving(
     deadline: Deadline,
 ) -> CachedCredential:
     """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``AgentError``."""
-    reached = _with_reachable_server(context, deadline)
+    reached = replace(context, settings=select_server(context.settings, deadline, context.log))
     return _enroll(reached, by_certificate(reached.settings, current), store, deadline, names=names).credential
 
 
@@ -136,18 +137,13 @@ def by_certificate(settings: Settings, current: CachedCredential) -> Credentials
     """Let the node ask by its own certificate."""
     return Credentials(
         username=NODE_USER_PREFIX + settings.node_name,
-        certificate_pem=current.certificate_pem,
-        key_pem=current.key_pem,
+        certificate=ClientCertificate(current.certificate_pem, current.key_pem),
     )
 
 
 def _by_token(context: AgentContext) -> Credentials:
     token = bootstrap_token.read(context.settings, context.storage)
     return Credentials(username=token.username, token=token.reveal())
-
-
-def _with_reachable_server(context: AgentContext, deadline: Deadline) -> AgentContext:
-    return replace(context, settings=select_server(context.settings, deadline, context.log))
 
 
 def _issue_client(
@@ -182,26 +178,30 @@ def _enroll(
 ) -> _Issued:
     """Enrol once; ``names``: for a serving certificate."""
     settings = context.settings
-    client = ApiServerClient(settings.cluster, credentials, deadline)
-    with attestor_of(settings.provider, settings.provider_settings) as attestor:
-        shared = None if names is None else _SharedDevice(context, deadline, attestor)
-        with _device_lock(context, deadline, attestor, shared) as locked:
-            what = f"the API server {settings.endpoint.url}, with evidence of provider {settings.provider}"
-            deadline.waits_for("certificate", what)
-            try:
-                machine_id, is_known = _provider_id(context, attestor, may_ask=credentials.token is not None)
-                enrolled = enroll(
-                    _spec(settings, client, names, machine_id),
-                    attestor=locked,
-                    client=client,
-                    store=store,
-                    deadline=deadline,
-                    random=context.random,
-                )
-                _log_older_evidence(context, enrolled.version, attestor.versions[0])
-                return _Issued(enrolled.credential, None if is_known else enrolled.provider_id)
-            finally:
-                client.close()
+    with ExitStack() as stack:
+        client = ApiServerClient(settings.cluster, credentials, deadline)
+        stack.callback(client.close)
+        attestor = used = stack.enter_context(attestor_of(settings.provider, settings.provider_settings))
+        if isinstance(attestor, _Closable) and names is None:
+            stack.enter_context(exclusive(context.storage, deadline, name=_DEVICE_LOCK))
+        elif isinstance(attestor, _Closable):
+            used = _SharedDevice(context, deadline, attestor)
+        what = f"the API server {settings.endpoint.url}, with evidence of provider {settings.provider}"
+        deadline.waits_for("certificate", what)
+        machine_id, is_known = _provider_id(context, attestor, may_ask=credentials.token is not None)
+        enrolled = enroll(
+            _spec(settings, client, names, machine_id),
+            attestor=used,
+            client=client,
+            store=store,
+            deadline=deadline,
+            random=context.random,
+        )
+        if enrolled.version != attestor.versions[0]:  # nothing else shows that the controller is the older one
+            sent, refused = (evidence_block(settings.provider, one) for one in (enrolled.version, attestor.versions[0]))
+            said = f"the certificate was got with evidence {sent}, because the controller refused {refused}"
+            context.log(f"{said}; upgrade the controller")
+        return _Issued(enrolled.credential, None if is_known else enrolled.provider_id)
 
 
 def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) -> tuple[ProviderID | None, bool]:
@@ -213,20 +213,6 @@ def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) ->
     if kept is None and not may_ask:
         raise provider_id.not_configured(attestor)
     return kept, False
-
-
-@contextmanager
-def _device_lock(
-    context: AgentContext, deadline: Deadline, attestor: Attestor, shared: _SharedDevice | None
-) -> Generator[Attestor]:
-    """Let nobody else of ours use the attestor's device, if it has one."""
-    if not isinstance(attestor, _Closable):
-        yield attestor
-    elif shared is not None:
-        yield shared
-    else:
-        with exclusive(context.storage, deadline, name=_DEVICE_LOCK):
-            yield attestor
 
 
 class _SharedDevice:
@@ -272,13 +258,3 @@ def _spec(
         renewable=settings.renewable,
         names=names,
     )
-
-
-def _log_older_evidence(context: AgentContext, version: int, newest: int) -> None:
-    """Say so when the controller is older than this agent: nothing else shows that an older version was used."""
-    if version != newest:
-        sent, refused = (evidence_block(context.settings.provider, each) for each in (version, newest))
-        context.log(
-            f"the certificate was got with evidence {sent}, because the controller refused {refused}; "
-            "upgrade the controller"
-        )

@@ -10,8 +10,12 @@ from __future__ import annotations
 import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
+from nodeattest_authenticator.formats.strict_json import FieldsError
+from nodeattest_parsing.objects import items, text
+from nodeattest_parsing.strict_base64 import decode_base64
+from nodeattest_parsing.values import ParseError
 from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ANNOTATION_PROVIDER_ID,
@@ -19,17 +23,9 @@ from nodeattest_providers.identifiers import (
     ANNOTATION_SUPPORTED_VERSIONS,
     SignerName,
 )
-from nodeattest_providers.node_interface import JsonObject, JsonValue
+from nodeattest_providers.node_interface import JsonObject
 
 _REFUSING = ("Denied", "Failed")
-
-
-@dataclass(frozen=True, slots=True)
-class CsrCondition:
-    """Why the controller refused a request."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,44 +44,46 @@ class Csr:
     supported_versions: str | None
     provider_id: str | None
     """The one that the controller wants; a claim, as every annotation is."""
-    refused: CsrCondition | None
+    refused: tuple[str, str] | None
+    """Reason and message of the refusal."""
     certificate: bytes | None = field(repr=False)
     """PEM."""
 
 
-def parse(document: JsonValue) -> Csr:
+def parse(document: JsonObject) -> Csr:
     """Parse an API object; raises ``FieldsError``."""
-    fields = ConfigFields(document)
-    metadata, spec = fields.object("metadata"), fields.object("spec")
-    if metadata is None or spec is None:
-        raise FieldsError("a CertificateSigningRequest without metadata or spec")
-    annotations = metadata.object("annotations") or ConfigFields({})
-    status = fields.object("status") or ConfigFields({})
-    return Csr(
-        name=metadata.required("name"),
-        uid=metadata.required("uid"),
-        resource_version=metadata.required("resourceVersion"),
-        request=spec.required_octets("request"),
-        signer_name=spec.required("signerName"),
-        username=spec.text("username") or "",
-        challenge=annotations.text(ANNOTATION_CHALLENGE),
-        waiting=annotations.text(ANNOTATION_REASON),
-        supported_versions=annotations.text(ANNOTATION_SUPPORTED_VERSIONS),
-        provider_id=annotations.text(ANNOTATION_PROVIDER_ID),
-        refused=_refusal(status.objects("conditions")),
-        certificate=status.octets("certificate"),
-    )
+    annotation, metadata = partial(text, document, "metadata", "annotations"), partial(text, document, "metadata")
+    certificate = text(document, "status", "certificate")
+    try:
+        csr = Csr(
+            name=metadata("name"),
+            uid=metadata("uid"),
+            resource_version=metadata("resourceVersion"),
+            request=decode_base64(text(document, "spec", "request")),
+            signer_name=text(document, "spec", "signerName"),
+            username=text(document, "spec", "username"),
+            challenge=annotation(ANNOTATION_CHALLENGE) or None,
+            waiting=annotation(ANNOTATION_REASON) or None,
+            supported_versions=annotation(ANNOTATION_SUPPORTED_VERSIONS) or None,
+            provider_id=annotation(ANNOTATION_PROVIDER_ID) or None,
+            refused=_refusal(items(document, "status", "conditions")),
+            certificate=decode_base64(certificate) if certificate else None,
+        )
+    except ParseError:
+        raise FieldsError("a CertificateSigningRequest whose request or certificate is not base64") from None
+    if not (csr.name and csr.uid and csr.resource_version and csr.request and csr.signer_name):
+        raise FieldsError("a CertificateSigningRequest without name, UID, version, request or signer")
+    return csr
 
 
 def manifest(
     name: str, request: bytes, *, signer_name: SignerName, usages: Sequence[str], expiration_seconds: int | None
 ) -> JsonObject:
     """Write the object to be created."""
-    listed: list[JsonValue] = [*usages]
     spec: JsonObject = {
         "request": binascii.b2a_base64(request, newline=False).decode(),
         "signerName": signer_name,
-        "usages": listed,
+        "usages": [*usages],
     }
     if expiration_seconds is not None:
         spec["expirationSeconds"] = expiration_seconds
@@ -97,9 +95,8 @@ def manifest(
     }
 
 
-def _refusal(conditions: Sequence[ConfigFields]) -> CsrCondition | None:
+def _refusal(conditions: Sequence[JsonObject]) -> tuple[str, str] | None:
     for condition in conditions:
-        if condition.text("type") in _REFUSING:
-            reason, message = condition.text("reason"), condition.text("message")
-            return CsrCondition(reason or "Unspecified", message or "no message")
+        if text(condition, "type") in _REFUSING:
+            return text(condition, "reason") or "Unspecified", text(condition, "message") or "no message"
     return None

@@ -19,11 +19,11 @@ from bench.chaos.fleet import UNREACHABLE, Fleet, Registered, Stopped
 from bench.chaos.history import History, Truth
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
+from nodeattest_authenticator.api_client import ApiServerClient, Credentials
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
-from nodeattest_authenticator.transport.api_client import ApiServerClient, Credentials
 from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_parsing.endpoint import Endpoint

@@ -26,11 +26,12 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.formats.csr_object import parse as parse_csr
 from nodeattest_authenticator.formats.endpoint import Cluster
-from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
+from nodeattest_authenticator.formats.strict_json import FieldsError, parse_config_object
 from nodeattest_discovery.node import https
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.node.https import HttpsClient, HttpsError, Response, UntrustedServerError
 from nodeattest_discovery.tls import ClientCertificate
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.node_interface import JsonObject
 
@@ -80,15 +81,7 @@ class Credentials:
     username: str
     """As the API server will name us."""
     token: str | None = field(default=None, repr=False)
-    certificate_pem: bytes | None = None
-    key_pem: bytes | None = field(default=None, repr=False)
-
-    @property
-    def client_certificate(self) -> ClientCertificate | None:
-        """The certificate with its key, if that is how the node asks."""
-        if self.certificate_pem is None or self.key_pem is None:
-            return None
-        return ClientCertificate(self.certificate_pem, self.key_pem)
+    certificate: ClientCertificate | None = None
 
 
 class ApiServerClient:
@@ -104,7 +97,7 @@ class ApiServerClient:
         if credentials.token is not None:
             headers["Authorization"] = f"Bearer {credentials.token}"
         trust = https.Verified(
-            ca_pem=cluster.ca_pem, server_name=cluster.tls_server_name, client=credentials.client_certificate
+            ca_pem=cluster.ca_pem, server_name=cluster.tls_server_name, client=credentials.certificate
         )
         self._https = HttpsClient(cluster.endpoint, trust, deadline, headers=headers)
 
@@ -195,10 +188,10 @@ class ApiServerClient:
 
 def _event(line: bytes) -> tuple[str, JsonObject]:
     try:
-        fields = ConfigFields(parse_config_object(line))
-        return fields.required("type"), fields.raw_object("object")
+        event = parse_config_object(line)
     except FieldsError as error:
         raise UnreachableError(f"a watch event makes no sense: {error}") from None
+    return text(event, "type"), mapping(event, "object")
 
 
 def _csr(document: JsonObject) -> Csr:
@@ -215,8 +208,8 @@ def _object(answer: Response) -> JsonObject:
         document = {}
     if answer.status in {http.HTTPStatus.OK, http.HTTPStatus.CREATED}:
         return document
-    message = document.get("message")
-    said = printable(message, 300) if isinstance(message, str) else f"HTTP status {answer.status}"
+    message = text(document, "message")
+    said = printable(message, 300) if message else f"HTTP status {answer.status}"
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
         raise AgentError(
             AgentReason.CREDENTIAL_REJECTED,

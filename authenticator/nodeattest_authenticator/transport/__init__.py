@@ -1,1 +1,0 @@
-"""Requests of the node to its API server: one bounded client, the choice of a server, retries."""
