@@ -1,17 +1,15 @@
 """``nodeattest endorsement-keys import``: register the keys of a file, on host objects and in a policy.
 
 A machine is only what its row names. Nothing is written before every row was checked against what the server has, and
-before it was shown and agreed to. Each write is a compare-and-swap on the object that was checked, and is checked again
-after a conflict. A second run of the same file changes nothing, and an import that was interrupted is run again.
-Another key of a machine is replaced only with ``--overwrite``; a key that another machine has is never given to a
-second one.
+before it was shown and agreed to. Each write is a compare-and-swap on the object that was checked. A second run of the
+same file changes nothing, and an import that was interrupted, or crossed by another writer, is run again. Another key
+of a machine is replaced only with ``--overwrite``; a key that another machine has is never given to a second one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import click
@@ -29,36 +27,23 @@ from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Conflict, NotFound
-from nodeattest_parsing.objects import items, mapping, text
+from nodeattest_parsing.objects import items, key_of, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.identifiers import ProviderID, ProviderName
+from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.tpm.config import parse_policy
 
 _POLICIES: Final = "nodeattestationpolicies"
-_TRIES: Final = 5
 _OVERWRITE: Final = "compare both with the machine, and set --overwrite if the file is right"
 
 
-class _KeyHolder(NamedTuple):
-    """A host object or a policy's entry that has a key."""
-
-    machine: frozenset[HostRef | ProviderID]
-    """All that names the machine: the host, and its provider ID where a MachineRecord or an entry has it."""
-    source: str
-    """For messages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Change(NamedTuple):
     """What an import does to one object."""
 
-    target: str
     summary: str
     path: str
-    found: JsonObject = field(repr=False)
-    make_patch: Callable[[JsonObject], JsonObject | None] = field(repr=False)
-    """Returns the merge patch for the object as it is now, None where there is nothing to do; raises StateError."""
+    patch: JsonObject
+    """A merge patch with the version of the object that was checked."""
 
 
 @click.command("import")
@@ -105,10 +90,15 @@ def import_keys(
         print_lines("nothing was changed")
         return ExitCode.REFUSED
 
-    async def write(client: ApiClient) -> int:
-        return sum([await _write(client, change) for change in changes])
+    async def write(client: ApiClient) -> None:
+        for change in changes:
+            try:
+                await client.merge_patch(change.path, change.patch)
+            except Conflict:
+                raise StateError(f"{change.summary}: the object was written meanwhile; import again") from None
 
-    print_lines(f"wrote {_objects(run(connection, write))}")
+    run(connection, write)
+    print_lines(f"wrote {_objects(len(changes))}")
     return ExitCode.DONE
 
 
@@ -121,23 +111,23 @@ async def _plan(client: ApiClient, rows: Sequence[KeyRow], policy: HostRef | Non
 
     A key is looked for on every host and policy of the namespaces that the rows and ``policy`` are in.
     """
-    hosts = [(row, row.machine) for row in rows if isinstance(row.machine, HostRef)]
+    hosts = {row.machine: row for row in rows if isinstance(row.machine, HostRef)}
     others = [row for row in rows if not isinstance(row.machine, HostRef)]
-    namespaces = sorted({host.namespace for _, host in hosts} | ({policy.namespace} if policy is not None else set()))
-    objects = await _read_hosts(client, namespaces, kinds={host.kind for _, host in hosts})
-    holders: defaultdict[str, list[_KeyHolder]] = defaultdict(list)
-    for host, found in objects.items():
-        holders[_key_of_host(host, found)].append(_KeyHolder(_names_of_host(host, found), str(host)))
-    for namespace in namespaces:
-        for found in await list_served(client, OWN, _POLICIES, namespace):
-            for key, holder in _policy_holders(found):
-                holders[key].append(holder)
-    changes = [_host_change(row, host, objects, holders, overwrite=overwrite) for row, host in hosts]
-    for row in others:
-        _check_key_is_free(row, frozenset({row.machine}), holders)
+    namespaces = sorted({host.namespace for host in hosts} | ({policy.namespace} if policy is not None else set()))
+    objects = await _read_hosts(client, namespaces, kinds={host.kind for host in hosts})
+    policies = [one for name in namespaces for one in await list_served(client, OWN, _POLICIES, name)]
+    for row in rows:
+        if isinstance(row.machine, HostRef) and row.machine not in objects:
+            expected = f"{row.position}: expected {row.machine}, got no such object"
+            raise StateError(f"{expected}; correct the row, or create it first")
+    _check_keys_are_free(rows, objects, policies)
+    changes = [_host_change(host, row, objects[host], overwrite=overwrite) for host, row in hosts.items()]
     if policy is not None:
-        changes.append(await _policy_change(client, others, policy, overwrite=overwrite))
-    return [change for change in changes if change.make_patch(change.found) is not None]
+        found = next((one for one in policies if key_of(one) == f"{policy.namespace}/{policy.name}"), None)
+        if found is None:
+            raise StateError(f"--policy: expected {policy}, got no such object; create it first, or set -n")
+        changes.append(_policy_change(policy, others, found, overwrite=overwrite))
+    return [change for change in changes if change is not None]
 
 
 async def _read_hosts(
@@ -152,136 +142,90 @@ async def _read_hosts(
                 async for item in list_objects(client, path):
                     objects[HostRef(kind, namespace, text(item, "metadata", "name"))] = item
             except NotFound:
-                if kind not in kinds:
-                    continue
-                raise StateError(
-                    f"{client.server} has no {kind} of {row.api_version}; point --kubeconfig at the management cluster"
-                ) from None
+                if kind in kinds:
+                    remedy = "point --kubeconfig at the management cluster"
+                    raise StateError(f"{client.server} has no {kind} of {row.api_version}; {remedy}") from None
     return objects
 
 
-def _key_of_host(host: HostRef, found: JsonObject) -> str:
-    """Return the fingerprint on a host object; empty where there is none."""
-    return text(found, *HOST_KINDS[host.kind].field)
-
-
-def _names_of_host(host: HostRef, found: JsonObject) -> frozenset[HostRef | ProviderID]:
-    """Return what names a host's machine; only a MachineRecord has the provider ID that makes it one with an entry."""
-    names: set[HostRef | ProviderID] = {host}
-    if host.kind == MACHINE_RECORD:
-        names.add(ProviderID(text(found, "spec", "providerID")))
-    return frozenset(names)
-
-
-def _policy_holders(policy: JsonObject) -> Iterator[tuple[str, _KeyHolder]]:
-    """Yield the keys of a policy's entries, and who has each."""
-    where = f"{POLICY} {text(policy, 'metadata', 'namespace')}/{text(policy, 'metadata', 'name')}"
-    for entry in items(policy, "spec", "tpm", "endorsementKeys"):
-        machine = ProviderID(text(entry, "providerID"))
-        yield text(entry, "sha256"), _KeyHolder(frozenset({machine}), f"{machine} in {where}")
-
-
-def _check_key_is_free(
-    row: KeyRow, machine: frozenset[HostRef | ProviderID], holders: Mapping[str, Sequence[_KeyHolder]]
+def _check_keys_are_free(
+    rows: Sequence[KeyRow], objects: Mapping[HostRef, JsonObject], policies: Sequence[JsonObject]
 ) -> None:
-    """Refuse a key that another host or entry has; ``machine`` names the row's. Raises StateError."""
-    others = [holder for holder in holders.get(row.fingerprint, ()) if holder.machine.isdisjoint(machine)]
-    if others:
-        raise StateError(
-            f"{row.position}: expected a key of {row.machine} alone, got the key of {others[0].source}; a key of two "
-            "machines counts for neither: remove the wrong one. If both are one machine, register its key once"
-        )
+    """Refuse a key that another host or entry has; a MachineRecord and an entry may be one machine's."""
 
+    def names(host: HostRef) -> set[str]:
+        """Return all that names a host's machine."""
+        provider_id = text(objects[host], "spec", "providerID") if host.kind == MACHINE_RECORD else ""
+        return {str(host), provider_id} - {""}
 
-def _host_change(
-    row: KeyRow,
-    host: HostRef,
-    objects: Mapping[HostRef, JsonObject],
-    holders: Mapping[str, Sequence[_KeyHolder]],
-    *,
-    overwrite: bool,
-) -> _Change:
-    found = objects.get(host)
-    if found is None:
-        raise StateError(f"{row.position}: expected {host}, got no such object; correct the row, or create it first")
-    _check_key_is_free(row, _names_of_host(host, found), holders)
-    kind = HOST_KINDS[host.kind]
-
-    def make_patch(now: JsonObject) -> JsonObject | None:
-        recorded = _key_of_host(host, now)
-        if recorded == row.fingerprint:
-            return None
-        if recorded and not overwrite:
+    holders: defaultdict[str, list[tuple[set[str], str]]] = defaultdict(list)
+    for host, found in objects.items():
+        holders[text(found, *HOST_KINDS[host.kind].field)].append((names(host), str(host)))
+    for policy in policies:
+        for entry in items(policy, "spec", "tpm", "endorsementKeys"):
+            machine = text(entry, "providerID")
+            holders[text(entry, "sha256")].append(({machine}, f"{machine} in {POLICY} {key_of(policy)}"))
+    for row in rows:
+        own = names(row.machine) if isinstance(row.machine, HostRef) else {str(row.machine)}
+        others = [source for machine, source in holders[row.fingerprint] if own.isdisjoint(machine)]
+        if others:
             raise StateError(
-                f"{row.position}: expected {host} without a key or with {row.fingerprint}, got {recorded}; {_OVERWRITE}"
+                f"{row.position}: expected a key of {row.machine} alone, got the key of {others[0]}; a key of two "
+                "machines counts for neither: remove the wrong one. If both are one machine, register its key once"
             )
-        *outer, last = kind.field
-        patch: JsonObject = {last: row.fingerprint}
-        for name in reversed(outer):
-            patch = {name: patch}
-        return patch
 
+
+def _host_change(host: HostRef, row: KeyRow, found: JsonObject, *, overwrite: bool) -> _Change | None:
+    kind = HOST_KINDS[host.kind]
+    recorded = text(found, *kind.field)
+    if recorded == row.fingerprint:
+        return None
+    if recorded and not overwrite:
+        raise StateError(
+            f"{row.position}: expected {host} without a key or with {row.fingerprint}, got {recorded}; {_OVERWRITE}"
+        )
+    patch: JsonObject = {kind.field[-1]: row.fingerprint}
+    for name in reversed(kind.field[:-1]):
+        patch = {name: patch}
     return _Change(
-        target=str(host),
-        summary=f"{host}: {kind.field[0]} {kind.field[-1]} {row.fingerprint}",
-        path=paths.object_path(kind.group, kind.version, kind.resource, host.name, namespace=host.namespace),
-        found=found,
-        make_patch=make_patch,
+        f"{host}: {kind.field[0]} {kind.field[-1]} {row.fingerprint}",
+        paths.object_path(kind.group, kind.version, kind.resource, host.name, namespace=host.namespace),
+        _versioned(patch, found),
     )
 
 
-async def _policy_change(client: ApiClient, rows: Sequence[KeyRow], policy: HostRef, *, overwrite: bool) -> _Change:
-    path = paths.object_path(*OWN, _POLICIES, policy.name, namespace=policy.namespace)
-    try:
-        found = await client.get(path)
-    except NotFound:
-        raise StateError(f"--policy: expected {policy}, got no such object; create it first, or set -n") from None
-    keys = "1 key" if len(rows) == 1 else f"{len(rows)} keys"
-    return _Change(
-        target=str(policy),
-        summary=f"{policy}: spec.tpm.endorsementKeys registers {keys}",
-        path=path,
-        found=found,
-        make_patch=lambda now: _policy_patch(rows, now, overwrite=overwrite),
-    )
+def _versioned(patch: JsonObject, found: JsonObject) -> JsonObject:
+    version = text(found, "metadata", "resourceVersion")
+    return {**patch, "metadata": {**mapping(patch, "metadata"), "resourceVersion": version}}
 
 
-def _policy_patch(rows: Sequence[KeyRow], policy: JsonObject, *, overwrite: bool) -> JsonObject | None:
-    """Return the merge patch that registers keys in a policy, None where they all are; raises StateError.
+def _policy_change(policy: HostRef, rows: Sequence[KeyRow], found: JsonObject, *, overwrite: bool) -> _Change | None:
+    """Make the change that registers keys in a policy, None where they all are; raises StateError.
 
     Entries of other machines keep their order; new ones follow in the file's.
     """
-    entries = items(policy, "spec", "tpm", "endorsementKeys")
-    owners = {text(entry, "sha256"): text(entry, "providerID") for entry in entries}
-    for row in rows:
-        owner = owners.get(row.fingerprint, row.machine)
-        if owner != row.machine:
-            raise StateError(
-                f"{row.position}: expected a key of {row.machine} alone, got the key that the policy lists for "
-                f"{owner}; remove the wrong one"
-            )
+    entries = items(found, "spec", "tpm", "endorsementKeys")
     wanted = {str(row.machine): row for row in rows}
-    merged: dict[str, JsonObject] = {}
+    merged: list[JsonValue] = []
     for entry in entries:
-        machine = text(entry, "providerID")
-        row = wanted.get(machine)
-        if row is None:
-            merged[f"{len(merged)}\0{machine}"] = entry
-        else:
-            merged.setdefault(machine, _merged(row, entry, overwrite=overwrite))
-    merged |= {machine: row.entry() for machine, row in wanted.items() if machine not in merged}
-    listed: list[JsonValue] = [*merged.values()]
-    if listed == entries:
+        row = wanted.pop(text(entry, "providerID"), None)
+        merged.append(entry if row is None else _merged(row, entry, overwrite=overwrite))
+    merged += [row.entry() for row in wanted.values()]
+    if merged == entries:
         return None
-    if len(listed) > MAX_ROWS:
-        raise StateError(f"expected at most {MAX_ROWS} keys in the policy, got {len(listed)}; use several policies")
-    spec = mapping(policy, "spec")
-    changed: JsonObject = {**policy, "spec": {**spec, "tpm": {**mapping(spec, "tpm"), "endorsementKeys": listed}}}
+    if len(merged) > MAX_ROWS:
+        raise StateError(f"expected at most {MAX_ROWS} keys in the policy, got {len(merged)}; use several policies")
+    spec = mapping(found, "spec")
+    changed: JsonObject = {**found, "spec": {**spec, "tpm": {**mapping(spec, "tpm"), "endorsementKeys": merged}}}
     try:
         parse_policy(parse_attestation_policy(changed).settings(ProviderName("tpm")))
     except Denied as denied:
         raise StateError(f"the policy would be invalid: expected {denied.expected}, got {denied.got}") from None
-    return {"spec": {"tpm": {"endorsementKeys": listed}}}
+    return _Change(
+        f"{policy}: spec.tpm.endorsementKeys registers {'1 key' if len(rows) == 1 else f'{len(rows)} keys'}",
+        paths.object_path(*OWN, _POLICIES, policy.name, namespace=policy.namespace),
+        _versioned({"spec": {"tpm": {"endorsementKeys": merged}}}, found),
+    )
 
 
 def _merged(row: KeyRow, entry: JsonObject, *, overwrite: bool) -> JsonObject:
@@ -294,22 +238,3 @@ def _merged(row: KeyRow, entry: JsonObject, *, overwrite: bool) -> JsonObject:
                 f"{_OVERWRITE}"
             )
     return {**entry, **wanted}
-
-
-async def _write(client: ApiClient, change: _Change) -> bool:
-    """Write one object, and return whether it changed; raises StateError."""
-    found = change.found
-    for _ in range(_TRIES):
-        patch = change.make_patch(found)
-        if patch is None:
-            return False
-        version = {"resourceVersion": text(found, "metadata", "resourceVersion")}
-        try:
-            await client.merge_patch(change.path, {**patch, "metadata": {**mapping(patch, "metadata"), **version}})
-        except Conflict:
-            found = await client.get(change.path)
-            if text(found, "metadata", "uid") != text(change.found, "metadata", "uid"):
-                raise StateError(f"{change.target} was created anew meanwhile: import again") from None
-            continue
-        return True
-    raise StateError(f"{change.target} is written all the time; import again")

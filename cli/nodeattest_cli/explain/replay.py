@@ -17,11 +17,7 @@ from typing import Final, Generic, TypeVar
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, Inputs, NotChecked, Platforms, pick
-from nodeattest_cli.explain.tpm import (
-    explain_endorsement_keys,
-    explain_quote_signature,
-    tpm_facts,
-)
+from nodeattest_cli.explain.tpm import tpm_facts
 from nodeattest_controller.controllers.csr.checks import CHECKS, EVIDENCE, ROUND, VERIFICATION, CSRFacts
 from nodeattest_controller.controllers.csr.issuer import is_reusable
 from nodeattest_controller.controllers.kubelet_serving.checks import CHECKS as KUBELET_CHECKS
@@ -35,7 +31,6 @@ from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import evidence_versions
-from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Check, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import printable
 from nodeattest_providers.platform import OFFLINE, make_signer
@@ -191,7 +186,7 @@ def _explain_attested(
 
     async def verification() -> list[CheckStep]:
         try:
-            return [*_provider_steps(request, await facts.first(), await _verification(facts), inputs, platforms)]
+            return [*_provider_steps(await facts.first(), await _verification(facts), inputs, platforms)]
         except (NotChecked, Denied):  # the step of the verification itself says so
             return []
 
@@ -364,9 +359,9 @@ async def _verification(facts: CSRFacts) -> _VerificationEnd:
 
 
 def _provider_steps(
-    request: NodeRequest, first: NodeRequest | None, end: _VerificationEnd, inputs: Inputs, platforms: Platforms
+    first: NodeRequest | None, end: _VerificationEnd, inputs: Inputs, platforms: Platforms
 ) -> Iterator[CheckStep]:
-    """Show each check of a verification and how it ended; what its record cannot show is evaluated besides."""
+    """Show each check of a verification and how it ended."""
     denied = end if isinstance(end, Denied) else None
     for check in end.checks:
         yield _provider_step(check, denied, first, inputs, platforms)
@@ -382,8 +377,6 @@ def _provider_steps(
             yield CheckStep("facts at hand", "provider", wanted, end.detail, CheckOutcome.FAILED, end.reason)
         case Denied() | AttestedNode():
             pass
-    if request.evidence.provider == "tpm":
-        yield from _tpm_steps(request, first, {check.name for check in end.checks})
 
 
 def _provider_step(
@@ -434,17 +427,3 @@ def _missing(check: str, first: NodeRequest | None, inputs: Inputs) -> str:
             ("Secret node-attestation-challenge-keys", bool(inputs.challenge_keys)),
         )
     return ", ".join(name for name, is_given in wanted if not is_given)
-
-
-def _tpm_steps(request: NodeRequest, first: NodeRequest | None, done: set[str]) -> Iterator[CheckStep]:
-    """Evaluate the keys of a first request, and the quote's signature where the verification did not come so far."""
-    checks = Checks()
-    try:
-        explain_endorsement_keys(checks, request)
-        if first is not None and "quote signature" not in done:
-            explain_quote_signature(checks, request, first)
-    except Denied as denied:
-        for check in checks.record():
-            yield _recorded(check) if check.passed else _refusal(check.name, check.section, denied)
-        return
-    yield from (_recorded(check) for check in checks.record() if check.name not in done)

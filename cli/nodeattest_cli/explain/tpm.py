@@ -1,7 +1,7 @@
 """What TPM evidence says, in words: keys, attributes, the quote's state, and which registers the event log explains.
 
-Facts only, but for what needs nobody's word. Fingerprints, Names, clocks and PCR digests are shown, never the proof or
-the challenge's content. Evidence that does not parse gives no facts, since the verification says why.
+Fingerprints, Names, clocks and PCR digests are shown, never the proof or the challenge's content. Evidence that does
+not parse gives no facts, since the verification says why.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Iterator, Sequence
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.event_log import EventLog, parse_event_log
 from nodeattest_providers.tpm.event_log_checks import measure
-from nodeattest_providers.tpm.key_templates import EK_TEMPLATES, check_attestation_key
+from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
-from nodeattest_providers.tpm.quote import parse_quote, parse_signature, signature_is_valid
+from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, PublicArea, digest_size, parse_public
 from nodeattest_providers.verifier_interface import NodeRequest
 
@@ -56,32 +55,6 @@ def _quote_facts(evidence: SecondEvidence) -> Iterator[tuple[str, str]]:
     yield "PCR digest", quote.pcr_digest.hex()
     if evidence.event_log is not None:
         yield "event log", _log_summary(parse_event_log(evidence.event_log), quote.selections, evidence.pcrs)
-
-
-def explain_endorsement_keys(checks: Checks, request: NodeRequest) -> None:
-    """Check the keys of a first request; raises ``Denied``. The verification decides whose TPM it is."""
-    evidence = parse_evidence(request.evidence.data)
-    if isinstance(evidence, FirstEvidence):
-        ak, ek = _attestation_key(evidence), parse_endorsement_key(evidence.ek_public)
-        check_attestation_key(checks, ak, ek)
-
-
-def explain_quote_signature(checks: Checks, request: NodeRequest, first: NodeRequest) -> None:
-    """Check the quote's signature by the key of the first request; raises ``Denied``."""
-    evidence, claimed = parse_evidence(request.evidence.data), parse_evidence(first.evidence.data)
-    if not isinstance(evidence, SecondEvidence) or not isinstance(claimed, FirstEvidence):
-        return
-    quote = parse_quote(evidence.quote)
-    valid = signature_is_valid(_attestation_key(claimed), parse_signature(evidence.signature), quote.raw)
-    checks.require(
-        valid,
-        "quote signature, alone",
-        section="TPM protocol §3, step 11",
-        reason=Reason.QUOTE_SIGNATURE_INVALID,
-        expected="a signature by the first request's attestation key",
-        got="such a signature" if valid else "another",
-        remedy="",
-    )
 
 
 def _attestation_key(evidence: FirstEvidence) -> PublicArea:

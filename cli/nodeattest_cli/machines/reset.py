@@ -1,8 +1,7 @@
 """``nodeattest machines reset``: let a machine bind itself anew, on record.
 
-Nothing is written before it was shown and agreed to. One compare-and-swap on what was shown, tried again only while the
-pins are still those. Who, when and why are in the ledger and in an Event. What a reset means:
-``nodeattest_controller.model.attestation``.
+Nothing is written before it was shown and agreed to. The write is a compare-and-swap on what was shown. Who, when and
+why are in the ledger and in an Event. What a reset means: ``nodeattest_controller.model.attestation``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from nodeattest_kube.events import ObjectRef, event_document
 from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject
 
-_TRIES: Final = 5
 _REVIEW: Final = ("authentication.k8s.io", "v1", "selfsubjectreviews")
 
 
@@ -56,7 +54,10 @@ def reset_machine(
 
     async def write(client: ApiClient) -> str:
         now, by = datetime.now(UTC), await operator(client)
-        written = await _write(client, found, by=by, reason=why, now=now)
+        try:
+            written = await client.replace(attestation_path(found), reset(found, by=by, reason=why, now=now))
+        except Conflict:
+            raise StateError("its MachineAttestation changed meanwhile: check it and reset again") from None
         said = f"reset by {by}: {why}"
         reported = await record_event(client, written, said, now, reason="AttestationReset")
         owner = owner_of(written)
@@ -114,21 +115,6 @@ async def operator(client: ApiClient) -> str:
     asked: JsonObject = {"apiVersion": f"{group}/{version}", "kind": "SelfSubjectReview"}
     answer = await client.create(paths.collection_path(*_REVIEW), asked)
     return text(answer, "status", "userInfo", "username")
-
-
-async def _write(client: ApiClient, found: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
-    def pins(attestation: JsonObject) -> tuple[str, dict[str, str]]:
-        return text(attestation, "metadata", "uid"), parse_attestation(attestation).fingerprints
-
-    path, current = attestation_path(found), found
-    for _ in range(_TRIES):
-        try:
-            return await client.replace(path, reset(current, by=by, reason=reason, now=now))
-        except Conflict:
-            current = await client.get(path)
-            if pins(current) != pins(found):
-                raise StateError("the machine was bound anew meanwhile; check it and reset again") from None
-    raise StateError("the ledger is written all the time; try again")
 
 
 async def record_event(client: ApiClient, attestation: JsonObject, message: str, now: datetime, *, reason: str) -> bool:
