@@ -108,7 +108,7 @@ def build_manager(
         settings=settings,
         metrics=metrics,
         management=management,
-        configs=KubeadmConfigs(client, management.start_watch),
+        configs=KubeadmConfigs(client, management.caches),
         changes=changes,
         still_leads=still_leads,
         guard=guard,

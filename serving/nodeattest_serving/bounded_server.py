@@ -116,7 +116,11 @@ class _PendingConnection(asyncio.Protocol):
     """A connection before its handshake."""
 
     def __init__(self, on_connect: Callable[[asyncio.BaseTransport], None]) -> None:
-        self.connection_made = on_connect
+        self._on_connect = on_connect
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand the connection over."""
+        self._on_connect(transport)
 
 
 class BoundedServer(ABC):

@@ -184,7 +184,7 @@ class World:
             self.management_api, namespace="system", rotate_after=timedelta(days=1), now=self.clock
         )
         self._runner = VerificationRunner(5.0)
-        self._configs = KubeadmConfigs(self.management_api, self.management.start_watch)
+        self._configs = KubeadmConfigs(self.management_api, self.management.caches)
         self._build()
         if beside is None:
             self._objects()

@@ -85,7 +85,7 @@ class Scene:
 
     @property
     def configs(self) -> KubeadmConfigs:
-        return KubeadmConfigs(self.api, self.management.start_watch)
+        return KubeadmConfigs(self.api, self.management.caches)
 
     def keeper(self, may_write: Callable[[], bool] = lambda: True) -> BootstrapTokenReconciler:
         return BootstrapTokenReconciler(KEY, self.api, self.management, self.configs, self.told, may_write=may_write)

@@ -201,7 +201,7 @@ class Site:
         async with cached(self.api, ChangeBus()) as management:
             controller = challenge_secret_controller(
                 management,
-                configs=KubeadmConfigs(self.api, management.start_watch),
+                configs=KubeadmConfigs(self.api, management.caches),
                 guard=ClusterGuard(management, lambda: True),
                 events=EventRecorder(self.api, component="test", instance="test", now=lambda: datetime.now(UTC)),
                 resync=ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02),

@@ -119,7 +119,7 @@ class ClusterManager:
         self._reported: set[ClusterKey] = set()
         """Clusters with our condition of a refused kubeconfig."""
         self._limiter = EventLimiter(clock)
-        most = WORKERS if management.watches_one_namespace else WORKERS // 2
+        most = WORKERS if management.caches.namespace is not None else WORKERS // 2
         self._queue: WorkQueue[ClusterKey] = WorkQueue(
             groups=lambda key: (_namespace_of(key),), limits=(most,), metrics=metrics.queues.named("clusters")
         )
@@ -281,8 +281,8 @@ class ClusterManager:
 
     def _look(self) -> None:
         """Update the metrics, and have refused kubeconfigs reported."""
-        memory = self._management.memory
-        self._metrics.cache(memory.used, memory.total, self._management.left_out)
+        caches = self._management.caches
+        self._metrics.cache(caches.memory.used, caches.memory.total, caches.left_out)
         for key, connection in self._connections.items():
             self._metrics.cluster(key, connected=all(runner.is_healthy for runner in connection.runners))
             if connection.client.refused_address or key in self._reported:

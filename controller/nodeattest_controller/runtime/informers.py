@@ -9,9 +9,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_controller.logs import fields
+from nodeattest_kube import paths
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import ApiError, NotFound, TooLarge
 from nodeattest_kube.memory_budget import MemoryPool
@@ -48,39 +49,26 @@ MAX_OBJECTS: Final = 200_000
 """Of one kind, in all namespaces; of several, one namespace gets half of it."""
 
 
-class StartWatch(Protocol):
-    """Starts a cache that nothing waits for."""
-
-    def __call__(
-        self,
-        group: str,
-        version: str,
-        resource: str,
-        *,
-        keep: Callable[[JsonObject], JsonObject],
-        watch_seconds: tuple[int, int] = WATCH_SECONDS,
-    ) -> Reflector:
-        """Follow a kind in the management cluster; ``keep`` says what is kept of an object."""
-        ...
-
-
 class InformerSet:
     """Starts caches and knows how they are; the tasks are its owner's."""
 
-    def __init__(self, client: ApiClient, tasks: asyncio.TaskGroup, memory: MemoryPool, *, shares: bool = True) -> None:
-        """``shares``: namespaces are of different tenants; without it the one that is watched may fill the memory."""
-        self.client = client
-        self._memory = memory
-        self._shares = shares
+    def __init__(
+        self, client: ApiClient, tasks: asyncio.TaskGroup, memory: MemoryPool, *, namespace: str | None
+    ) -> None:
+        """``namespace``: the only one that is watched, which may fill the memory; None: all, and each has its share."""
+        self.client, self.memory, self.namespace = client, memory, namespace
         self.waits_for = ""
         """What is waited for before anything can be cached; empty when nothing is."""
         self._tasks = tasks
         self._required: dict[str, Reflector] = {}
         self._all: list[Reflector] = []
 
+    def path(self, group: str, version: str, resource: str) -> str:
+        """Return the path of a collection in what is watched."""
+        return paths.collection_path(group, version, resource, namespace=self.namespace)
+
     def start(
         self,
-        name: str,
         path: str,
         on_change: Callable[[str, JsonObject | None], None],
         *,
@@ -106,15 +94,27 @@ class InformerSet:
             on_change=on_change,
             transform=kept,
             max_objects=MAX_OBJECTS,
-            max_bytes=self._memory,
-            shares=self._shares,
+            max_bytes=self.memory,
+            shares=self.namespace is None,
             watch_seconds=watch_seconds,
         )
         self._all.append(reflector)
         if required:
-            self._required[name] = reflector
+            self._required[path.rpartition("/")[2]] = reflector
         self._tasks.create_task(_if_served(reflector, self.client, path) if may_be_absent else reflector.run())
         return reflector
+
+    def follow(
+        self,
+        group: str,
+        version: str,
+        resource: str,
+        keep: Callable[[JsonObject], JsonObject],
+        watch_seconds: tuple[int, int] = WATCH_SECONDS,
+    ) -> Reflector:
+        """Start the cache of a kind that nothing waits for, and whose changes wake nobody."""
+        path = self.path(group, version, resource)
+        return self.start(path, lambda _key, _obj: None, keep=keep, required=False, watch_seconds=watch_seconds)
 
     async def wait_synced(self) -> None:
         """Wait until all that is required has been read once."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, KeptConfig, NamedTokens, kept_config, slim_config
-from nodeattest_controller.runtime.informers import StartWatch
+from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
@@ -35,10 +35,10 @@ _WATCH_SECONDS: Final = (40, 50)
 class KubeadmConfigs:
     """The KubeadmConfigs of the management cluster."""
 
-    def __init__(self, client: ApiClient, start_watch: StartWatch) -> None:
+    def __init__(self, client: ApiClient, caches: InformerSet) -> None:
         """``client`` is the management cluster's; the watch starts when the first configuration is asked for."""
         self._client = client
-        self._start_watch = start_watch
+        self._caches = caches
         self._watched: Reflector | None = None
         self._versions: dict[str, str] = {}
 
@@ -111,7 +111,7 @@ class KubeadmConfigs:
 
     def _watch(self, version: str) -> None:
         group = KUBEADM_CONFIG[0]
-        watched = self._start_watch(group, version, _RESOURCE, keep=slim_config, watch_seconds=_WATCH_SECONDS)
+        watched = self._caches.follow(group, version, _RESOURCE, slim_config, _WATCH_SECONDS)
         watched.index("token", _token_keys)
         self._watched = watched
 

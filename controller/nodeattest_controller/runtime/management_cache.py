@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,7 @@ from nodeattest_controller.runtime.sources import (
     sources_of,
 )
 from nodeattest_kube import paths
-from nodeattest_kube.client import WATCH_SECONDS, ApiClient
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound
 from nodeattest_kube.jsontypes import version_of
 from nodeattest_kube.memory_budget import MemoryPool
@@ -83,7 +84,7 @@ class ManagementCache:
         namespace: str | None,
         on_change: Changed,
         inventory: Collection[str] = CLUSTER_API_ONLY,
-        on_policies: Callable[[str], None] | None = None,
+        on_policies: Callable[[str], None] = lambda _namespace: None,
         memory: int | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -96,13 +97,11 @@ class ManagementCache:
         self.inventory = Inventory()
         self.attestation_order = AttestationOrder(self.inventory.put_attestation)
         """What puts records into the inventory, whoever tells of them."""
-        self._namespace = namespace
         self._on_change = on_change
-        self._sources = sources_of(inventory, self.inventory, namespace=namespace, on_change=on_change)
-        self._on_policies = on_policies or _ignore_policies
+        self._sources = sources_of(inventory, self.inventory, on_change)
+        self._on_policies = on_policies
         self._now = now
         self._reflectors: dict[str, Reflector] = {}
-        self.platforms = PlatformCache(client, self.start_watch)
         self._policies: dict[str, tuple[str, Policy | Denied]] = {}
         """By the version of the spec; one that is refused is not parsed twice, either."""
         self._policy_versions: dict[str, str] = {}
@@ -110,39 +109,25 @@ class ManagementCache:
         self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority | Unavailable]] = {}
         """By the Secret's version; a CA that cannot be read is not read twice, either."""
         self._tasks = asyncio.TaskGroup()
-        self.memory = MemoryPool(memory if memory is not None else cache_memory())
-        """Of all objects that are kept here."""
-        self._caches = InformerSet(client, self._tasks, self.memory, shares=namespace is None)
+        pool = MemoryPool(memory if memory is not None else cache_memory())
+        self.caches: Final = InformerSet(client, self._tasks, pool, namespace=namespace)
+        self.platforms = PlatformCache(client, self.caches)
 
     async def run(self, ready: asyncio.Event) -> None:
         """Fill the caches, set ``ready``, and keep them fresh until cancelled."""
         async with self._tasks:
             for source in self._sources:
-                await source.start(self._caches)
-            start, kept = self._caches.start, self._reflectors
-            kept["policies"] = start("policies", self._own("nodeattestationpolicies"), self._policy_changed)
+                await source.start(self.caches)
+            start, kept = self.caches.start, self._reflectors
+            own = partial(self.caches.path, OWN_GROUP, OWN_VERSION)
+            kept["policies"] = start(own("nodeattestationpolicies"), self._policy_changed)
             kept["policies"].index("namespace", namespaces)
-            path = self._own("machineattestations")
-            kept["ledgers"] = start("ledgers", path, self._attestation_changed)
-            secrets = paths.core_path("secrets", namespace=self._namespace)
+            kept["ledgers"] = start(own("machineattestations"), self.attestation_order.shown)
+            secrets = paths.core_path("secrets", namespace=self.caches.namespace)
             query = {"labelSelector": CLUSTER_LABEL}
-            kept["secrets"] = start("secrets", secrets, self._secret_changed, query=query, keep=_slim_secret)
-            await self._caches.wait_synced()
+            kept["secrets"] = start(secrets, self._secret_changed, query=query, keep=_slim_secret)
+            await self.caches.wait_synced()
             ready.set()
-
-    @property
-    def watches_one_namespace(self) -> bool:
-        """Whether there is no other tenant to leave room to."""
-        return self._namespace is not None
-
-    @property
-    def left_out(self) -> int:
-        """How many objects are not in the caches for their size, their name or their namespace's share."""
-        return self._caches.left_out
-
-    def unhealthy(self) -> str | None:
-        """Say what keeps the caches from being complete; None when nothing does."""
-        return self._caches.unhealthy()
 
     # Clusters and what belongs to them
 
@@ -320,22 +305,6 @@ class ManagementCache:
         self.attestation_order.answered(key, before, answer)
         return answer
 
-    def _own(self, resource: str) -> str:
-        return paths.collection_path(OWN_GROUP, OWN_VERSION, resource, namespace=self._namespace)
-
-    def start_watch(
-        self,
-        group: str,
-        version: str,
-        resource: str,
-        *,
-        keep: Callable[[JsonObject], JsonObject],
-        watch_seconds: tuple[int, int] = WATCH_SECONDS,
-    ) -> Reflector:
-        """Follow a kind that nothing waits for, and whose changes wake nobody; while ``run`` runs."""
-        path = paths.collection_path(group, version, resource, namespace=self._namespace)
-        return self._caches.start(resource, path, _ignore, keep=keep, required=False, watch_seconds=watch_seconds)
-
     def _policy_changed(self, key: str, policy: JsonObject | None) -> None:
         namespace = key.partition("/")[0]
         version = _spec_version(policy) if policy is not None else ""
@@ -349,9 +318,6 @@ class ManagementCache:
         else:
             self._policy_versions.pop(key, None)
         self._on_policies(namespace)
-
-    def _attestation_changed(self, key: str, attestation: JsonObject | None) -> None:
-        self.attestation_order.shown(key, attestation)
 
     def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
         for suffix in SECRET_SUFFIXES:
@@ -380,16 +346,8 @@ def _copy_of(denied: Denied) -> Denied:
     return Denied(denied.reason, expected=denied.expected, got=denied.got, remedy=denied.remedy)
 
 
-def _ignore_policies(_namespace: str) -> None:
-    """Nothing waits for policies."""
-
-
 def _slim_secret(secret: JsonObject) -> JsonObject:
     """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
     meta = mapping(secret, "metadata")
     identity: JsonObject = {"metadata": object_identity(meta)}
     return {**identity, "data": mapping(secret, "data")} if is_read(secret) else identity
-
-
-def _ignore(_key: str, _object: JsonObject | None) -> None:
-    """Nothing waits for an infrastructure object's change: a refused node files anew."""

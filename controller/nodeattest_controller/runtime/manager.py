@@ -33,7 +33,7 @@ class Manager:
 
     def unhealthy(self) -> str | None:
         """Say what keeps this replica from serving; None when nothing does."""
-        return self.management.unhealthy()
+        return self.management.caches.unhealthy()
 
     async def run(self, identity: str) -> None:
         """Run until cancelled; no controller starts before the cache is complete."""

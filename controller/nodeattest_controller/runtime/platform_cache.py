@@ -20,7 +20,7 @@ from nodeattest_controller.model.machine_view import (
 )
 from nodeattest_controller.model.node_names import is_named, names_of_host
 from nodeattest_controller.model.policy import InfrastructurePolicy
-from nodeattest_controller.runtime.informers import StartWatch
+from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
@@ -87,9 +87,9 @@ _ELEMENTS: Final = 4
 class PlatformCache:
     """The caches of all kinds."""
 
-    def __init__(self, client: ApiClient, start_watch: StartWatch) -> None:
+    def __init__(self, client: ApiClient, caches: InformerSet) -> None:
         self._client = client
-        self._start_watch = start_watch
+        self._informers = caches
         self._caches: dict[tuple[str, str], Reflector] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._reads = asyncio.Semaphore(_READS)
@@ -180,7 +180,7 @@ class PlatformCache:
     async def _watch(self, reference: ContractReference) -> Reflector:
         try:
             version, resource = await served_resource(self._client, reference)
-            objects = self._start_watch(reference.group, version, resource, keep=slim_object)
+            objects = self._informers.follow(reference.group, version, resource, slim_object)
         except ValueError as error:
             raise no_platform("its reference names a group, version or resource that is none") from error
         except NotFound as error:

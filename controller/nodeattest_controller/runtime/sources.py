@@ -12,7 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Final
 
 from nodeattest_controller.logs import fields
@@ -20,7 +20,6 @@ from nodeattest_controller.model.machine_view import MachineResource, MachineVie
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
-from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.reflector import Reflector
@@ -79,10 +78,8 @@ def namespaces(obj: JsonObject) -> list[str]:
 class Source(ABC):
     """One place that clusters and machines are kept in: with a change it updates the inventory, then notifies."""
 
-    def __init__(self, inventory: Inventory, *, namespace: str | None, on_change: Changed) -> None:
-        self._inventory = inventory
-        self._namespace = namespace
-        self._on_change = on_change
+    def __init__(self, inventory: Inventory, on_change: Changed) -> None:
+        self._inventory, self._on_change = inventory, on_change
         self._clusters: Reflector | None = None
         self._kept: dict[MachineResource, InformerRef] = {}
 
@@ -110,9 +107,6 @@ class Source(ABC):
         objects.index("cluster", _cluster_keys)
         self._kept[resource] = InformerRef(objects, group, version)
 
-    def _path(self, group: str, version: str, resource: str) -> str:
-        return paths.collection_path(group, version, resource, namespace=self._namespace)
-
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
         self._on_change(ClusterKey(key), None)
 
@@ -132,21 +126,11 @@ class ClusterAPI(Source):
     async def start(self, caches: InformerSet) -> None:
         """Wait for Cluster API's CRDs, then follow its objects."""
         version = await self._version(caches)
-
-        def path(resource: str) -> str:
-            return self._path(CLUSTER_GROUP, version, resource)
-
-        self._clusters = caches.start("clusters", path("clusters"), self._cluster_changed)
+        path = partial(caches.path, CLUSTER_GROUP, version)
+        self._clusters = caches.start(path("clusters"), self._cluster_changed)
         self._clusters.index("namespace", namespaces)
-        machines = caches.start("machines", path("machines"), self._machine_changed, keep=bounded)
-        pools = caches.start(
-            "machinepools",
-            path("machinepools"),
-            self._pool_changed,
-            keep=bounded,
-            required=False,
-            may_be_absent=True,
-        )
+        machines = caches.start(path("machines"), self._machine_changed, keep=bounded)
+        pools = caches.start(path("machinepools"), self._pool_changed, keep=bounded, required=False, may_be_absent=True)
         self._keep("machines", machines, CLUSTER_GROUP, version)
         self._keep("machinepools", pools, CLUSTER_GROUP, version)
 
@@ -188,12 +172,10 @@ class MachineRecords(Source):
 
     async def start(self, caches: InformerSet) -> None:
         """Follow the records; their CRDs come with the controller's manifests."""
-        self._clusters = caches.start(
-            "clusterrecords", self._path(OWN_GROUP, OWN_VERSION, "clusterrecords"), self._cluster_changed
-        )
+        path = partial(caches.path, OWN_GROUP, OWN_VERSION)
+        self._clusters = caches.start(path("clusterrecords"), self._cluster_changed)
         self._clusters.index("namespace", namespaces)
-        path = self._path(OWN_GROUP, OWN_VERSION, "machinerecords")
-        records = caches.start("machinerecords", path, self._record_changed)
+        records = caches.start(path("machinerecords"), self._record_changed)
         self._keep("machinerecords", records, OWN_GROUP, OWN_VERSION)
 
     def _record_changed(self, key: str, record: JsonObject | None) -> None:
@@ -212,15 +194,10 @@ def _cluster_keys(obj: JsonObject) -> list[str]:
     return [cluster_of_object(obj)]
 
 
-_SOURCES: Final[Mapping[str, type[Source]]] = MappingProxyType(
-    {"ClusterAPI": ClusterAPI, "MachineRecords": MachineRecords}
-)
+_SOURCES: Final[Mapping[str, type[Source]]] = {"ClusterAPI": ClusterAPI, "MachineRecords": MachineRecords}
 """By the name in ``Settings.inventory``; where both have a cluster of one name, Cluster API's counts."""
 
 
-def sources_of(
-    names: Collection[str], inventory: Inventory, *, namespace: str | None, on_change: Changed
-) -> tuple[Source, ...]:
+def sources_of(names: Collection[str], inventory: Inventory, on_change: Changed) -> tuple[Source, ...]:
     """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
-    made = (source for name, source in _SOURCES.items() if name in names)
-    return tuple(source(inventory, namespace=namespace, on_change=on_change) for source in made)
+    return tuple(source(inventory, on_change) for name, source in _SOURCES.items() if name in names)
