@@ -21,6 +21,7 @@ from nodeattest_controller.model.machine_view import (
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_controller.model.token_binding import NamedTokens, check_token_binding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -34,17 +35,17 @@ TOKEN = "abcdef.0123456789abcdef"
 REQUIRED = TokenBinding.REQUIRED
 
 
-class Site:
+class Site(InformerSet):
     """A management cluster's KubeadmConfigs, and a watch of them once one was asked for."""
 
     def __init__(self) -> None:
         self.api = FakeApi()
-        self.configs = KubeadmConfigs(self.api, self._start)
+        self.configs = KubeadmConfigs(self.api, self)
         self.watches: list[Reflector] = []
 
-    def _start(self, group: str, version: str, resource: str, **options: Any) -> Reflector:
-        path, keep = paths.collection_path(group, version, resource), options["keep"]
-        self.watches.append(Reflector(self.api, path, on_change=lambda _key, _object: None, transform=keep))
+    def follow(self, group: str, version: str, resource: str, *keep: Any) -> Reflector:
+        path = paths.collection_path(group, version, resource)
+        self.watches.append(Reflector(self.api, path, on_change=lambda _key, _object: None, transform=keep[0]))
         return self.watches[-1]
 
     def write(self, name: str, token: str = TOKEN, version: str = "v1beta1") -> MachineView:
