@@ -156,7 +156,7 @@ def slow_reviews() -> Expected:
 
     async def ask(body: bytes) -> tuple[int, list[int]]:
         async with alone() as handler:
-            slow = [asyncio.create_task(handled(handler, "stranger", body, comes_after=10 * MAX_WAIT)) for _ in "x" * 8]
+            slow = [asyncio.create_task(handled(handler, "stranger", body, 10 * MAX_WAIT)) for _ in "x" * 8]
             await asyncio.sleep(0)
             asked = (await handled(handler, "api-server", body)).status
             return asked, [(await each).status for each in slow]

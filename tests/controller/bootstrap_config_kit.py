@@ -32,6 +32,7 @@ from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.patch import json_patch
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.replies import Reply
 
 AGENT: Final = DROP_IN
@@ -167,22 +168,20 @@ def review(whole: JsonObject, before: JsonObject | None = None, /, **request: Js
 async def alone(
     reader: Callable[[ApiClient], FactReader] | None = None,
     *,
-    renderer: Versioned | None = None,
+    plane: ControlPlane | None = None,
     max_wait: float = MAX_WAIT,
     verifies_clients: bool = False,
 ) -> AsyncGenerator[AdmissionHandler]:
-    """Make a handler without a server; ``reader`` in place of one whose API server is nobody."""
-    async with ApiClient.from_kubeconfig(KUBECONFIG) as client:
+    """Make a handler without a server; ``reader`` in place of one of a control plane, or of one that is nobody."""
+    kubeconfig = KUBECONFIG if plane is None else plane.admin_kubeconfig.read_bytes()
+    async with ApiClient.from_kubeconfig(kubeconfig) as client:
         events = EventRecorder(client, component="test", instance="test", now=now)
-        reporter = RefusalReporter(client, events=events, now=now, clock=time.monotonic)
-        facts = reader(client) if reader is not None else FactReader(client, namespace=None, now=now)
-        made = renderer or Versioned()
         yield AdmissionHandler(
-            facts,
-            made,
+            reader(client) if reader is not None else FactReader(client, namespace=None, now=now),
+            Versioned(),
             Metrics(),
             clock=lambda: 0.0,
-            reporter=reporter,
+            reporter=RefusalReporter(client, events=events, now=now, clock=time.monotonic),
             verifies_clients=verifies_clients,
             max_wait=max_wait,
         )
@@ -193,17 +192,23 @@ def now() -> datetime:
 
 
 async def handled(
-    handler: AdmissionHandler, client: str, body: bytes, *, comes_after: float = 0.0, path: str = PATH
+    handler: AdmissionHandler,
+    client: str,
+    body: bytes,
+    comes_after: float = 0.0,
+    *,
+    path: str = PATH,
+    method: str = "POST",
+    kind: str = "application/json",
 ) -> Reply:
-    """POST a review whose last byte comes so many seconds after the others, as a client at an address."""
+    """Send a review whose last byte comes so many seconds after the others, as a client at an address."""
     loop = asyncio.get_running_loop()
     protocol = BaseProtocol(loop)
     protocol.connection_made(asyncio.Transport())
-    content = StreamReader(protocol, 1 << 20, loop=loop)
+    content = StreamReader(protocol, 1 << 23, loop=loop)
     content.feed_data(body[:-1])
-    headers = {"Content-Type": "application/json"}
-    asked = make_mocked_request("POST", path, headers=headers, payload=content)
-    answer = asyncio.create_task(handler.handle(asked, client))
+    request = make_mocked_request(method, path, headers={"Content-Type": kind}, payload=content)
+    answer = asyncio.create_task(handler.handle(request, client))
     await (advance(comes_after) if comes_after else asyncio.sleep(0))
     content.feed_data(body[-1:])
     content.feed_eof()
