@@ -136,7 +136,6 @@ class AutoApprovalWorld:
                 metrics=self.metrics,
                 guard=ClusterGuard(management, lambda: self.owned),
                 now=_now,
-                clock=time.monotonic,
                 sleep=_briefly,
             )
             await events.drain()

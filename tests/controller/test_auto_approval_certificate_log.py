@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 from fake_api import FakeApi
 from management_kit import tasks
 from polling import until
+from virtual import run_virtually
 
 from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
 from nodeattest_controller.controllers.auto_approval.certificate_log import (
@@ -26,6 +27,7 @@ from nodeattest_controller.controllers.auto_approval.certificate_log import (
     UncoveredCertificates,
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_kube.errors import ApiError, Unreachable, WatchHung
 from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.values import JsonObject
 
@@ -49,7 +51,7 @@ class Watched:
             now=lambda: datetime.now(UTC) + timedelta(seconds=self.skipped),
             clock=lambda: loop.time() + self.skipped,
         )
-        self.log.subscribe(self.woken.set)
+        self.log.on_issued = self.woken.set
 
     def issue(
         self, node: str, user: str = "system:bootstrap:abcdef", *, approved: bool = True, readable: bool = True
@@ -104,7 +106,7 @@ async def test_what_is_older_than_the_policy_is_no_violation(watched: Watched) -
     watched.issue("old")
     await asyncio.wait_for(watched.woken.wait(), 60)
     assert list(watched.log.review(datetime.now(UTC) + timedelta(seconds=5), None)) == []
-    assert not watched.log.found
+    assert not watched.log.found.count
 
 
 async def test_a_node_that_is_not_in_the_ledger_renews_as_before(watched: Watched) -> None:
@@ -165,13 +167,29 @@ def test_a_flood_of_certificates_is_counted_in_bounded_memory() -> None:
 
 
 def test_an_operators_word_covers_all_or_nothing() -> None:
-    found = UncoveredCertificates(earlier="before", earlier_reported=LONG_AGO)
+    found = UncoveredCertificates()
     found.add(certificate(10), is_new=True)
-    found.accept(None)
-    found.accept(LONG_AGO)
-    assert found.count == 1
-    assert found.earlier
-    found.accept(LONG_AGO + timedelta(seconds=5))
-    assert (found.count, found.earlier) == (1, "")
+    for word in (None, LONG_AGO, LONG_AGO + timedelta(seconds=10)):
+        found.accept(word)
+        assert found.count == 1
     found.accept(LONG_AGO + timedelta(seconds=11))
-    assert not found
+    assert str(found) == ""
+
+
+def test_requests_count_as_not_watched_from_a_hung_watch_until_the_next_complete_list() -> None:
+    async def troubles() -> list[str]:
+        api, seen = FakeApi(), list[str]()
+        failing: list[ApiError] = [WatchHung("hung"), Unreachable("down")]
+
+        async def fail(_method: str, _path: str) -> None:
+            if api.count("WATCH") and failing:
+                raise failing.pop(0)
+            seen.append(log.trouble())
+
+        api.on_call = fail
+        log = CertificateLog(KEY, api, Inventory(), now=lambda: datetime.now(UTC))
+        async with tasks(log.run()):
+            await until(lambda: api.count("WATCH") == 2)
+        return seen
+
+    assert run_virtually(troubles()) == ["the first list is not complete yet", "Unreachable: hung", ""]

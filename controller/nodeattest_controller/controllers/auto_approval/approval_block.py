@@ -15,6 +15,7 @@ plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (the ClusterRole's rul
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from typing import Final
 
 from cryptography import x509
@@ -34,7 +35,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 from nodeattest_kube import paths
 from nodeattest_kube.access_review import ResourceAttributes, is_access_allowed
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from nodeattest_kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from nodeattest_parsing.objects import items, mapping, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 
@@ -66,28 +67,22 @@ _ROLE_RULES: Final[list[JsonValue]] = [
 
 
 class ApprovalBlock:
-    """Installs, verifies and removes the block in one workload cluster."""
+    """Installs, verifies and removes the block in one workload cluster; every method raises ApiError."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
         self._request = _check_request()
-        self._stored: dict[str, JsonObject] = {}
-        """Our objects' specs as the API server completed them, by resource."""
 
     async def install(self) -> None:
-        """Create the block, or correct it; raises ApiError. What one part is refused does not keep the other away."""
-        refused: ApiError | None = None
+        """Create the block, or correct it. What one part is refused does not keep the other away."""
         try:
             await self._suspend_role()
-        except ApiError as error:
-            refused = error
-        await self._apply(_POLICIES, _policy())
-        await self._apply(_BINDINGS, _binding())
-        if refused is not None:
-            raise refused
+        finally:
+            await self._apply(_POLICIES, _policy())
+            await self._apply(_BINDINGS, _binding())
 
     async def in_force(self) -> bool:
-        """Return whether the role grants nothing and the API server refuses a dry run; raises ApiError."""
+        """Return whether the role grants nothing and the API server refuses a dry run."""
         role = await self._role()
         if role is not None and permissions_of_role(role):
             return False
@@ -101,23 +96,20 @@ class ApprovalBlock:
         return False
 
     async def remove(self) -> None:
-        """Remove the block, where there is one; raises ApiError.
+        """Remove the block, where there is one.
 
         The role's rule comes back at once where our account may write it, and else when an API server starts next.
         """
         for resource in (_BINDINGS, _POLICIES):
-            await self._delete(paths.object_path(*_ADMISSION, resource, POLICY_NAME))
+            with suppress(NotFound):
+                await self._client.delete(paths.object_path(*_ADMISSION, resource, POLICY_NAME))
         role = await self._role()
         if role is None or _SUSPENDED not in text_map(role, "metadata", "annotations"):
             return
-        unmarked = _role_patch(role, {_AUTO_UPDATE: "true", _SUSPENDED: None})
-        rules: JsonObject = {"rules": _ROLE_RULES} if await self._may_grant() else {}
-        await self._client.merge_patch(_ROLE, {**unmarked, **rules})
-
-    async def _may_grant(self) -> bool:
-        """Return whether this account has the permission, so that RBAC lets it write a role that grants it."""
-        asked = ResourceAttributes(verb="create", group=CSR_GROUP, resource=CSR_RESOURCE, subresource="nodeclient")
-        return await is_access_allowed(self._client, asked)
+        # RBAC lets an account write a role only if it has the permissions that the role grants.
+        granted = ResourceAttributes(verb="create", group=CSR_GROUP, resource=CSR_RESOURCE, subresource="nodeclient")
+        rules: JsonObject = {"rules": _ROLE_RULES} if await is_access_allowed(self._client, granted) else {}
+        await self._client.merge_patch(_ROLE, {**_role_patch(role, {_AUTO_UPDATE: "true", _SUSPENDED: None}), **rules})
 
     async def _apply(self, resource: str, wanted: JsonObject) -> None:
         """Create the object of this name, or replace it where its spec differs."""
@@ -125,25 +117,12 @@ class ApprovalBlock:
         try:
             found = await self._client.get(path)
         except NotFound:
-            try:
-                made = await self._client.create(paths.collection_path(*_ADMISSION, resource), wanted)
-            except AlreadyExists:
-                made = await self._client.get(path)
-            self._stored[resource] = mapping(made, "spec") if _holds(made, wanted) else {}
+            with suppress(AlreadyExists):  # by another replica, with this spec
+                await self._client.create(paths.collection_path(*_ADMISSION, resource), wanted)
             return
-        spec = mapping(found, "spec")
-        if spec == self._stored.get(resource) or spec == wanted["spec"]:
-            return
-        version: JsonObject = {"name": POLICY_NAME, "resourceVersion": text(found, "metadata", "resourceVersion")}
-        replaced = await self._client.replace(path, {**wanted, "metadata": version})
-        self._stored[resource] = mapping(replaced, "spec")
-
-    async def _delete(self, path: str) -> None:
-        try:
-            await self._client.get(path)
-            await self._client.delete(path)
-        except NotFound:
-            return
+        if mapping(found, "spec") != wanted["spec"]:
+            version: JsonObject = {"name": POLICY_NAME, "resourceVersion": text(found, "metadata", "resourceVersion")}
+            await self._client.replace(path, {**wanted, "metadata": version})
 
     async def _role(self) -> JsonObject | None:
         """Return the ClusterRole; None where somebody deleted it: a binding to it grants nothing until it is back."""
@@ -156,17 +135,10 @@ class ApprovalBlock:
         role = await self._role()
         if role is None:
             return
-        marks = text_map(role, "metadata", "annotations")
-        if marks.get(_AUTO_UPDATE) == "false" and not items(role, "rules"):
-            return
-        patch = _role_patch(role, {_AUTO_UPDATE: "false", _SUSPENDED: "true"})
-        await self._client.merge_patch(_ROLE, {**patch, "rules": []})
-
-
-def _holds(made: JsonObject, wanted: JsonObject) -> bool:
-    """Return whether the server kept every field as it was sent."""
-    sent, spec = mapping(wanted, "spec"), mapping(made, "spec")
-    return all(spec.get(name) == value for name, value in sent.items())
+        is_suspended = text_map(role, "metadata", "annotations").get(_AUTO_UPDATE) == "false"
+        if not is_suspended or items(role, "rules"):
+            patch = _role_patch(role, {_AUTO_UPDATE: "false", _SUSPENDED: "true"})
+            await self._client.merge_patch(_ROLE, {**patch, "rules": []})
 
 
 def _role_patch(role: JsonObject, annotations: JsonObject) -> JsonObject:

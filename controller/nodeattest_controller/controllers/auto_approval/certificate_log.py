@@ -24,23 +24,25 @@ from cryptography.x509.oid import NameOID
 
 from nodeattest_controller.controllers.auto_approval.approval_block import IN_TREE_SIGNER
 from nodeattest_controller.controllers.auto_approval.permissions import CSR_GROUP, CSR_RESOURCE
-from nodeattest_controller.controllers.auto_approval.rbac_audit import trouble_of
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import Forbidden
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import condition, flag, items, moment, rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName, Purpose
 
-KEPT_BY_CLEANER: Final = timedelta(hours=1)
+_KEPT_BY_CLEANER: Final = timedelta(hours=1)
 """How long an answered request is kept (cleaner.go, approvedExpiration)."""
 MAX_GAP: Final = 50 * 60.0
 """Seconds without contact after which requests may have come and gone; contact is sampled every some minutes."""
-MAX_REQUESTS: Final = 20_000
+MAX_SILENCE: Final = 300.0
+"""Seconds without contact after which a watch counts as broken; a healthy one has bookmarks or ends each minute."""
+_MAX_REQUESTS: Final = 20_000
 """Requests of one cluster that are recorded; a list that is longer is an error, and nothing is called closed."""
-MAX_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 NAMED: Final = 10
 """Certificates that a message names."""
 _MAX_PEM: Final = 32 * 1024
@@ -71,25 +73,24 @@ class IssuedInTree:
         return self.username == f"{NODE_USER_PREFIX}{self.node_name}"
 
     def __str__(self) -> str:
-        """Say what was issued to whom, and until when it is good."""
+        """Say what was issued to whom, and when it expires."""
         if not self.serial:
             return f"{self.node_name} (approved, not issued yet, request {self.request})"
-        end = rfc3339(self.not_after) if self.not_after else _UNREADABLE
-        return f"{self.node_name} (serial {self.serial}, until {end}, request {self.request} of {self.username})"
+        return (
+            f"{self.node_name} (serial {self.serial}, until {_end(self.not_after)}, "
+            f"request {self.request} of {self.username})"
+        )
 
 
 @dataclass(slots=True)
 class UncoveredCertificates:
-    """What was found of them, in bounded memory."""
+    """Certificates without attestation, counted in bounded memory."""
 
     count: int = 0
     named: dict[str, IssuedInTree] = field(default_factory=dict[str, IssuedInTree])
     """The first of them by the UID of the request: those that have a certificate, then those that have none yet."""
     last_end: datetime | None = None
     last_created: datetime | None = None
-    earlier: str = ""
-    """What the condition said of them when this controller began."""
-    earlier_reported: datetime | None = None
 
     def add(self, found: IssuedInTree, *, is_new: bool) -> None:
         """Count one more, or take in that one which was approved is issued now."""
@@ -97,33 +98,23 @@ class UncoveredCertificates:
         self.named[found.uid] = found
         issued_first = sorted(self.named.values(), key=lambda each: not each.serial)
         self.named = {each.uid: each for each in issued_first[:NAMED]}
-        self.last_end = _latest(self.last_end, found.not_after)
-        self.last_created = _latest(self.last_created, found.created)
+        self.last_end = max(filter(None, (self.last_end, found.not_after)), default=None)
+        self.last_created = max(filter(None, (self.last_created, found.created)), default=None)
 
     def accept(self, until: datetime | None) -> None:
         """Forget what an operator says is dealt with: all of it, or nothing."""
         if until is not None and self.last_created is not None and self.last_created < until:
             self.count, self.named, self.last_end, self.last_created = 0, {}, None, None
-        if until is not None and self.earlier_reported is not None and self.earlier_reported < until:
-            self.earlier, self.earlier_reported = "", None
-
-    def __bool__(self) -> bool:
-        return self.count > 0 or bool(self.earlier)
 
     def __str__(self) -> str:
-        """Say how many, the first of them by name, and when the last one ends."""
+        """Say how many, the first of them by name, and when the last one expires; empty where there are none."""
         if not self.count:
-            return self.earlier
+            return ""
         more = f" and {self.count - len(self.named)} more" if self.count > len(self.named) else ""
-        end = rfc3339(self.last_end) if self.last_end else _UNREADABLE
         return (
             f"the in-tree signer's approval was given {self.count} times for names or keys that no attestation covers: "
-            f"{', '.join(map(str, self.named.values()))}{more}; the last certificate ends {end}"
+            f"{', '.join(map(str, self.named.values()))}{more}; the last certificate ends {_end(self.last_end)}"
         )
-
-
-def _latest(*times: datetime | None) -> datetime | None:
-    return max((time for time in times if time is not None), default=None)
 
 
 class CertificateLog:
@@ -137,47 +128,53 @@ class CertificateLog:
         *,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
-        on_recovery: Callable[[], None] | None = None,
     ) -> None:
-        """``on_recovery`` is called when the watch begins, and again after an error."""
         self._key = key
         self._inventory = inventory
         self._now = now
         self._clock = clock
-        self._subscriber: Callable[[], None] = lambda: None
+        self.on_issued: Callable[[], None] = lambda: None
+        """Called when a request was approved or issued."""
+        self.on_recovery: Callable[[], None] = lambda: None
+        """Called when the watch begins, and again after an error."""
         self._evaluated: dict[str, tuple[str, bool]] = {}
         """By name of a request that is still there: its UID, and whether its certificate was issued when evaluated."""
         self._observed_from: datetime | None = None
         self._contact = float("-inf")
-        self._passed_over = 0
+        self._skipped = 0
         """Requests that were too large to be read."""
-        self.found = UncoveredCertificates()
+        self.found: Final = UncoveredCertificates()
         self._reflector = Reflector(
             client,
             paths.collection_path(CSR_GROUP, "v1", CSR_RESOURCE),
             on_change=self._changed,
-            on_recovery=on_recovery,
+            on_recovery=self._recovered,
             query={"fieldSelector": f"spec.signerName={IN_TREE_SIGNER}"},
             transform=_summary,
-            max_objects=MAX_REQUESTS,
-            max_bytes=MAX_BYTES,
+            max_objects=_MAX_REQUESTS,
+            max_bytes=_MAX_BYTES,
             clock=clock,
         )
-
-    def subscribe(self, subscriber: Callable[[], None]) -> None:
-        """Have ``subscriber`` called when a request was approved or issued."""
-        self._subscriber = subscriber
 
     async def run(self) -> None:
         """Watch until cancelled."""
         await self._reflector.run()
 
     def trouble(self) -> str:
-        """Say what keeps the requests from being followed; empty while nothing does."""
-        return trouble_of(self._reflector)
+        """Return what keeps the requests from being followed; a watch that just ended is no trouble.
+
+        One that hung is, until the collection was listed again: nobody knows which changes it did not show.
+        """
+        error = self._reflector.last_error
+        if isinstance(error, Forbidden) or not self._reflector.synced:
+            return str(error) if error is not None else "the first list is not complete yet"
+        if self._reflector.hung is not None:
+            return str(self._reflector.hung)
+        is_silent = self._clock() - self._reflector.last_contact > MAX_SILENCE
+        return f"no contact for minutes: {error}" if is_silent else ""
 
     def observed_from(self) -> datetime | None:
-        """Say from when on every request is on record; None while that cannot be said.
+        """Return from when on every request is on record; None while that cannot be said.
 
         Called at each audit, it notices a gap in the watch that was too long: what came and went in it is unknown.
         """
@@ -186,9 +183,9 @@ class CertificateLog:
             return None
         self._contact = contact
         if self._observed_from is None or contact - last > MAX_GAP:
-            self._observed_from = self._now() - timedelta(seconds=self._clock() - contact) - KEPT_BY_CLEANER
-        if self._reflector.passed_over > self._passed_over:
-            self._passed_over = self._reflector.passed_over
+            self._observed_from = self._now() - timedelta(seconds=self._clock() - contact) - _KEPT_BY_CLEANER
+        if self._reflector.passed_over > self._skipped:
+            self._skipped = self._reflector.passed_over
             self._observed_from = self._now()
         return self._observed_from
 
@@ -202,22 +199,26 @@ class CertificateLog:
                 continue
             issued = _parsed(value)
             state, known = (issued.uid, bool(issued.serial)), self._evaluated.get(issued.request, ("", False))
-            if state == known or (issued.created is not None and issued.created < since):
+            is_older = issued.created is not None and issued.created < since
+            if state == known or is_older or is_covered(issued, self._key, self._inventory):
                 continue
-            if is_covered(issued, self._key, self._inventory):
-                continue
-            if issued.renews_itself and (nodes is None or _is_older(nodes.get(issued.node_name), since)):
-                continue
+            if issued.renews_itself:
+                created = nodes.get(issued.node_name) if nodes is not None else None
+                if nodes is None or (created is not None and created < since):
+                    continue
             self._evaluated[issued.request] = state
             self.found.add(issued, is_new=known[0] != issued.uid)
             if issued.serial:
                 yield issued
 
+    def _recovered(self) -> None:
+        self.on_recovery()
+
     def _changed(self, name: str, value: JsonObject | None) -> None:
         if value is None:
             self._evaluated.pop(name, None)
         elif flag(value, "approved"):
-            self._subscriber()
+            self.on_issued()
 
 
 def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) -> bool:
@@ -228,46 +229,33 @@ def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) 
     return not holders and issued.renews_itself
 
 
-def _is_older(created: datetime | None, since: datetime) -> bool:
-    return created is not None and created < since
-
-
 def _summary(csr: JsonObject) -> JsonObject:
-    """Keep what matters of a request: its creator decides how large it is."""
+    """Keep what matters of a request: its creator decides how large it is. What cannot be read is reported, too."""
     meta: JsonObject = {
         name: text(csr, "metadata", name)[:1024] for name in ("name", "uid", "resourceVersion", "creationTimestamp")
     }
-    certificate = text(csr, "status", "certificate")
+    certificate, request = text(csr, "status", "certificate"), text(csr, "spec", "request")
     if not certificate and condition(items(csr, "status", "conditions"), "Approved") is None:
         return {"metadata": meta, "approved": False}
-    read = _certified(certificate) if certificate else _requested(text(csr, "spec", "request"))
+    try:
+        if certificate:
+            issued = x509.load_pem_x509_certificate(_decode(certificate))
+            end = rfc3339(issued.not_valid_after_utc)
+            read: JsonObject = {**_name_and_key(issued), "serial": f"{issued.serial_number:x}", "notAfter": end}
+        else:
+            read = _name_and_key(x509.load_pem_x509_csr(_decode(request)))
+    except (ValueError, TypeError, UnsupportedAlgorithm, OverflowError):
+        read = {"node": _UNREADABLE, "serial": _UNREADABLE if certificate else ""}
     return {"metadata": meta, "approved": True, "username": text(csr, "spec", "username")[:256], **read}
 
 
-def _certified(encoded: str) -> JsonObject:
-    """Read the certificate; one that cannot be read is reported, too."""
-    try:
-        certificate = x509.load_pem_x509_certificate(_decoded(encoded))
-        end = rfc3339(certificate.not_valid_after_utc)
-        return {**_named(certificate), "serial": f"{certificate.serial_number:x}", "notAfter": end}
-    except (ValueError, TypeError, UnsupportedAlgorithm, OverflowError):
-        return {"node": _UNREADABLE, "serial": _UNREADABLE}
-
-
-def _requested(encoded: str) -> JsonObject:
-    try:
-        return _named(x509.load_pem_x509_csr(_decoded(encoded)))
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        return {"node": _UNREADABLE}
-
-
-def _decoded(encoded: str) -> bytes:
+def _decode(encoded: str) -> bytes:
     if len(encoded) > _MAX_PEM:
         raise ValueError("too long")
     return decode_base64(encoded)
 
 
-def _named(found: x509.Certificate | x509.CertificateSigningRequest) -> JsonObject:
+def _name_and_key(found: x509.Certificate | x509.CertificateSigningRequest) -> JsonObject:
     """Read name and key; of several names the last counts (Go's crypto/x509/pkix)."""
     names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = names[-1].value if names else ""
@@ -287,3 +275,7 @@ def _parsed(value: JsonObject) -> IssuedInTree:
         not_after=moment(text(value, "notAfter")),
         created=moment(text(value, "metadata", "creationTimestamp")),
     )
+
+
+def _end(time: datetime | None) -> str:
+    return rfc3339(time) if time else _UNREADABLE

@@ -1,9 +1,8 @@
-"""The controller ``hardening``: for each connected cluster a reconciler, and the watches that trigger it.
+"""The controller ``hardening``: for each connected cluster a reconciler, and the watch that triggers it.
 
 The block is installed within a second after the API server of a new cluster answers, before its control plane counts
-as initialized. A new permission, a certificate, or a watch that recovers after an audit in doubt triggers an audit
-within seconds; otherwise one follows each resync period. If no policy selects the cluster any more, the block is
-removed.
+as initialized. A certificate of the in-tree signer triggers an audit within seconds; otherwise one follows each resync
+period. If no policy selects the cluster any more, the block is removed.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 
 log = logging.getLogger(__name__)
 _RESYNC: Final = ResyncConfig(period=300.0, share_of_changes=50)
-"""The resync finds what no watch shows: other authorizers, and changes of RBAC that a watch missed. An audit reads all
-bootstrap tokens, and each certificate is a change; one of a permission is urgent, and does not wait for its share."""
+"""The resync finds changes of RBAC and other authorizers. An audit reads all bootstrap tokens, and each certificate is
+a change; one of the in-tree signer is urgent, and does not wait for its share."""
 _FIRST_CONTACT: Final = 1.0
 """Seconds between two attempts while the control plane is not initialized: kubeadm makes its bindings some seconds
 after the API server answers (cmd/kubeadm/app/cmd/init.go, the order of its phases)."""
 _FIRST_CONTACT_LIMIT: Final = 5.0
 """Seconds that one such attempt may take."""
+Sleep = Callable[[float], Awaitable[None]]
 
 
 class AutoApprovalController:
@@ -54,12 +54,11 @@ class AutoApprovalController:
         metrics: Metrics,
         now: Callable[[], datetime],
         resync: ResyncConfig = _RESYNC,
-        clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._management, self._guard, self._events, self._metrics = management, guard, events, metrics
-        self._now, self._clock, self._random, self._sleep = now, clock, random, sleep
+        self._now, self._random, self._sleep = now, random, sleep
         self._resync = resync
         self._runners: WeakValueDictionary[ClusterKey, AutoApprovalRunner] = WeakValueDictionary()
 
@@ -68,15 +67,13 @@ class AutoApprovalController:
         reconciler = AutoApprovalReconciler(
             client,
             self._management,
-            events=ClusterEvents(key, self._management, self._events, log=log, clock=self._clock),
+            events=ClusterEvents(key, self._management, self._events, log=log, clock=time.monotonic),
             metrics=self._metrics,
             guard=self._guard,
             now=self._now,
-            clock=self._clock,
             sleep=self._sleep,
         )
-        runner = AutoApprovalRunner(reconciler, self._resync, clock=self._clock, random=self._random, sleep=self._sleep)
-        self._runners[key] = runner
+        runner = self._runners[key] = AutoApprovalRunner(reconciler, self._resync, random=self._random)
         return runner
 
     def granted(self, verdict: CSRIssued) -> None:
@@ -90,21 +87,15 @@ class AutoApprovalController:
 
 
 class AutoApprovalRunner(PeriodicReconciler):
-    """What runs in one cluster (``ClusterRunner``): the audits, and the watches beside them."""
+    """What runs in one cluster (``ClusterRunner``): the audits, and the watch beside them."""
 
     def __init__(
-        self,
-        reconciler: AutoApprovalReconciler,
-        resync: ResyncConfig,
-        *,
-        clock: Callable[[], float],
-        random: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]],
+        self, reconciler: AutoApprovalReconciler, resync: ResyncConfig, *, random: Callable[[], float]
     ) -> None:
-        super().__init__(reconciler, resync, clock=clock, random=random)
+        super().__init__(reconciler, resync, random=random)
         self._reconciler = reconciler
-        self._sleep = sleep
-        reconciler.subscribe(self.hurry)
+        reconciler.certificates.on_issued = self.hurry
+        reconciler.certificates.on_recovery = self.changed
 
     async def run(self) -> None:
         """Run until cancelled; removes the block where no policy selects the cluster any more."""
@@ -112,8 +103,7 @@ class AutoApprovalRunner(PeriodicReconciler):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._install_at_first_contact())
                 tasks.create_task(super().run())
-                for watch in self._reconciler.watches():
-                    tasks.create_task(watch)
+                tasks.create_task(self._reconciler.certificates.run())
         finally:
             await self._reconciler.remove_block()
 
@@ -127,4 +117,4 @@ class AutoApprovalRunner(PeriodicReconciler):
                         return
             except (ApiError, TimeoutError):
                 pass  # the machine is booting
-            await self._sleep(_FIRST_CONTACT)
+            await self._reconciler.sleep(_FIRST_CONTACT)

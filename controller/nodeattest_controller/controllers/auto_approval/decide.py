@@ -94,6 +94,11 @@ class AuditFacts:
     doubt: Finding | None = None
     """Why the cluster cannot be called closed though nothing is open."""
 
+    @property
+    def opens_bootstrap(self) -> bool:
+        """Whether a binding gives bootstrap tokens a permission."""
+        return any(SubjectKind.BOOTSTRAPPERS in grant.to for grant in self.grants)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -103,18 +108,18 @@ class Decision:
     finding: Finding
 
 
-NOT_INITIALIZED: Final = Finding(
-    ConditionStatus.UNKNOWN, ApprovalReason.NOT_INITIALIZED, "the control plane is not initialized yet"
-)
-WAITING_FOR_CLUSTER_INFO: Final = Finding(
-    ConditionStatus.UNKNOWN,
+def _unknown(reason: ApprovalReason, message: str) -> Finding:
+    return Finding(ConditionStatus.UNKNOWN, reason, message)
+
+
+NOT_INITIALIZED: Final = _unknown(ApprovalReason.NOT_INITIALIZED, "the control plane is not initialized yet")
+WAITING_FOR_CLUSTER_INFO: Final = _unknown(
     ApprovalReason.WAITING_FOR_CLUSTER_INFO,
     "ConfigMap kube-public/cluster-info does not exist yet: kubeadm creates it after the bindings that grant the "
     "in-tree signer's automatic approval, so they may still appear",
 )
 """Source: kubernetes cmd/kubeadm/app/cmd/phases/init/bootstraptoken.go (runBootstrapToken)."""
-BLOCK_NOT_VERIFIED: Final = Finding(
-    ConditionStatus.UNKNOWN,
+BLOCK_NOT_VERIFIED: Final = _unknown(
     ApprovalReason.BLOCK_NOT_VERIFIED,
     "the API server does not refuse requests of bootstrap tokens for the in-tree signer yet: if this lasts, see "
     "whether the admission plugin ValidatingAdmissionPolicy is enabled there, and whether somebody fills the "
@@ -122,45 +127,14 @@ BLOCK_NOT_VERIFIED: Final = Finding(
 )
 
 
-def decide(facts: AuditFacts) -> Decision:
-    """Decide; after a deletion the caller audits again before it reports anything as closed."""
-    wanted = _removable(facts)
-    if not facts.enforce and (facts.grants or facts.allowed):
-        return Decision((), _audit(facts, wanted))
-    foreign = [grant for grant in facts.grants if not grant.is_kubeadm_default]
-    unexplained = _unexplained(facts)
-    if foreign:
-        finding = Finding(ConditionStatus.FALSE, ApprovalReason.FOREIGN_BINDING, _foreign(foreign, facts.coverage))
-    elif any(SubjectKind.BOOTSTRAPPERS in grant.to for grant in facts.grants):
-        finding = Finding(
-            ConditionStatus.FALSE,
-            ApprovalReason.OPEN,
-            f"bootstrap tokens get the in-tree signer's approval by {_listed(wanted)}",
-        )
-    elif unexplained:
-        finding = Finding(ConditionStatus.FALSE, ApprovalReason.FOREIGN_AUTHORIZER, _authorizer(unexplained))
-    elif facts.grants:
-        finding = Finding(ConditionStatus.FALSE, ApprovalReason.CLOSED_FOR_BOOTSTRAP, _rotation(facts.coverage))
-    else:
-        finding = Finding(ConditionStatus.TRUE, ApprovalReason.CLOSED, _closed(facts.coverage))
-    if facts.doubt is not None and finding.reason in CLOSED_REASONS:
-        finding = facts.doubt
-    return Decision(wanted, finding)
-
-
-def with_certificates(finding: Finding, certificates: str) -> Finding:
-    """Give certificates without attestation precedence over every other result."""
-    if not certificates:
-        return finding
-    return Finding(
-        ConditionStatus.FALSE, ApprovalReason.CERTIFICATES_ISSUED, f"{certificates}{BESIDES}{finding.message}"
-    )
+def cannot_verify(message: str) -> Finding:
+    """Return the result for a cluster that could not be audited."""
+    return _unknown(ApprovalReason.CANNOT_VERIFY, message)
 
 
 def other_bootstrap_provider(provider: BootstrapProvider) -> Finding:
     """Return the reason that nothing can be said of a cluster that kubeadm did not make."""
-    return Finding(
-        ConditionStatus.UNKNOWN,
+    return _unknown(
         ApprovalReason.OTHER_BOOTSTRAP_PROVIDER,
         f"a {provider.name} cluster: {provider.issuance}; leave it out of the policy "
         "(docs/bootstrap-config.md#other-bootstrap-providers)",
@@ -169,13 +143,20 @@ def other_bootstrap_provider(provider: BootstrapProvider) -> Finding:
 
 def record_incomplete(since: datetime) -> Finding:
     """Return the reason that certificates may have been issued unrecorded, with the remedy."""
-    return Finding(
-        ConditionStatus.UNKNOWN,
+    return _unknown(
         ApprovalReason.RECORD_INCOMPLETE,
         f"certificates that the in-tree signer issued after {rfc3339(since)} are not all on record, because the "
         "requests were not watched for more than the hour that they are kept: compare the Nodes with the Machines "
         f"({RUNBOOK}), then annotate the Cluster with {REVIEWED}=<time>",
     )
+
+
+def with_certificates(finding: Finding, certificates: str) -> Finding:
+    """Give certificates without attestation precedence over every other result."""
+    if not certificates:
+        return finding
+    message = f"{certificates}{BESIDES}{finding.message}"
+    return Finding(ConditionStatus.FALSE, ApprovalReason.CERTIFICATES_ISSUED, message)
 
 
 def is_initialized(cluster: JsonObject) -> bool:
@@ -185,51 +166,64 @@ def is_initialized(cluster: JsonObject) -> bool:
     ControlPlaneInitialized) and api/core/v1beta1/cluster_types.go (status.controlPlaneReady, the same condition).
     A ClusterRecord is written for a cluster that exists; where it does not answer yet, the audit fails.
     """
-    if text(cluster, "kind") == CLUSTER_RECORD:
-        return True
     status = mapping(cluster, "status")
-    if flag(status, "initialization", "controlPlaneInitialized") or flag(status, "controlPlaneReady"):
+    if text(cluster, "kind") == CLUSTER_RECORD or flag(status, "controlPlaneReady"):
         return True
-    known = items(status, "conditions") + items(status, "v1beta2", "conditions")
-    found = condition(known, "ControlPlaneInitialized")
-    return found is not None and found.get("status") == "True"
+    conditions = items(status, "conditions") + items(status, "v1beta2", "conditions")
+    found = condition(conditions, "ControlPlaneInitialized") or {}
+    return flag(status, "initialization", "controlPlaneInitialized") or found.get("status") == "True"
 
 
-def cannot_verify(message: str) -> Finding:
-    """Return the result for a cluster that could not be audited."""
-    return Finding(ConditionStatus.UNKNOWN, ApprovalReason.CANNOT_VERIFY, message)
+def decide(facts: AuditFacts) -> Decision:
+    """Decide; after a deletion the caller audits again before it reports anything as closed."""
+    removable = _removable(facts)
+    explained = {(subject, each) for grant in facts.grants for subject in grant.to for each in grant.permissions}
+    unexplained = sorted(facts.allowed - explained)
+    foreign = [grant for grant in facts.grants if not grant.is_kubeadm_default]
+    if not facts.enforce and (facts.grants or facts.allowed):
+        message = _audit(facts, removable, unexplained)
+        return Decision((), Finding(ConditionStatus.FALSE, ApprovalReason.AUDIT, message))
+    if foreign:
+        reason, message = ApprovalReason.FOREIGN_BINDING, _foreign(foreign, facts.coverage)
+    elif facts.opens_bootstrap:
+        reason = ApprovalReason.OPEN
+        message = f"bootstrap tokens get the in-tree signer's approval by {_listed(removable)}"
+    elif unexplained:
+        reason, message = ApprovalReason.FOREIGN_AUTHORIZER, _authorizer(unexplained)
+    elif facts.grants:
+        reason = ApprovalReason.CLOSED_FOR_BOOTSTRAP
+        message = (
+            "no bootstrap token gets the in-tree signer's approval; nodes may still renew by "
+            f"{KUBEADM_ROTATION}, which goes when every Node is in the ledger: {facts.coverage}; see nodeattest "
+            "machines adopt"
+        )
+    else:
+        reason, message = ApprovalReason.CLOSED, _closed(facts.coverage)
+    if facts.doubt is not None and reason in CLOSED_REASONS:
+        return Decision(removable, facts.doubt)
+    status = ConditionStatus.TRUE if reason is ApprovalReason.CLOSED else ConditionStatus.FALSE
+    return Decision(removable, Finding(status, reason, message))
 
 
 def _removable(facts: AuditFacts) -> tuple[RoleGrant, ...]:
-    kubeadms = {grant.name: grant for grant in facts.grants if grant.is_kubeadm_default}
-    bootstrap, rotation = kubeadms.get(KUBEADM_BOOTSTRAP), kubeadms.get(KUBEADM_ROTATION)
-    if bootstrap is not None:
-        return (bootstrap,)
-    let_in = any(SubjectKind.BOOTSTRAPPERS in grant.to for grant in facts.grants)
-    let_in = let_in or any(subject is SubjectKind.BOOTSTRAPPERS for subject, _permission in facts.allowed)
-    if rotation is None or let_in or not facts.coverage.is_complete:
-        return ()
-    return (rotation,)
+    """Return kubeadm's binding that goes next: that for rotation once no bootstrap token and no Node needs it."""
+    defaults = {grant.name: grant for grant in facts.grants if grant.is_kubeadm_default}
+    if KUBEADM_BOOTSTRAP in defaults:
+        return (defaults[KUBEADM_BOOTSTRAP],)
+    lets_in = facts.opens_bootstrap or any(subject is SubjectKind.BOOTSTRAPPERS for subject, _ in facts.allowed)
+    if KUBEADM_ROTATION in defaults and facts.coverage.is_complete and not lets_in:
+        return (defaults[KUBEADM_ROTATION],)
+    return ()
 
 
-def _unexplained(facts: AuditFacts) -> list[tuple[SubjectKind, Permission]]:
-    """Return who has which permission though no binding grants it."""
-    explained = {
-        (subject, permission) for grant in facts.grants for subject in grant.to for permission in grant.permissions
-    }
-    return sorted(facts.allowed - explained)
-
-
-def _audit(facts: AuditFacts, wanted: tuple[RoleGrant, ...]) -> Finding:
+def _audit(
+    facts: AuditFacts, removable: tuple[RoleGrant, ...], unexplained: list[tuple[SubjectKind, Permission]]
+) -> str:
     """Describe what Enforce would do."""
-    would = (
-        f"Enforce would delete ClusterRoleBinding {wanted[0].name}" if wanted else "Enforce would delete nothing now"
-    )
-    open_by = _listed(facts.grants) if facts.grants else _authorizer(_unexplained(facts))
+    would = f"ClusterRoleBinding {removable[0].name}" if removable else "nothing now"
+    open_by = _listed(facts.grants) if facts.grants else _authorizer(unexplained)
     counted = "" if facts.coverage.is_complete else f"; {facts.coverage}"
-    return Finding(
-        ConditionStatus.FALSE, ApprovalReason.AUDIT, f"the policy says Audit; {would}; open by {open_by}{counted}"
-    )
+    return f"the policy says Audit; Enforce would delete {would}; open by {open_by}{counted}"
 
 
 def _foreign(foreign: list[RoleGrant], coverage: NodeCoverage) -> str:
@@ -250,18 +244,11 @@ def _authorizer(allowed: list[tuple[SubjectKind, Permission]]) -> str:
     )
 
 
-def _rotation(coverage: NodeCoverage) -> str:
-    return (
-        f"no bootstrap token gets the in-tree signer's approval; nodes may still renew by {KUBEADM_ROTATION}, which "
-        f"goes when every Node is in the ledger: {coverage}; see nodeattest machines adopt"
-    )
-
-
 def _closed(coverage: NodeCoverage) -> str:
-    said = "neither bootstrap tokens nor nodes get the in-tree signer's approval"
+    message = "neither bootstrap tokens nor nodes get the in-tree signer's approval"
     if coverage.unattested:
-        said += f"; {coverage}: they end with their certificates unless adopted (nodeattest machines adopt)"
-    return said
+        message += f"; {coverage}: they end with their certificates unless adopted (nodeattest machines adopt)"
+    return message
 
 
 def _listed(grants: tuple[RoleGrant, ...]) -> str:

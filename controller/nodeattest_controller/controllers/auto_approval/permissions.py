@@ -21,7 +21,7 @@ from typing import Final
 
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_parsing.objects import items, mapping, moment, strings, text
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP, NodeName
 
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
@@ -33,8 +33,6 @@ KUBEADM_TOKEN_GROUP: Final = "system:bootstrappers:kubeadm:default-node-token"
 BOOTSTRAP_GROUP: Final = "system:bootstrappers"
 BOOTSTRAP_GROUP_PREFIX: Final = f"{BOOTSTRAP_GROUP}:"
 BOOTSTRAP_USER_PREFIX: Final = "system:bootstrap:"
-_EVERYBODY: Final = frozenset({"system:authenticated", "system:unauthenticated"})
-_ANONYMOUS: Final = "system:anonymous"
 
 
 class Permission(StrEnum):
@@ -96,11 +94,6 @@ def nominal_permissions(role: JsonObject) -> frozenset[Permission]:
     }
 
 
-def binds_joiners_or_nodes(binding: JsonObject) -> bool:
-    """Return whether a binding names bootstrap tokens, nodes or everybody."""
-    return any(_subject_kinds(subject) for subject in items(binding, "subjects"))
-
-
 def grant_of(binding: JsonObject, permissions_of: dict[str, frozenset[Permission]]) -> RoleGrant | None:
     """Read a ClusterRoleBinding, given what each ClusterRole grants; None for one that grants nothing relevant."""
     reference, name = mapping(binding, "roleRef"), text(binding, "metadata", "name")
@@ -130,10 +123,11 @@ def bootstrap_groups_of(binding: JsonObject) -> frozenset[str]:
 
 def _creates_requests(rule: JsonObject) -> bool:
     """Evaluate verbs and groups of one PolicyRule: a role may have tens of thousands, few of which do."""
-    return _has(rule.get("verbs"), "create") and _has(rule.get("apiGroups"), CSR_GROUP)
+    return _has(rule, "verbs", "create") and _has(rule, "apiGroups", CSR_GROUP)
 
 
-def _has(listed: JsonValue, wanted: str) -> bool:
+def _has(rule: JsonObject, name: str, wanted: str) -> bool:
+    listed = rule.get(name)
     return isinstance(listed, list) and (wanted in listed or "*" in listed)
 
 
@@ -146,17 +140,20 @@ def _covers(rule: JsonObject, permission: Permission) -> bool:
 
 
 def _subject_kinds(subject: JsonObject) -> frozenset[SubjectKind]:
-    """Tell who of ours a subject is; a name in no such group cannot be a token's or a node's."""
-    kind, name = text(subject, "kind"), text(subject, "name")
-    if (kind == "Group" and name in _EVERYBODY) or (kind == "User" and name == _ANONYMOUS):
-        return frozenset(SubjectKind)
-    if kind == "Group":
-        is_bootstrap = name == BOOTSTRAP_GROUP or name.startswith(BOOTSTRAP_GROUP_PREFIX)
-        is_node = name == NODES_GROUP
-    else:
-        is_bootstrap = kind == "User" and name.startswith(BOOTSTRAP_USER_PREFIX)
-        is_node = kind == "User" and name.startswith(NODE_USER_PREFIX)
-    return frozenset({SubjectKind.BOOTSTRAPPERS} if is_bootstrap else {SubjectKind.NODES} if is_node else ())
+    """Return who of ours a subject is; a name in no such group cannot be a token's or a node's."""
+    match text(subject, "kind"), text(subject, "name"):
+        case ("Group", "system:authenticated" | "system:unauthenticated") | ("User", "system:anonymous"):
+            return frozenset(SubjectKind)
+        case "Group", name if name == BOOTSTRAP_GROUP or name.startswith(BOOTSTRAP_GROUP_PREFIX):
+            return frozenset({SubjectKind.BOOTSTRAPPERS})
+        case "User", name if name.startswith(BOOTSTRAP_USER_PREFIX):
+            return frozenset({SubjectKind.BOOTSTRAPPERS})
+        case "Group", name if name == NODES_GROUP:
+            return frozenset({SubjectKind.NODES})
+        case "User", name if name.startswith(NODE_USER_PREFIX):
+            return frozenset({SubjectKind.NODES})
+        case _:
+            return frozenset()
 
 
 NAMED: Final = 10

@@ -10,7 +10,8 @@ Out of scope: facts (``rbac_audit``, ``certificate_log``), decisions (``decide``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -38,7 +39,7 @@ from nodeattest_controller.controllers.auto_approval.decide import (
     with_certificates,
 )
 from nodeattest_controller.controllers.auto_approval.permissions import RoleGrant, SubjectKind
-from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit, RBACWatch
+from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.bootstrap_providers import control_plane_provider
 from nodeattest_controller.model.policy import selects
@@ -68,23 +69,19 @@ _ATTEMPTS: Final = 4
 """Audits in one run: one after each of two deletions, and two for an API server whose caches lag."""
 _SETTLE: Final = 1.0
 """Seconds to wait after a deletion: API servers authorize from caches."""
-_RECHECK: Final = 10.0
-"""Seconds until the next audit while something is awaited that no watch shows."""
-_AWAITED: Final = frozenset({ApprovalReason.WAITING_FOR_CLUSTER_INFO, ApprovalReason.BLOCK_NOT_VERIFIED})
-_DOUBTS: Final = frozenset({ApprovalReason.CANNOT_VERIFY, ApprovalReason.FOREIGN_AUTHORIZER})
-"""What may be over without a change that a watch shows."""
-_MAX_RECHECKS: Final = 5
-"""How often a doubt is rechecked, each time after twice the delay; then the resync period is as short."""
+_RECHECK: Final = {
+    ApprovalReason.WAITING_FOR_CLUSTER_INFO: 10.0,
+    ApprovalReason.BLOCK_NOT_VERIFIED: 10.0,
+    ApprovalReason.CANNOT_VERIFY: 60.0,
+    ApprovalReason.FOREIGN_AUTHORIZER: 60.0,
+}
+"""Seconds until the next audit where something is awaited that no watch shows."""
 _REPORT_AFTER: Final = 3
 """Failures in a row after which the condition becomes Unknown; a short outage does not change it."""
 _REMOVAL_LIMIT: Final = 5.0
 """Seconds for removing the block when a cluster is disconnected."""
 _EARLIER: Final = 600
 """Characters kept of what an earlier process reported of certificates."""
-
-
-class _ConditionNotWritten(ApiError):
-    """The condition could not be written; this is logged already."""
 
 
 class AutoApprovalReconciler:
@@ -99,24 +96,15 @@ class AutoApprovalReconciler:
         metrics: Metrics,
         guard: ClusterGuard,
         now: Callable[[], datetime],
-        clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         key, inventory = events.key, management.inventory
         self._key, self._client, self._management = key, client, management
         self._events, self._metrics, self._guard = events, metrics, guard
-        self._now, self._sleep = now, sleep
-        self._rbac = RBACWatch(client, on_grant=self._grant_appeared, on_recovery=self._recovered)
-        self._rbac_audit = RBACAudit(key, client, inventory, now=now, clock=clock)
+        self._now, self.sleep = now, sleep
+        self._rbac = RBACAudit(key, client, inventory, now=now, clock=time.monotonic)
         self._block = ApprovalBlock(client)
-        self._certificates = CertificateLog(key, client, inventory, now=now, clock=clock, on_recovery=self._recovered)
-        self._hurry: Callable[[], None] = lambda: None
-        self._in_doubt = False
-        """Whether an audit is under way, failed, or found what may be over when a watch recovers."""
-        self._doubts = 0
-        """Audits in a row that ended in doubt."""
-        self._open_seen = False
-        """Whether a watch has shown a permission that no audit has covered yet."""
+        self.certificates: Final = CertificateLog(key, client, inventory, now=now)
         self._was_closed: bool | None = None
         """Whether the last condition states that bootstrap tokens have no permission; None until it was read once."""
         self._enforced_from: datetime | None = None
@@ -124,24 +112,6 @@ class AutoApprovalReconciler:
         self._was_audit = False
         self._nodes: Mapping[str, datetime | None] | None = None
         """When each Node was created, as far as they were counted."""
-
-    def subscribe(self, hurry: Callable[[], None]) -> None:
-        """Have ``hurry`` called for an audit at once: of a permission, a certificate, or a watch that recovers."""
-        self._hurry = hurry
-        self._certificates.subscribe(hurry)
-
-    def watches(self) -> list[Coroutine[object, object, None]]:
-        """Return the watches, to be run beside the periodic audits."""
-        return [self._rbac.run(), self._certificates.run()]
-
-    def _grant_appeared(self) -> None:
-        self._open_seen = True
-        self._hurry()
-
-    def _recovered(self) -> None:
-        """Audit again: a watch that recovers shows no change."""
-        if self._in_doubt:
-            self._hurry()
 
     # The block
 
@@ -172,26 +142,35 @@ class AutoApprovalReconciler:
     # Audits
 
     async def reconcile(self) -> float | None:
-        """Reconcile; a change, a watch event or the resync period starts the next run."""
-        self._in_doubt = True
+        """Reconcile; a change, a certificate or the resync period starts the next run.
+
+        An error of the block does not prevent the deletion of bindings.
+        """
         self._restore_state()
         self._review_certificates()
-        cluster = self._guard.active_cluster(self._key)
-        finding = None if cluster is None else await self._reconcile(cluster)
-        if finding is None:
-            self._in_doubt = False
+        cluster, enforce = self._guard.active_cluster(self._key), self._enforces()
+        if cluster is None or enforce is None:
             return None
-        await self._write_condition(finding)
-        self._in_doubt = finding.reason in _DOUBTS
-        self._doubts = self._doubts + 1 if self._in_doubt else 0
-        if finding.reason in _AWAITED:
-            return _RECHECK
-        return _RECHECK * 2 ** (self._doubts - 1) if 0 < self._doubts <= _MAX_RECHECKS else None
+        block_error: ApiError | None = None
+        finding: Finding | None = enforce if isinstance(enforce, Finding) else NOT_INITIALIZED
+        if not isinstance(enforce, Finding):
+            try:
+                await (self._block.install() if enforce else self._block.remove())
+            except Unreachable:
+                raise
+            except ApiError as error:
+                block_error, finding = error, cannot_verify(f"{error}; {REMEDY}")
+            if is_initialized(cluster):
+                finding = await self._close(block_error)
+        if finding is None:
+            return None
+        written = await self._write_condition(finding)
+        if isinstance(block_error, TooManyRequests):
+            raise block_error
+        return _RECHECK.get(finding.reason) if written else min(_RECHECK.values())
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Report a failure: a missing right at once, and at once where a watch has shown a permission."""
-        if isinstance(error, _ConditionNotWritten):
-            return
+        """Report a failure: a missing right at once."""
         cluster = self._guard.active_cluster(self._key)
         expected = cluster is None or not is_initialized(cluster) or self._client.has_reported(error)
         message = "cannot audit automatic approval"
@@ -202,49 +181,23 @@ class AutoApprovalReconciler:
         self._review_certificates()
         if cluster is None:
             return
-        with suppress(_ConditionNotWritten):
-            if isinstance(error, Forbidden):
-                await self._write_condition(cannot_verify(f"{error}; {REMEDY}"))
-            elif not is_initialized(cluster):
-                await self._write_condition(NOT_INITIALIZED)
-            elif failures >= _REPORT_AFTER or self._open_seen:
-                await self._write_condition(cannot_verify(f"the cluster does not answer: {error}"))
+        if isinstance(error, Forbidden):
+            await self._write_condition(cannot_verify(f"{error}; {REMEDY}"))
+        elif not is_initialized(cluster):
+            await self._write_condition(NOT_INITIALIZED)
+        elif failures >= _REPORT_AFTER:
+            await self._write_condition(cannot_verify(f"the cluster does not answer: {error}"))
 
-    async def _reconcile(self, cluster: JsonObject) -> Finding | None:
-        enforce = self._enforces()
-        if enforce is None or isinstance(enforce, Finding):
-            return enforce
-        refused: ApiError | None = None
-        try:
-            await (self._block.install() if enforce else self._block.remove())
-        except Unreachable:
-            raise
-        except ApiError as error:  # which does not prevent the deletion of bindings
-            refused = error
-        if is_initialized(cluster):
-            finding = await self._close(refused)
-        else:
-            finding = NOT_INITIALIZED if refused is None else cannot_verify(f"{refused}; {REMEDY}")
-        if isinstance(refused, TooManyRequests):
-            if finding is not None and finding.reason not in _DOUBTS:
-                await self._write_condition(finding)
-            raise refused  # the next run starts when the server allows it
-        return finding
-
-    async def _close(self, refused: ApiError | None) -> Finding | None:
-        """Audit, delete, and audit again, so that only what was verified is reported.
-
-        ``refused`` is the server's error for the block.
-        """
+    async def _close(self, block_error: ApiError | None) -> Finding | None:
+        """Audit, delete, and audit again, so that only what was verified is reported."""
         finding: Finding | None = None
-        for look in range(_ATTEMPTS):
-            if look:
-                await self._sleep(_SETTLE)
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                await self.sleep(_SETTLE)
             enforce = self._enforces()
             if enforce is None or isinstance(enforce, Finding):
                 return enforce
-            self._open_seen = False
-            decision = decide(await self._facts(refused, enforce=enforce))
+            decision = decide(await self._facts(block_error, enforce=enforce))
             finding = decision.finding
             if decision.remove and self._guard.may_act(self._key) and self._enforces() is True:
                 await self._remove(decision.remove, finding)
@@ -253,39 +206,36 @@ class AutoApprovalReconciler:
         self._review_certificates()
         return finding
 
-    async def _facts(self, refused: ApiError | None, *, enforce: bool) -> AuditFacts:
+    async def _facts(self, block_error: ApiError | None, *, enforce: bool) -> AuditFacts:
         """Audit, and find why the cluster cannot be called closed though nothing is open."""
-        has_cluster_info = False
-        if refused is None:
+        error, has_cluster_info = block_error, False
+        if error is None:
             try:  # before the audit, which is complete only after it
-                has_cluster_info = await self._rbac_audit.has_cluster_info()
-            except Forbidden as error:
-                refused = error
-        facts = await self._rbac_audit.look(enforce=enforce)
+                has_cluster_info = await self._rbac.has_cluster_info()
+            except Forbidden as forbidden:
+                error = forbidden
+        facts = await self._rbac.look(enforce=enforce)
         self._nodes = facts.coverage.created
         other = control_plane_provider(self._management.cluster(self._key) or {})
         if other is not None:
             return replace(facts, doubt=other_bootstrap_provider(other))
-        if refused is None and not has_cluster_info:
+        if error is None and not has_cluster_info:
             return replace(facts, doubt=WAITING_FOR_CLUSTER_INFO)
         try:
-            doubt = await self._doubt(facts)
-        except Forbidden as error:
-            return replace(facts, doubt=cannot_verify(f"{error}; {REMEDY}"))
-        return replace(facts, doubt=doubt if refused is None else cannot_verify(f"{refused}; {REMEDY}"))
+            doubt = await self._doubt(facts) if error is None else cannot_verify(f"{error}; {REMEDY}")
+        except Forbidden as forbidden:
+            doubt = cannot_verify(f"{forbidden}; {REMEDY}")
+        return replace(facts, doubt=doubt)
 
     async def _doubt(self, facts: AuditFacts) -> Finding | None:
-        for what, trouble in (
-            ("ClusterRoles and ClusterRoleBindings", self._rbac.trouble()),
-            ("requests for the in-tree signer", self._certificates.trouble()),
-        ):
-            if trouble:
-                return cannot_verify(f"{what} are not being watched: {trouble}; {REMEDY}")
+        trouble = self.certificates.trouble()
+        if trouble:
+            return cannot_verify(f"requests for the in-tree signer are not being watched: {trouble}; {REMEDY}")
         if not facts.enforce:  # nothing is blocked, and no certificate is a violation
             return None
         if not await self._block.in_force():
             return BLOCK_NOT_VERIFIED
-        since, observed = self._since(), self._certificates.observed_from()
+        since, observed = self._since(), self.certificates.observed_from()
         since = max(since, facts.born) if facts.born is not None else since
         opened = [grant.created for grant in facts.grants if SubjectKind.BOOTSTRAPPERS in grant.to]
         if observed is None or any(created is None or created < observed for created in opened):
@@ -299,31 +249,32 @@ class AutoApprovalReconciler:
         try:
             for grant in grants:
                 with suppress(NotFound, Conflict):  # changed meanwhile: the next audit sees the present state
-                    await self._rbac_audit.remove(grant)
+                    await self._rbac.remove(grant)
                     self._events.info("deleted an auto-approving binding", binding=grant.name, role=grant.role)
                     message = f"deleted ClusterRoleBinding {grant} in the workload cluster"
                     self._events.event("Normal", REMOVED, message)
         finally:
-            cluster = self._management.cluster(self._key)
-            said_closed = cluster is not None and text(_condition(cluster), "status") == "True"
-            if finding.reason not in CLOSED_REASONS and said_closed:
+            if finding.reason not in CLOSED_REASONS and text(self._condition(), "status") == "True":
                 await self._write_condition(finding)
 
     # Certificates
 
     def _restore_state(self) -> None:
-        """Read the condition once: what an earlier process reported outlives the requests that showed it."""
-        cluster = self._management.cluster(self._key)
-        if self._was_closed is not None or cluster is None:
-            return
-        reported = _condition(cluster)
-        reason, message = text(reported, "reason"), text(reported, "message")
-        self._was_closed = reason in CLOSED_REASONS
-        self._was_audit = reason == ApprovalReason.AUDIT
-        if reason == ApprovalReason.CERTIFICATES_ISSUED:
-            found = self._certificates.found
-            found.earlier = message.partition(BESIDES)[0][:_EARLIER]
-            found.earlier_reported = moment(text(reported, "lastTransitionTime")) or self._now()
+        """Read once what an earlier process reported."""
+        if self._was_closed is None and self._management.cluster(self._key) is not None:
+            reason = text(self._condition(), "reason")
+            self._was_closed = reason in CLOSED_REASONS
+            self._was_audit = reason == ApprovalReason.AUDIT
+
+    def _uncovered(self, cluster: JsonObject) -> str:
+        """Describe the certificates without attestation: what was reported outlives the requests that showed it."""
+        reported, reviewed = self._condition(), self._reviewed(cluster)
+        if self.certificates.found.count or reported.get("reason") != ApprovalReason.CERTIFICATES_ISSUED:
+            return str(self.certificates.found)
+        since = moment(text(reported, "lastTransitionTime"))
+        if reviewed is not None and since is not None and reviewed > since:
+            return ""
+        return text(reported, "message").partition(BESIDES)[0][:_EARLIER]
 
     def _review_certificates(self) -> None:
         """Report what the in-tree signer issued since the last audit and no attestation covers."""
@@ -334,10 +285,9 @@ class AutoApprovalReconciler:
             self._was_audit = enforce is False
         if cluster is None or enforce is not True:
             return
-        self._certificates.found.accept(self._reviewed(cluster))
-        for issued in self._certificates.review(self._since(), self._nodes):
-            if issued.serial:
-                self._metrics.in_tree_certificate(self._key)
+        self.certificates.found.accept(self._reviewed(cluster))
+        for issued in self.certificates.review(self._since(), self._nodes):
+            self._metrics.in_tree_certificate(self._key)
             self._events.warn(None, "a certificate was issued past attestation", certificate=str(issued))
             message = f"the in-tree signer's approval was given without attestation: {issued}; see {RUNBOOK}"
             self._events.event("Warning", ISSUED, message)
@@ -350,8 +300,8 @@ class AutoApprovalReconciler:
         beside = self._management.policies(text(cluster, "metadata", "namespace"))
         objects = [cluster, *(policy for policy in beside if selects(policy, cluster))]
         times = [moment(text(each, "metadata", "creationTimestamp")) for each in objects]
-        known = [time for time in (*times, self._reviewed(cluster), self._enforced_from) if time is not None]
-        return max(known, default=self._now())
+        times += [self._reviewed(cluster), self._enforced_from]
+        return max((time for time in times if time is not None), default=self._now())
 
     def _reviewed(self, cluster: JsonObject) -> datetime | None:
         """Return the time that the operator confirmed; one in the future would hide later certificates."""
@@ -372,34 +322,34 @@ class AutoApprovalReconciler:
         except Denied as denied:
             return cannot_verify(f"the policy cannot be used, so nothing is changed: {denied}")
 
-    async def _write_condition(self, finding: Finding) -> None:
-        """Write the condition, with an Event where its reason is new; raises ``_ConditionNotWritten``."""
+    def _condition(self) -> JsonObject:
+        """Return the condition as it is stored, or an empty object."""
+        conditions = items(self._management.cluster(self._key) or {}, "status", "conditions")
+        return dict(condition(conditions, CONDITION) or {})
+
+    async def _write_condition(self, finding: Finding) -> bool:
+        """Write the condition, with an Event where its reason is new; returns False, and logs, where that fails."""
         if finding.reason in CLOSED_REASONS:
             self._was_closed = True
-        if self._certificates.found and self._enforces() is True:
-            finding = with_certificates(finding, str(self._certificates.found))
         cluster = self._management.cluster(self._key)
         if cluster is None:
-            return
+            return True
+        if self._enforces() is True:
+            finding = with_certificates(finding, self._uncovered(cluster))
         self._metrics.auto_approval_closed(self._key, closed=finding.status is ConditionStatus.TRUE)
         severity = Severity.INFO if finding.reason is ApprovalReason.AUDIT else Severity.WARNING
         wanted = Condition(CONDITION, finding.status, finding.reason, finding.message, severity)
+        is_new = text(self._condition(), "reason") != finding.reason
         try:
             written = await set_condition(self._management.client, cluster_path(cluster), cluster, wanted, self._now)
         except ApiError as error:
             remedy = MANAGEMENT_REMEDY if isinstance(error, Forbidden) else ""
             more = {"error": str(error), "finding": finding.reason, "remedy": remedy}
             self._events.warn(None, "cannot write the Cluster's condition", **more)
-            raise _ConditionNotWritten(
-                error.status, error.reason, error.message, retry_after=error.retry_after
-            ) from error
-        if written and text(_condition(cluster), "reason") != finding.reason:
+            return False
+        if written and is_new:
             kind = "Normal" if finding.reason in _QUIET else "Warning"
             message = f"{CONDITION} is {finding.status}: {finding.message}"
             self._events.event(kind, f"SideDoors{finding.reason}", message)
             self._events.info("automatic approval", reason=finding.reason, message_=finding.message)
-
-
-def _condition(cluster: JsonObject) -> JsonObject:
-    found = condition(items(cluster, "status", "conditions"), CONDITION)
-    return dict(found) if found is not None else {}
+        return True
