@@ -51,7 +51,7 @@ class Watched:
             now=lambda: datetime.now(UTC) + timedelta(seconds=self.skipped),
             clock=lambda: loop.time() + self.skipped,
         )
-        self.log.on_issued = self.woken.set
+        self.log.on_change = self.woken.set
 
     def issue(
         self, node: str, user: str = "system:bootstrap:abcdef", *, approved: bool = True, readable: bool = True
@@ -82,6 +82,7 @@ async def watched() -> AsyncIterator[Watched]:
     made = Watched()
     async with tasks(made.log.run()):
         await until(lambda: not made.log.trouble())
+        made.woken.clear()
         yield made
 
 

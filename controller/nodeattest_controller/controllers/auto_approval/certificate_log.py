@@ -133,10 +133,8 @@ class CertificateLog:
         self._inventory = inventory
         self._now = now
         self._clock = clock
-        self.on_issued: Callable[[], None] = lambda: None
-        """Called when a request was approved or issued."""
-        self.on_recovery: Callable[[], None] = lambda: None
-        """Called when the watch begins, and again after an error."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a request was approved or issued, and when the watch begins or recovers."""
         self._evaluated: dict[str, tuple[str, bool]] = {}
         """By name of a request that is still there: its UID, and whether its certificate was issued when evaluated."""
         self._observed_from: datetime | None = None
@@ -212,13 +210,13 @@ class CertificateLog:
                 yield issued
 
     def _recovered(self) -> None:
-        self.on_recovery()
+        self.on_change()
 
     def _changed(self, name: str, value: JsonObject | None) -> None:
         if value is None:
             self._evaluated.pop(name, None)
         elif flag(value, "approved"):
-            self.on_issued()
+            self.on_change()
 
 
 def is_covered(issued: IssuedInTree, cluster: ClusterKey, inventory: Inventory) -> bool:
