@@ -31,12 +31,8 @@ class Attack:
     """One attack and the Reasons that may refuse it."""
 
     name: str
-    expected: tuple[Reason, ...]
     run: Callable[[Scene], CsrOutcome]
-
-
-def _attack(name: str, run: Callable[[Scene], CsrOutcome], *expected: Reason) -> Attack:
-    return Attack(name, expected, run)
+    expected: tuple[Reason, ...]
 
 
 def attacks_for(provider: str) -> Sequence[Attack]:
@@ -71,8 +67,10 @@ def _second_key(scene: Scene) -> CsrOutcome:
 
 def _replay(scene: Scene) -> CsrOutcome:
     """Put another node's proof, read where everybody may read it, around a key of the attacker's own."""
-    evidence = scene.observed_evidence()
-    return scene.prove(lambda _: evidence, machine=scene.member, by=scene.insider)
+    identity = scene.member.identity
+    _, csr_der = new_request(identity.node, identity.provider_id)
+    request = envelope.encode(csr_der, scene.observed_evidence())
+    return scene.submit(request, scene.member.attestor.signer, by=scene.insider)
 
 
 def _unregistered(scene: Scene) -> CsrOutcome:
@@ -114,26 +112,26 @@ def _forged_tpm(scene: Scene) -> CsrOutcome:
 
 
 _COMMON: Final = (
-    _attack("stolen token, no evidence", _without_evidence, Reason.ENVELOPE_MALFORMED),
-    _attack("stolen token, the insecure signer", lambda scene: scene.join(_INSECURE), Reason.ATTESTOR_NOT_AUTHORIZED),
-    _attack("another machine's token", _other_token, Reason.TOKEN_NOT_THIS_MACHINES),
-    _attack("enrolled machine, another node's name", _other_name, Reason.NODE_NAME_MISMATCH),
+    Attack("stolen token, no evidence", _without_evidence, (Reason.ENVELOPE_MALFORMED,)),
+    Attack("stolen token, the insecure signer", lambda scene: scene.join(_INSECURE), (Reason.ATTESTOR_NOT_AUTHORIZED,)),
+    Attack("another machine's token", _other_token, (Reason.TOKEN_NOT_THIS_MACHINES,)),
+    Attack("enrolled machine, another node's name", _other_name, (Reason.NODE_NAME_MISMATCH,)),
     # The first request has another key, or: a secret that served a first join serves no second key.
-    _attack(
-        "replay of another node's proof with a new key", _replay, Reason.FIRST_REQUEST_MISMATCH, Reason.SECRET_USED
+    Attack(
+        "replay of another node's proof with a new key", _replay, (Reason.FIRST_REQUEST_MISMATCH, Reason.SECRET_USED)
     ),
 )
 _ATTACKS: Final[Mapping[str, Sequence[Attack]]] = MappingProxyType(
     {
         "tpm": (
-            _attack("genuine TPM that nobody registered", _unregistered, Reason.ENDORSEMENT_KEY_UNTRUSTED),
-            _attack("another machine's TPM", _members, Reason.ENDORSEMENT_KEY_UNTRUSTED),
-            _attack("forged TPM: software key and quote", _forged_tpm, Reason.PROOF_INVALID),
+            Attack("genuine TPM that nobody registered", _unregistered, (Reason.ENDORSEMENT_KEY_UNTRUSTED,)),
+            Attack("another machine's TPM", _members, (Reason.ENDORSEMENT_KEY_UNTRUSTED,)),
+            Attack("forged TPM: software key and quote", _forged_tpm, (Reason.PROOF_INVALID,)),
         ),
         "challenge": (
-            _attack("a secret of the attacker's own", _unregistered, Reason.PROOF_INVALID),
-            _attack("another machine's secret", _members, Reason.PROOF_INVALID),
-            _attack("a joined machine's secret, a second key", _second_key, Reason.SECRET_USED),
+            Attack("a secret of the attacker's own", _unregistered, (Reason.PROOF_INVALID,)),
+            Attack("another machine's secret", _members, (Reason.PROOF_INVALID,)),
+            Attack("a joined machine's secret, a second key", _second_key, (Reason.SECRET_USED,)),
         ),
     }
 )

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from nodeattest_cli.errors import UserError
 from nodeattest_cli.output import print_document
-from nodeattest_demo.display import DemoReport, LiveDisplay, print_tables
+from nodeattest_demo.display import DemoReport, Display, print_tables
 from nodeattest_demo.machines import PLATFORMS, DemoFailure
 from nodeattest_demo.run import DemoConfig, run
 from nodeattest_demo.world import CLUSTER, NAMESPACE, World, find_tools
@@ -101,16 +101,12 @@ def demo(*, nodes: int, provider: str, real: bool | None, assets: Path | None, k
 
 
 def _run(plan: DemoConfig, console: Console, present: Callable[[World, DemoReport], None]) -> DemoReport:
-    show = LiveDisplay(console)
     try:
         with _signals():
-            return run(plan, show, present=present)
+            return run(plan, Display(console), present=present)
     except (StartFailed, SoftwareTpmError, DemoFailure, ApiRefusal, OSError, HTTPException) as failure:
-        show.close()
         _red(console, f"the demo could not be set up: {failure}")
         return DemoReport(joined=(), refused=(), problems=("set-up failed",))
-    finally:
-        show.close()
 
 
 @contextmanager

@@ -1,11 +1,7 @@
-"""The demo's results, its progress display, and the tables at its end.
-
-A terminal gets colors and a line that moves, a pipe or a file gets plain lines; colors follow NO_COLOR (rich reads it).
-"""
+"""The demo's results, its progress display, and the tables at its end. Colors follow NO_COLOR (rich reads it)."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +9,12 @@ from typing import Final
 
 from rich import box
 from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
 
-_FRAMES: Final = 12
-"""Frames a second."""
 _PLAIN_WIDTH: Final = 120
 """Columns of the tables where there is no terminal that has a width."""
 _ONE_LINE: Final = frozenset({"node", "machine", "reason", "certificate until"})
@@ -89,45 +81,21 @@ class DemoReport:
         }
 
 
-class LiveDisplay:
-    """Prints a line for each fact; on a terminal, the current step below them. Thread-safe."""
+class Display:
+    """Prints a line for each fact, with the seconds since the start. Thread-safe."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._lock = threading.Lock()
         self._started = time.monotonic()
-        self._moving = console.is_terminal and not console.is_dumb_terminal
-        self._live: Live | None = None
 
-    def start_step(self, step: str) -> None:
-        """Show the current step in place of the former one."""
-        with self._lock:
-            if self._moving and self._live is None:
-                self._live = Live(console=self._console, refresh_per_second=_FRAMES, transient=True)
-                self._live.start()
-            if self._live is not None:
-                self._live.update(Spinner("dots", Text(f"{step} …")))
-
-    def done(self, fact: str, *, mark: str = "✓", style: str = "green") -> None:
+    def done(self, fact: str, *, style: str = "") -> None:
         """Print a fact."""
-        with self._lock:
-            seconds = f"{time.monotonic() - self._started:5.1f}s  "
-            start = Text(f"{mark} ", style) if self._moving else Text(seconds)
-            self._console.print(start + Text(fact), soft_wrap=True)
+        self._console.print(Text(f"{time.monotonic() - self._started:5.1f}s  ") + Text(fact, style), soft_wrap=True)
 
     def refused(self, entry: AttackResult) -> None:
         """Print the outcome of an attack."""
-        if entry.is_right:
-            self.done(f"refused  {entry.attempt}: {entry.reason}")
-        else:
-            self.done(f"WRONG    {entry.attempt}: {entry.reason}", mark="✗", style="bold red")
-
-    def close(self) -> None:
-        """Stop the display; may be called twice."""
-        with self._lock:
-            live, self._live = self._live, None
-        if live is not None:
-            live.stop()
+        mark, style = ("refused  ", "green") if entry.is_right else ("WRONG    ", "bold red")
+        self.done(f"{mark}{entry.attempt}: {entry.reason}", style=style)
 
 
 def print_tables(console: Console, joined: Sequence[JoinResult], refused: Sequence[AttackResult]) -> None:

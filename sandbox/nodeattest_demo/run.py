@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeattest_demo.attacks import attacks_for
-from nodeattest_demo.display import AttackResult, DemoReport, JoinResult, LiveDisplay
+from nodeattest_demo.display import AttackResult, DemoReport, Display, JoinResult
 from nodeattest_demo.machines import (
     PLATFORMS,
     Children,
@@ -56,21 +56,19 @@ class DemoConfig:
     """Of the programs that are started."""
 
 
-def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, DemoReport], None]) -> DemoReport:
+def run(config: DemoConfig, display: Display, *, present: Callable[[World, DemoReport], None]) -> DemoReport:
     """Run the demo; ``present`` is called with everything still running."""
     with ExitStack() as stack:
         children = Children(config.environment)
         stack.callback(children.close)
         world, machines = _build(config, display, stack)
         *members, unbooted, unregistered = machines
-        display.start_step("creating Machines, starting the controller")
         provisioned = [provision(world, number, spec) for number, spec in enumerate(members, 1)]
         victim = provision(world, len(members) + 1, unbooted)
         display.done(f"{len(members)} Machines to join, and one that has not booted yet: {victim.identity.node}")
         controller = start_controller(world, config.directory / "controller", config.tools, stack)
         display.done(f"node-attestation-controller, process {controller.pid()}, with the shipped RBAC")
         joined, problems = _join_all(config, display, world, children, provisioned)
-        display.start_step("automatic approval is closed")
         closed = ""
         try:
             closed = await_closed(world)
@@ -93,16 +91,15 @@ def run(config: DemoConfig, display: LiveDisplay, *, present: Callable[[World, D
             )
             refused, more = _try_all(config, display, scene)
             problems += more
-        display.close()
         report = DemoReport(joined=joined, refused=refused, problems=problems, automatic_approval=closed)
         present(world, report)
         return report
 
 
-def _build(config: DemoConfig, display: LiveDisplay, stack: ExitStack) -> tuple[World, list[MachineSpec]]:
+def _build(config: DemoConfig, display: Display, stack: ExitStack) -> tuple[World, list[MachineSpec]]:
     """Start clusters and machines side by side; the last two machines are the victim's and the attacker's."""
     kind = PLATFORMS[config.provider]
-    display.start_step(f"starting two control planes and {config.nodes + 2} machines")
+    display.done(f"starting two control planes and {config.nodes + 2} machines")
 
     def make_machines() -> list[MachineSpec]:
         platform = kind(config.directory, stack)
@@ -124,10 +121,9 @@ def _build(config: DemoConfig, display: LiveDisplay, stack: ExitStack) -> tuple[
 
 
 def _join_all(
-    config: DemoConfig, display: LiveDisplay, world: World, children: Children, machines: Sequence[DemoMachine]
+    config: DemoConfig, display: Display, world: World, children: Children, machines: Sequence[DemoMachine]
 ) -> tuple[list[JoinResult], list[str]]:
     """Let every machine join at the same time."""
-    display.start_step(f"{len(machines)} machines join")
     joined: dict[str, JoinResult] = {}
     problems: list[str] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -166,12 +162,11 @@ def _join(config: DemoConfig, world: World, children: Children, machine: DemoMac
     )
 
 
-def _try_all(config: DemoConfig, display: LiveDisplay, scene: Scene) -> tuple[list[AttackResult], list[str]]:
+def _try_all(config: DemoConfig, display: Display, scene: Scene) -> tuple[list[AttackResult], list[str]]:
     """Let the attackers try, one after the other so that each answer can be told apart."""
     refused: list[AttackResult] = []
     problems: list[str] = []
     for attack in attacks_for(config.provider):
-        display.start_step(f"attack: {attack.name}")
         try:
             got = attack.run(scene)
         except (DemoFailure, ApiRefusal) as failure:

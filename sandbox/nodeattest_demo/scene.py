@@ -26,7 +26,7 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ClusterPin, EvidenceBlock, SignerName, evidence_block
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ClusterPin, EvidenceBlock, SignerName
 from nodeattest_providers.keys import PrivateKey
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.pkcs10 import build_csr
@@ -39,8 +39,6 @@ _ANSWER_TIMEOUT: Final = 30.0
 """Seconds to wait for the controller; a request that waits for its Machine takes some 15."""
 _POLL: Final = 0.05
 _SECOND_PHASE: Final = 2
-_VERSION: Final = 1
-"""Of every provider's evidence."""
 _NUMBERS = count(1)
 
 
@@ -164,22 +162,6 @@ class Scene:
         if not fresh:
             raise DemoFailure("the attacker's agent filed no request at all")
         return attacker.outcome(text(fresh[-1], "metadata", "name"))
-
-    def prove(
-        self,
-        prove: Callable[[Binding], Evidence],
-        *,
-        machine: DemoMachine | None = None,
-        identity: ClaimedIdentity | None = None,
-        by: Attacker | None = None,
-    ) -> CsrOutcome:
-        """Submit a request with a fresh key, as the victim by default, with evidence made manually over its binding."""
-        claimed = machine or self.victim
-        signer, who = claimed.attestor.signer, identity or claimed.identity
-        _, csr_der = new_request(who.node, who.provider_id)
-        block = evidence_block(claimed.attestor.provider, _VERSION)
-        evidence = prove(self.attacker.binding(block, signer, csr_der))
-        return self.submit(envelope.encode(csr_der, evidence), signer, by=by)
 
     def submit(self, request: bytes, signer: SignerName, *, by: Attacker | None = None) -> CsrOutcome:
         """Submit a request's bytes and wait for the outcome."""
