@@ -1,22 +1,19 @@
-"""Stores of every cloud, as real as they come here: moto's S3, azurite's blobs, a fake Google Cloud Storage."""
+"""Stores of every cloud, as real as they come here: moto's S3 and azurite's blobs."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import http.client
-import json
 import subprocess
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import botocore.session
-from aiohttp import web
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from node_kit import INSTALLED, NODE, need
 from polling import eventually
@@ -85,52 +82,6 @@ def _create_container(url: str) -> None:
     connection.request("PUT", target, headers={**headers, "Authorization": f"SharedKey {ACCOUNT}:{mac}"})
     assert connection.getresponse().status == http.HTTPStatus.CREATED
     connection.close()
-
-
-@asynccontextmanager
-async def google(directory: Path) -> AsyncGenerator[tuple[str, Path]]:
-    """Run a fake Google Cloud Storage; gives its URL and a file for GOOGLE_SERVICE_ACCOUNT.
-
-    It keeps objects with their headers, and compares ``x-goog-if-generation-match`` (XML API, "Preconditions").
-    """
-    objects: dict[str, tuple[int, bytes, dict[str, str]]] = {}
-
-    async def answer(request: web.Request) -> web.Response:
-        path = request.path
-        generation, body, headers = objects.get(path, (0, b"", {}))
-        if request.method == "PUT":
-            if int(request.headers.get("x-goog-if-generation-match", generation)) != generation:
-                return _error(412, "PreconditionFailed")
-            kept = {name: request.headers[name] for name in ("Content-Type", "Cache-Control")}
-            body, headers = await request.read(), kept
-            generation = 1 + max((each for each, _, _ in objects.values()), default=0)
-            objects[path] = generation, body, headers
-        if generation == 0:
-            return _error(404, "NoSuchKey")
-        more = {
-            "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
-            "Last-Modified": formatdate(usegmt=True),
-            "x-goog-generation": str(generation),
-        }
-        return web.Response(body=body if request.method == "GET" else b"", headers={**headers, **more})
-
-    application = web.Application()
-    application.router.add_route("*", "/{tail:.*}", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, LOOPBACK, 0).start()
-    url = f"http://{LOOPBACK}:{runner.addresses[0][1]}"
-    credentials = directory / "google.json"
-    account = {"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": True}
-    credentials.write_text(json.dumps({"type": "service_account", "gcs_base_url": url, **account}))
-    try:
-        yield url, credentials
-    finally:
-        await runner.cleanup()
-
-
-def _error(status: int, code: str) -> web.Response:
-    return web.Response(status=status, text=f"<Error><Code>{code}</Code></Error>", content_type="application/xml")
 
 
 def _address(log: Path, process: subprocess.Popen[bytes]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from typing import Final
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeattest_identity.issuer.documents import (
@@ -26,7 +27,9 @@ from nodeattest_identity.issuer.documents import (
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks, read_pem, verifying_key
+from nodeattest_parsing.strict_base64 import encode_base64url
 
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 ISSUER = "https://issuer.example/c1"
 JWKS_URI = "https://issuer.example/c1/openid/v1/jwks"
 RSA = rsa.generate_private_key(65537, 2048)
@@ -34,6 +37,12 @@ EC = ec.generate_private_key(ec.SECP256R1())
 RSA_PEM = RSA.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
 PUBLIC_PEM = EC.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "oth", "k"}
+
+
+def pem(key: PrivateKey, form: PrivateFormat | None) -> bytes:
+    if form is None:
+        return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return key.private_bytes(Encoding.PEM, form, NoEncryption())
 
 
 def jwk(key: VerifyingKey) -> dict[str, object]:
@@ -51,29 +60,19 @@ def test_keys_stay_in_the_files_order_and_private_ones_leave_their_public_half()
     assert second.public.public_numbers() == EC.public_key().public_numbers()
 
 
-def unencrypted(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
-    return key.private_bytes(Encoding.PEM, form, NoEncryption())
-
-
+RUBBISH = b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
 REFUSED_PEM: dict[str, Callable[[], bytes]] = {
     "nothing": lambda: b"",
     "no block": lambda: b"ssh-rsa AAAA",
     "another name at the end": lambda: PUBLIC_PEM.replace(b"END PUBLIC", b"END PRIVATE"),
-    "no key in a key's block": lambda: b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+    "no key in a key's block": lambda: RUBBISH,
     "a certificate request": lambda: PUBLIC_PEM.replace(b"PUBLIC KEY", b"CERTIFICATE REQUEST"),
-    "P-224": lambda: (
-        ec.generate_private_key(ec.SECP224R1())
-        .public_key()
-        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    ),
-    "RSA-1024": lambda: unencrypted(
-        rsa.generate_private_key(65537, 1024),  # noqa: S505 - too short is what is refused
-        PrivateFormat.PKCS8,
-    ),
+    "P-224": lambda: pem(ec.generate_private_key(ec.SECP224R1()), None),
+    "RSA-1024": lambda: pem(rsa.generate_private_key(65537, 1024), PrivateFormat.PKCS8),  # noqa: S505 - refused
     "a key under a password": lambda: EC.private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")
     ),
-    "a good key and a bad one": lambda: PUBLIC_PEM + b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+    "a good key and a bad one": lambda: PUBLIC_PEM + RUBBISH,
     "a file beyond the limit": lambda: PUBLIC_PEM + b"#" * (1 << 20),
 }
 
@@ -185,13 +184,10 @@ def test_any_bytes_give_keys_or_an_error_of_ours(data: bytes) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "https://issuer.example",
-        "https://issuer.example/",
-        "https://account.blob.core.windows.net/$web/",
-        "https://10.0.0.1:6443",
-        "https://[::1]:6443/a",
+        "https://issuer.example", "https://issuer.example/", "https://account.blob.core.windows.net/$web/",
+        "https://10.0.0.1:6443", "https://[::1]:6443/a",
     ],
-)
+)  # fmt: skip
 def test_an_issuer_is_kept_byte_for_byte(text: str) -> None:
     assert issuer_url(text) == text
 
@@ -199,22 +195,12 @@ def test_an_issuer_is_kept_byte_for_byte(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "issuer.example",
-        "http://issuer.example",
-        "https://",
-        "https://issuer.example?x",
-        "https://issuer.example#x",
-        "https://user@issuer.example",
-        "https://issuer.example:99999",
-        "https://issuer.example/a b",
-        "https://issuer.example\\evil.example",
-        "https://issuer.examplé",
-        "https://[::1",
-        "https://-issuer.example",
-        "https://issuer.example/" + "a" * 2048,
+        "", "issuer.example", "http://issuer.example", "https://", "https://issuer.example?x",
+        "https://issuer.example#x", "https://user@issuer.example", "https://issuer.example:99999",
+        "https://issuer.example/a b", "https://issuer.example\\evil.example", "https://issuer.examplé",
+        "https://[::1", "https://-issuer.example", "https://issuer.example/" + "a" * 2048,
     ],
-)
+)  # fmt: skip
 def test_what_kube_apiserver_or_a_url_parser_may_take_otherwise_is_no_issuer(text: str) -> None:
     with pytest.raises(UrlError, match="expected the https URL"):
         issuer_url(text)
@@ -259,3 +245,56 @@ def test_coordinates_are_as_long_as_the_field(curve: ec.EllipticCurve) -> None:
     shown = jwk(verifying_key(short))
     assert len(base64.urlsafe_b64decode(str(shown["x"]) + "==")) == size
     assert read_jwks(jwks(shown))[0].public.public_numbers() == short.public_numbers()
+
+
+# Nothing private comes out
+
+MEMBERS: Final = {
+    "RSA": ["use", "kty", "kid", "alg", "n", "e"],
+    "EC": ["use", "kty", "kid", "crv", "alg", "x", "y"],
+}
+CURVES: Final[list[tuple[ec.EllipticCurve, int]]] = [
+    (ec.SECP256R1(), 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551 - 1),
+    (ec.SECP384R1(), 2**384 - 2**190),
+    (ec.SECP521R1(), 2**521 - 2**260),
+]
+"""With the largest private key, or one a little smaller."""
+RSA_KEYS: Final = [rsa.generate_private_key(*kind) for kind in ((65537, 2048), (3, 2048), (65537, 3072))]
+"""Made once: each takes a tenth of a second."""
+
+
+@st.composite
+def elliptic(draw: st.DrawFn) -> ec.EllipticCurvePrivateKey:
+    curve, largest = draw(st.sampled_from(CURVES))
+    return ec.derive_private_key(draw(st.integers(1, largest)), curve)
+
+
+def secrets(key: PrivateKey) -> list[int]:
+    """Tell every number that only the private key has."""
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return [key.private_numbers().private_value]
+    numbers = key.private_numbers()
+    return [numbers.d, numbers.p, numbers.q, numbers.dmp1, numbers.dmq1, numbers.iqmp]
+
+
+FORMS: Final = st.sampled_from([PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL, None])
+FILES: Final = st.lists(st.tuples(st.one_of(st.sampled_from(RSA_KEYS), elliptic()), FORMS), min_size=1, max_size=4)
+
+
+@settings(max_examples=40)  # reading an RSA key checks its primes
+@given(FILES)
+def test_no_private_member_and_no_private_number_ever_comes_out(
+    file: list[tuple[PrivateKey, PrivateFormat | None]],
+) -> None:
+    keys = read_pem(b"".join(pem(key, form) for key, form in file))
+    made = documents("https://issuer.example", "https://issuer.example/jwks", keys)
+    for member in json.loads(made.jwks)["keys"]:
+        assert [*member] == MEMBERS[member["kty"]]
+    for key, _ in file:
+        for secret in secrets(key):
+            written = encode_base64url(secret.to_bytes((secret.bit_length() + 7) // 8))
+            if len(written) > 16:  # a tiny number stands in any text by chance
+                assert written not in made.jwks.decode()
+    assert read_jwks(made.jwks) == made.keys
+    wanted = dict.fromkeys(verifying_key(key.public_key()).kid for key, _ in file)
+    assert [key.kid for key in made.keys] == [*wanted]

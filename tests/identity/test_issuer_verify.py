@@ -40,13 +40,13 @@ def command(issuer: IssuerServer, *arguments: object) -> list[str]:
 def test_a_good_token_is_shown_with_what_it_proves(
     issuer: IssuerServer, held: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main(command(issuer, held.read_text(encoding="utf-8").strip())) == 0
+    assert "list of processes" in capsys.readouterr().err
     assert main(command(issuer, "--token-file", held)) == 0
     said = capsys.readouterr()
     assert not said.err
-    rows = {
-        name.strip(): value.strip()
-        for name, _, value in (line.strip().partition("  ") for line in said.out.splitlines())
-    }
+    lines = (line.strip().partition("  ") for line in said.out.splitlines())
+    rows = {name: value.strip() for name, _, value in lines}
     assert (rows["subject"], rows["issuer"], rows["audience"]) == (SUBJECT, issuer.url, AUDIENCE)
     assert rows["key"] == f"{ES.verifying.kid} (ES256)"
     assert rows["kubernetes.io"].startswith('{"namespace": "shop"')
@@ -113,10 +113,3 @@ def test_control_characters_in_untrusted_claims_are_quoted(
     assert "\nnobody" not in out
     assert main(command(issuer, "--token-file", path, "-o", "json")) == 0
     assert capsys.readouterr().out.isascii()
-
-
-def test_a_token_in_an_argument_is_warned_of(
-    issuer: IssuerServer, held: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command(issuer, held.read_text(encoding="utf-8").strip())) == 0
-    assert "list of processes" in capsys.readouterr().err

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from publish_kit import HOUR, ISSUER, START, YEAR, key, kids, wanted
 
 from nodeattest_identity.issuer.documents import UrlError, documents
 from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.publish import plan as states
-from nodeattest_identity.publish.plan import STATE, Current, Desired, Plan, jwks_path, plan
-from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
+from nodeattest_identity.publish.plan import STATE, Current, Desired, jwks_path, plan
+from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject, Write
 
 JWKS, CONFIGURATION = "openid/v1/jwks", ".well-known/openid-configuration"
 
 
-def after(found: Current, planned: Plan) -> Current:
-    """What stands there when all was written."""
+def after(found: Current, writes: Iterable[Write]) -> Current:
+    """What stands there when these were written."""
     objects = {JWKS: found.jwks, CONFIGURATION: found.configuration, STATE: found.state}
-    for write in planned.writes:
-        objects[write.path] = StoredObject(
-            body=write.body,
-            e_tag="1",
-            content_type=write.content_type,
-            cache_control=write.cache_control,
-        )
+    for write in writes:
+        assert write.replaces == objects[write.path]
+        headers = {"content_type": write.content_type, "cache_control": write.cache_control}
+        objects[write.path] = StoredObject(body=write.body, e_tag="1", **headers)
     return Current(jwks=objects[JWKS], configuration=objects[CONFIGURATION], state=objects[STATE])
 
 
@@ -34,10 +34,10 @@ def settled(want: Desired, found: Current | None = None, *, now: int = START) ->
     """Plan and write until nothing is left."""
     standing = found or Current()
     for _ in range(4):
-        planned = plan(standing, want, now)
-        if not planned.writes:
+        writes = plan(standing, want, now).writes
+        if not writes:
             return standing
-        standing = after(standing, planned)
+        standing = after(standing, writes)
     raise AssertionError("never done")
 
 
@@ -47,8 +47,7 @@ def state(found: Current) -> states.IssuerState:
 
 
 def names(found: Current) -> list[str]:
-    assert found.jwks is not None
-    return [each.kid for each in read_jwks(found.jwks.body)]
+    return [] if found.jwks is None else [each.kid for each in read_jwks(found.jwks.body)]
 
 
 def test_the_state_is_written_first_then_the_key_set_then_the_configuration() -> None:
@@ -74,7 +73,7 @@ def test_a_key_that_leaked_goes_at_once_and_cannot_come_back_by_a_run_that_was_c
     standing = settled(wanted("a", "b"))
     planned = plan(standing, want, START + 5)
     for cut in range(1, len(planned.writes) + 1):
-        partly = after(standing, replace(planned, writes=planned.writes[:cut]))
+        partly = after(standing, planned.writes[:cut])
         assert names(settled(wanted("b"), partly, now=START + 6)) == kids("b")
 
 
@@ -85,7 +84,7 @@ def test_a_published_key_that_the_state_does_not_know_is_removed_at_once() -> No
         standing, jwks=replace(standing.jwks, body=documents(ISSUER, f"{ISSUER}/x", [key("a"), key("evil")]).jwks)
     )
     planned = plan(spoilt, wanted("a"), START)
-    assert names(after(spoilt, planned)) == kids("a")
+    assert names(after(spoilt, planned.writes)) == kids("a")
     assert any(key("evil").kid in note for note in planned.notes)
 
 
@@ -105,18 +104,12 @@ def test_a_clock_that_is_days_behind_marks_no_key_as_absent(want: Desired) -> No
         plan(standing, want, START - 25 * HOUR)
 
 
-def _foreign_configuration() -> Current:
-    other = documents("https://other.example", "https://other.example/jwks", [key("o")])
-    return Current(
-        configuration=StoredObject(body=other.configuration, e_tag="1"),
-        jwks=StoredObject(body=other.jwks, e_tag="1"),
-    )
-
-
 @pytest.mark.parametrize("adopt", [False, True])
 def test_another_issuers_configuration_is_never_overwritten(adopt: bool) -> None:
+    other = documents("https://other.example", "https://other.example/jwks", [key("o")])
+    there = Current(configuration=StoredObject(body=other.configuration, e_tag="1"))
     with pytest.raises(ForeignIssuerError, match=r"other\.example"):
-        plan(_foreign_configuration(), replace(wanted("a"), adopt=adopt), START)
+        plan(there, replace(wanted("a"), adopt=adopt), START)
 
 
 @pytest.mark.parametrize("adopt", [False, True])
@@ -167,19 +160,11 @@ def test_a_key_sets_url_leads_nowhere_else(tail: str) -> None:
 @pytest.mark.parametrize(
     ("member", "value"),
     [
-        ("format", "v2"),
-        ("updated", "1"),
-        ("updated", True),
-        ("updated", -1),
-        ("updated", 1.5),
-        ("absent_since", []),
-        ("absent_since", {"another": 1}),
-        ("issuer", "http://x"),
-        ("issuer", 1),
+        ("format", "v2"), ("updated", "1"), ("updated", True), ("updated", -1), ("updated", 1.5), ("absent_since", []),
+        ("absent_since", {"another": 1}), ("issuer", "http://x"), ("issuer", 1), ("other", 1),
         ("jwks", {"keys": [{"kty": "oct", "kid": "a", "k": "AA"}]}),
-        ("other", 1),
     ],
-)
+)  # fmt: skip
 def test_a_state_that_is_spoilt_in_one_thing_is_refused(member: str, value: object) -> None:
     members = json.loads(states.encode_state(state(settled(wanted("a")))))
     members[member] = value
@@ -224,3 +209,37 @@ def test_control_characters_in_a_key_id_are_quoted() -> None:
     planned = plan(Current(jwks=StoredObject(body=jwks, e_tag="1")), replace(wanted("a"), adopt=True), START)
     assert any("x1b" in note for note in planned.notes)
     assert all(note.isprintable() for note in planned.notes)
+
+
+_NAMES = ("a", "b", "c")
+_LIFE = 3 * HOUR
+
+
+RUNS = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from(_NAMES), min_size=1, max_size=3, unique=True),
+        st.integers(0, 6 * HOUR),
+        st.sampled_from([1, 2, 3, 9, 9]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+"""Keys of each run, seconds since the run before, and after how many writes it is cut off."""
+
+
+@settings(max_examples=80, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking takes minutes
+@given(RUNS)
+def test_no_key_whose_tokens_may_be_valid_is_ever_missing(runs: list[tuple[list[str], int, int]]) -> None:
+    standing, now = Current(), START
+    last_desired, seen = dict[str, int](), set[str]()
+    for given_names, after_seconds, cut in [*runs, (runs[-1][0], 1, 9)]:
+        now += after_seconds
+        seen &= set(names(standing))  # what has gone by now had to: each write was checked
+        last_desired |= dict.fromkeys(kids(*given_names), now)
+        want = replace(wanted(*given_names), retire_after=_LIFE)
+        for write in plan(standing, want, now).writes[:cut]:
+            standing = after(standing, [write])
+            seen |= set(names(standing))
+            assert {kid for kid in seen if now < last_desired[kid] + _LIFE} <= set(names(standing))
+    assert set(kids(*runs[-1][0])) <= set(names(standing))
+    assert not plan(standing, replace(wanted(*runs[-1][0]), retire_after=_LIFE), now).writes

@@ -1,10 +1,11 @@
-"""Each kind of store under the same laws: moto's S3, azurite, a fake Google Cloud Storage, a directory."""
+"""Each kind of store under the same laws: moto's S3, azurite, a directory; and what Google Cloud Storage is asked."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +15,7 @@ from uuid import uuid4
 import pytest
 from aiohttp import web
 from publish_kit import START, Clock, kids, wanted
-from store_kit import ACCOUNT, AZURITE_KEY, BUCKET, azurite, google, moto
+from store_kit import ACCOUNT, AZURITE_KEY, BUCKET, azurite, moto
 
 from nodeattest_identity.issuer.keys import read_jwks
 from nodeattest_identity.publish.cloud import CloudStore
@@ -24,6 +25,7 @@ from nodeattest_identity.publish.store import (
     DirectoryStore,
     ObjectStore,
     StoreAccess,
+    StoredObject,
     StoreLocation,
     StoreRefusedError,
     StoreUnavailableError,
@@ -46,13 +48,6 @@ def s3_url() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def azure_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with azurite(tmp_path_factory.mktemp("azurite")) as url:
-        yield url
-
-
-@pytest.fixture
-async def google_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    async with google(tmp_path) as (url, credentials):
-        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(credentials))
         yield url
 
 
@@ -93,13 +88,12 @@ class Place:
     other: ObjectStore
 
 
-@pytest.fixture(params=["dir", *KINDS])
+@pytest.fixture(params=["dir", "s3", "azblob"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     kind = str(request.param)
     if kind == "dir":
         return Place(DirectoryStore(tmp_path, "c1"), DirectoryStore(tmp_path, "c1"))
-    fixture = {"s3": "s3_url", "azblob": "azure_url", "gs": "google_url"}[kind]
-    store = cloud(kind, request.getfixturevalue(fixture))
+    store = cloud(kind, request.getfixturevalue({"s3": "s3_url", "azblob": "azure_url"}[kind]))
     return Place(store, CloudStore(store._location, store._access))  # pyright: ignore[reportPrivateUsage] - the same
 
 
@@ -138,12 +132,12 @@ async def test_two_publishers_at_one_moment_lose_no_key(place: Place) -> None:
 
 
 @asynccontextmanager
-async def answering(status: int, code: str, **headers: str) -> AsyncGenerator[tuple[str, list[str]]]:
-    """Serve one error to every request; 0: no answer at all."""
-    methods: list[str] = []
+async def answering(status: int, code: str, **headers: str) -> AsyncGenerator[tuple[str, list[Mapping[str, str]]]]:
+    """Serve one answer to every request, and keep their headers; 0: no answer at all."""
+    asked: list[Mapping[str, str]] = []
 
     async def answer(request: web.Request) -> web.Response:
-        methods.append(request.method)
+        asked.append(request.headers)
         if status == 0:
             await asyncio.Event().wait()
         text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>none</Message></Error>'
@@ -153,9 +147,29 @@ async def answering(status: int, code: str, **headers: str) -> AsyncGenerator[tu
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", methods
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
     finally:
         await runner.cleanup()
+
+
+def google_account(directory: Path, url: str) -> str:
+    """Write the file of a service account that needs no login."""
+    account = {"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": True}
+    file = directory / "google.json"
+    file.write_text(json.dumps({"type": "service_account", "gcs_base_url": url, **account}))
+    return str(file)
+
+
+@pytest.mark.parametrize(("generation", "wanted_header"), [(None, "0"), ("7", "7")])
+async def test_an_object_of_google_is_replaced_only_as_the_generation_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: str | None, wanted_header: str
+) -> None:
+    async with answering(412, "PreconditionFailed") as (url, asked):
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", google_account(tmp_path, url))
+        replaces = None if generation is None else StoredObject(body=b"", e_tag='"1"', generation=generation)
+        with pytest.raises(WriteConflictError):
+            await cloud("gs", url).write(Write(path=JWKS, body=b"1", replaces=replaces, **HEADERS))
+    assert [each["x-goog-if-generation-match"] for each in asked] == [wanted_header]
 
 
 ANSWERS = [
@@ -182,16 +196,15 @@ async def test_each_answer_of_a_store_is_an_error_with_a_remedy_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, answer: tuple[int, str, type[Exception], str]
 ) -> None:
     status, code, error, remedy = answer
-    async with answering(status, code) as (url, methods), google(tmp_path) as (google_url, file):
-        file.write_text(file.read_text().replace(google_url, url))
-        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(file))
+    async with answering(status, code) as (url, asked):
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", google_account(tmp_path, url))
         with pytest.raises(error, match=remedy) as raised:
             await cloud(kind, url).write(Write(path=JWKS, body=b"1", replaces=None, **HEADERS))
     message = str(raised.value)
     assert not any(secret in message for secret in ("AKIAEXAMPLE", AZURITE_KEY, "Signature", "Error"))
     assert message.isprintable()
     assert raised.value.__suppress_context__
-    assert len(methods) <= 2
+    assert len(asked) <= 2
 
 
 @pytest.mark.parametrize("kind", ["s3", "azblob"])

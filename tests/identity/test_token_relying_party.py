@@ -56,26 +56,22 @@ REFUSED = "IssuerDocumentRefused"
 AWAY = "IssuerUnavailable"
 
 
-@pytest.mark.parametrize(
-    ("path", "reply", "reason", "words"),
-    [
-        pytest.param(CONFIGURATION, Reply(b"<html>log in"), REFUSED, "JSON", id="a login page"),
-        pytest.param(
-            CONFIGURATION, Reply(b'{"issuer":"ISSUER/","jwks_uri":"ISSUER/k"}'), REFUSED, "issuer", id="a slash more"
-        ),
-        pytest.param(
-            CONFIGURATION, Reply(b'{"issuer":"ISSUER","jwks_uri":"file:///etc/passwd"}'), REFUSED, "https", id="a file"
-        ),
-        pytest.param(CONFIGURATION, Reply(b"", 302, {"Location": "/k"}), REFUSED, "redirect", id="a redirect"),
-        pytest.param(CONFIGURATION, Reply(b"", 500), AWAY, "500", id="broken"),
-        pytest.param(CONFIGURATION, Reply(b" " * 70_000), REFUSED, "at most", id="a configuration without end"),
-        pytest.param(CONFIGURATION, Reply(b"\x1f", 200, {"Content-Encoding": "gzip"}), REFUSED, "packed", id="packed"),
-        pytest.param(CONFIGURATION, Reply(b"{", 200, {"Content-Length": "9"}), AWAY, "answer", id="cut short"),
-        pytest.param(JWKS, Reply(b"{" * 2_000_000), REFUSED, "at most", id="a key set without end"),
-        pytest.param(JWKS, Reply(b'{"keys":[]}'), REFUSED, "key", id="no key"),
-        pytest.param(JWKS, Reply(b"", 404), AWAY, "404", id="no key set"),
-    ],
-)
+DOCUMENTS: dict[str, tuple[str, Reply, str, str]] = {
+    "a login page": (CONFIGURATION, Reply(b"<html>log in"), REFUSED, "JSON"),
+    "a slash more": (CONFIGURATION, Reply(b'{"issuer":"ISSUER/","jwks_uri":"ISSUER/k"}'), REFUSED, "issuer"),
+    "a file": (CONFIGURATION, Reply(b'{"issuer":"ISSUER","jwks_uri":"file:///etc/passwd"}'), REFUSED, "https"),
+    "a redirect": (CONFIGURATION, Reply(b"", 302, {"Location": "/k"}), REFUSED, "redirect"),
+    "broken": (CONFIGURATION, Reply(b"", 500), AWAY, "500"),
+    "a configuration without end": (CONFIGURATION, Reply(b" " * 70_000), REFUSED, "at most"),
+    "packed": (CONFIGURATION, Reply(b"\x1f", 200, {"Content-Encoding": "gzip"}), REFUSED, "packed"),
+    "cut short": (CONFIGURATION, Reply(b"{", 200, {"Content-Length": "9"}), AWAY, "answer"),
+    "a key set without end": (JWKS, Reply(b"{" * 2_000_000), REFUSED, "at most"),
+    "no key": (JWKS, Reply(b'{"keys":[]}'), REFUSED, "key"),
+    "no key set": (JWKS, Reply(b"", 404), AWAY, "404"),
+}
+
+
+@pytest.mark.parametrize(("path", "reply", "reason", "words"), DOCUMENTS.values(), ids=DOCUMENTS.keys())
 async def test_documents_that_are_not_to_be_believed_are_refused(
     issuer: IssuerServer, path: str, reply: Reply, reason: str, words: str
 ) -> None:
@@ -133,17 +129,10 @@ async def test_a_proxy_of_the_environment_is_not_used(issuer: IssuerServer, monk
 @pytest.mark.parametrize(
     ("caching", "age", "kept"),
     [
-        ("", "", None),
-        ("public, max-age=3600", "", 3600),
-        ("max-age=3600", "600", 3000),
-        ("max-age=10", "600", 0),
-        ("no-cache, max-age=3600", "", 0),
-        ("no-store", "", 0),
-        ("s-maxage=9", "", None),
-        ("max-age=-1", "", None),
-        ("max-age=9999999999999999", "", None),
-        ("max-age=60", "soon", 60),
+        ("", "", None), ("public, max-age=3600", "", 3600), ("max-age=3600", "600", 3000), ("max-age=10", "600", 0),
+        ("no-cache, max-age=3600", "", 0), ("no-store", "", 0), ("s-maxage=9", "", None), ("max-age=-1", "", None),
+        ("max-age=9999999999999999", "", None), ("max-age=60", "soon", 60),
     ],
-)
+)  # fmt: skip
 def test_what_is_said_of_keeping_is_read_as_it_stands(caching: str, age: str, kept: float | None) -> None:
     assert max_age(caching, age) == kept
