@@ -16,6 +16,8 @@ from nodeattest_providers.node_interface import JsonValue
 
 _MAX_DEPTH = 16
 """Levels of a setting on a command line; providers' have two."""
+_SHOWN: Final = 80
+"""Characters of a name or value that a message repeats."""
 
 
 def invalid(where: str, expected: str, got: str) -> Denied:
@@ -29,13 +31,18 @@ def check_keys(
     """Refuse unknown and missing keys."""
     for key in values:
         if key not in known:
-            import difflib
-
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-            raise invalid(where, f"one of {', '.join(known)}", f"{key!r}; did you mean {near[0]!r}?")
+            raise invalid(where, f"one of {', '.join(known)}", f"{key[:_SHOWN]!r}; {nearest(key, known)}")
     for key in required:
         if key not in values:
             raise invalid(where, f"the key {key}", "none")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Say which known name was meant, or which are known."""
+    import difflib
+
+    near = difflib.get_close_matches(name[:_SHOWN], sorted(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
 
 
 def parse_setting(word: str) -> tuple[str, JsonValue] | None:
@@ -78,7 +85,7 @@ def string_set(value: JsonValue, where: str, spelling: re.Pattern[str], expected
     found: set[str] = set()
     for item in items(value, where):
         if not isinstance(item, str) or not spelling.fullmatch(item):
-            raise invalid(where, expected, repr(item)[:80])
+            raise invalid(where, expected, repr(item)[:_SHOWN])
         found.add(item)
     return frozenset(found)
 

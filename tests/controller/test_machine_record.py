@@ -41,7 +41,7 @@ def record(**changes: JsonValue) -> JsonObject:
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
-        ({"endorsementKeyhash": KEY}, "did you mean endorsementKeyHash?"),
+        ({"endorsementKeyhash": KEY}, "did you mean 'endorsementKeyHash'?"),
         ({"ek": KEY}, "known are addresses"),
         ({"endorsementKeyHash": KEY.upper()}, "spec.endorsementKeyHash: expected sha256:"),
         ({"bootstrapTokenID": "abcdef.0123456789abcdef"}, "spec.bootstrapTokenID: expected the six"),
@@ -107,7 +107,7 @@ def test_a_provider_id_that_two_sources_claim_is_nobody_s(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "said"),
-    [({"pause": True}, "did you mean paused?"), ({"paused": "true"}, "expected true or false"), ({}, "")],
+    [({"pause": True}, "did you mean 'paused'?"), ({"paused": "true"}, "expected true or false"), ({}, "")],
 )
 def test_a_cluster_record_that_cannot_be_read_whole_stands_as_if_paused(spec: JsonObject, said: str) -> None:
     assert said in cluster_flaw({"kind": "ClusterRecord", "spec": spec})

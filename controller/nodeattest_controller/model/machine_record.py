@@ -7,7 +7,6 @@ the objects of every kind that machines are read from.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from nodeattest_controller.model.machine_view import (
 from nodeattest_parsing.objects import flag, items, mapping, moment, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers
+from nodeattest_providers.config_fields import nearest
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
@@ -131,9 +131,7 @@ def _flaw(spec: JsonObject) -> str:
 def _unknown(spec: JsonObject, known: Collection[str]) -> str:
     for name in spec:
         if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-            return f"spec has a field {name[:_SHOWN]!r} that nobody reads: {hint}"
+            return f"spec has a field {name[:_SHOWN]!r} that nobody reads: {nearest(name, known)}"
     return ""
 
 

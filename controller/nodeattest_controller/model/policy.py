@@ -6,20 +6,18 @@ can narrow a policy's attestors, never widen them.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, TypeVar, cast
+from typing import Final
 
 from nodeattest_controller.model.infrastructure_kinds import HOST_KINDS, Expression, GroupKind, parse_expression
 from nodeattest_parsing.objects import flag, items, mapping, strings, text
 from nodeattest_parsing.times import parse_whole_seconds
-from nodeattest_parsing.values import JsonObject, ParseError
-from nodeattest_parsing.values import JsonValue as RawValue
+from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
+from nodeattest_providers.config_fields import nearest
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName, printable
-from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.registry import BUILT_IN, INSECURE
 
 OWN_SECTIONS: Final = frozenset(BUILT_IN)
@@ -39,17 +37,10 @@ _FIELDS: Final = OWN_SECTIONS | {
     "serving",
     "tokenBinding",
 }
-_SERVING_CHOICES: Final = {"kubelet": ("Ignore", "Approve"), "attested": ("Sign", "Refuse")}
-"""Fields of ``serving`` and what each may be; the first is the default (docs/decisions.md)."""
 _LISTING: Final = frozenset({"In", "NotIn"})
 """The operators of a label selector that go with a list of values."""
-Choice = TypeVar("Choice", bound=StrEnum)
 _MAX_VALUES: Final = 60_000
 """Values of a policy's spec: ten thousand registered keys (manifests/crd), and some more."""
-_LONGEST_FIELD: Final = 64
-"""Characters of a field's name that a known one is looked for by."""
-_WHOLE: Final = 100
-"""Percent."""
 MIN_LIFETIME: Final = 60
 """Seconds. Below an hour is for tests: an outage that long takes the nodes down. A shorter life weakens no check."""
 MAX_LIFETIME: Final = 365 * 86400
@@ -67,12 +58,13 @@ class ServingPolicy:
 
 
 class TokenBinding(StrEnum):
-    """Whether a bootstrap token must be the one in the bootstrap configuration of the machine that it asks for."""
+    """Whether a bootstrap token must be the one in the bootstrap configuration of the machine that it asks for.
+
+    ``PREFERRED``: it must wherever the configuration names one.
+    """
 
     REQUIRED = "Required"
-    """It must."""
     PREFERRED = "Preferred"
-    """It must wherever the configuration names one."""
     OFF = "Off"
 
 
@@ -198,28 +190,28 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
             "take insecure out of authorizedAttestors: beside a secure provider it undoes its protection",
         )
     _check_selector(mapping(spec, "clusterSelector"))
-    enforcement = text(spec, "enforcement") or "Enforce"
-    if enforcement not in {"Enforce", "Audit"}:
-        raise _invalid("enforcement Enforce or Audit", printable(enforcement), "correct the policy")
-    sections = {ProviderName(name): _section(mapping(spec, name)) for name in OWN_SECTIONS if name in spec}
-    third_parties = mapping(spec, "providers")
-    ours = ", ".join(sorted(OWN_SECTIONS & third_parties.keys()))
+    others = mapping(spec, "providers")
+    ours = ", ".join(sorted(OWN_SECTIONS & others.keys()))
     if ours:
-        raise _invalid(
-            "settings of others' providers in spec.providers", ours, "move them to their own sections of spec"
-        )
-    sections.update({ProviderName(name): _section(mapping(third_parties, name)) for name in third_parties})
+        raise _invalid("settings of others' providers in spec.providers", ours, "move them to their own sections")
+    sections = {name: mapping(spec, name) for name in OWN_SECTIONS if name in spec}
+    sections |= {name: mapping(others, name) for name in others}
+    share = spec.get("maxFailedShare", OnFailure().max_share)
+    if not isinstance(share, int) or isinstance(share, bool) or not 1 <= share <= 100:  # noqa: PLR2004 - percent
+        raise _invalid("maxFailedShare from 1 to 100, in percent", printable(str(share)))
     return Policy(
         name=text(policy, "metadata", "name"),
         attestors=attestors,
         lifetime=_lifetime(text(spec, "certificateLifetime")),
-        enforce=enforcement == "Enforce",
+        enforce=_choice(spec, "enforcement", ("Enforce", "Audit")) == "Enforce",
         listed=listed,
-        sections=sections,
-        serving=_serving(spec.get("serving", {})),
-        infrastructure=_infrastructure(spec.get("infrastructure", {})),
-        token_binding=_choice(TokenBinding, spec, "tokenBinding", TokenBinding.REQUIRED),
-        on_failure=OnFailure(_choice(FailureAction, spec, "onFailure", FailureAction.NONE), _max_share(spec)),
+        sections={ProviderName(name): section for name, section in sections.items()},
+        serving=_serving(_section(spec, "serving", ("kubelet", "attested"))),
+        infrastructure=_infrastructure(
+            _section(spec, "infrastructure", ("hostObjects", "hostNamespaces", "shortNodeNames", "providerIDs"))
+        ),
+        token_binding=TokenBinding(_choice(spec, "tokenBinding", [*TokenBinding])),
+        on_failure=OnFailure(FailureAction(_choice(spec, "onFailure", [*FailureAction])), share),
     )
 
 
@@ -239,9 +231,23 @@ def _check_fields(section: JsonObject, known: Collection[str], path: str) -> Non
     """Refuse a field that nobody reads: a mistyped restriction must not be silently lost."""
     for name in section:
         if name not in known:
-            near = difflib.get_close_matches(name[:_LONGEST_FIELD], sorted(known), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-            raise _invalid(f"known fields in {path}", printable(name), hint)
+            raise _invalid(f"known fields in {path}", printable(name), nearest(name, known))
+
+
+def _section(spec: JsonObject, name: str, known: Collection[str]) -> JsonObject:
+    section = spec.get(name, {})
+    if not isinstance(section, dict):
+        raise _invalid(f"{name}: an object", "something else")
+    _check_fields(section, known, f"spec.{name}")
+    return section
+
+
+def _choice(section: JsonObject, name: str, choices: Sequence[str]) -> str:
+    """Read one of some words; the first is the default (docs/decisions.md)."""
+    given = section.get(name, choices[0])
+    if given not in choices:
+        raise _invalid(f"{name} {' or '.join(choices)}", printable(str(given)))
+    return str(given)
 
 
 def _check_selector(selector: JsonObject) -> None:
@@ -256,30 +262,21 @@ def _check_selector(selector: JsonObject) -> None:
             raise _invalid(f"no values beside the operator {operator}", ", ".join(values)[:80], "take out the values")
 
 
-def _serving(section: RawValue) -> ServingPolicy:
-    if not isinstance(section, dict):
-        raise _invalid("serving: an object", "something else", "correct the policy")
-    _check_fields(section, _SERVING_CHOICES, "spec.serving")
-    chosen: dict[str, str] = {}
-    for name, choices in _SERVING_CHOICES.items():
-        chosen[name] = text(section, name) if name in section else choices[0]
-        if chosen[name] not in choices:
-            raise _invalid(f"serving.{name} {' or '.join(choices)}", printable(str(chosen[name])), "correct the policy")
-    return ServingPolicy(chosen["kubelet"] == "Approve", chosen["attested"] == "Sign")
+def _serving(section: JsonObject) -> ServingPolicy:
+    return ServingPolicy(
+        approves_kubelet=_choice(section, "kubelet", ("Ignore", "Approve")) == "Approve",
+        signs_attested=_choice(section, "attested", ("Sign", "Refuse")) == "Sign",
+    )
 
 
-def _infrastructure(section: RawValue) -> InfrastructurePolicy:
-    if not isinstance(section, dict):
-        raise _invalid("infrastructure: an object", "something else", "correct the policy")
-    known = ("hostObjects", "hostNamespaces", "shortNodeNames", "providerIDs")
-    _check_fields(section, known, "spec.infrastructure")
+def _infrastructure(section: JsonObject) -> InfrastructurePolicy:
     hosts, short = strings(section, "hostObjects"), section.get("shortNodeNames", False)
     unknown = [kind for kind in hosts if kind not in HOST_KINDS]
     if unknown:
         expected = f"spec.infrastructure.hostObjects of {', '.join(sorted(HOST_KINDS))}"
-        raise _invalid(expected, printable(unknown[0]), "correct the policy")
+        raise _invalid(expected, printable(unknown[0]))
     if not isinstance(short, bool):
-        raise _invalid("spec.infrastructure.shortNodeNames true or false", printable(str(short)), "correct the policy")
+        raise _invalid("spec.infrastructure.shortNodeNames true or false", printable(str(short)))
     return InfrastructurePolicy(
         host_objects=frozenset(hosts),
         host_namespaces=frozenset(strings(section, "hostNamespaces")),
@@ -302,41 +299,21 @@ def _provider_id_expression(entry: JsonObject) -> tuple[GroupKind, Expression]:
     return (text(entry, "group"), text(entry, "kind")), expression
 
 
-def _choice(choices: type[Choice], spec: JsonObject, name: str, default: Choice) -> Choice:
-    given = spec.get(name, str(default))
-    try:
-        return choices(given)
-    except ValueError:
-        raise _invalid(f"{name} {' or '.join(choices)}", printable(str(given)), "correct the policy") from None
-
-
-def _max_share(spec: JsonObject) -> int:
-    given = spec.get("maxFailedShare", OnFailure().max_share)
-    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= _WHOLE:
-        raise _invalid("maxFailedShare from 1 to 100, in percent", printable(str(given)), "correct the policy")
-    return given
-
-
 def _check_values(spec: JsonObject) -> None:
     """Refuse a policy of more values than an event loop should read, or with a fraction, which no setting has.
 
     A registered machine takes three. A level at a time: no value costs a call.
     """
-    level: list[RawValue] = [spec]
+    level: list[JsonValue] = [spec]
     count = 0
     while level:
         count += len(level)
         if count > _MAX_VALUES:
             raise _invalid(f"at most {_MAX_VALUES} values", "more", "split the policy: one for each cluster")
         if float in set(map(type, level)):
-            raise _invalid("whole numbers", "a fraction", "correct the policy")
+            raise _invalid("whole numbers", "a fraction")
         inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
         level = [value for values in inner for value in values]
-
-
-def _section(raw: JsonObject) -> Mapping[str, JsonValue]:
-    """Hand a provider its settings, of which ``_check_values`` has seen that they have no fraction."""
-    return cast("Mapping[str, JsonValue]", raw)
 
 
 def _lifetime(duration: str) -> int | None:
@@ -373,18 +350,10 @@ def selector_holds(selector: JsonObject, labels: JsonObject) -> bool:
 def _term_holds(term: JsonObject, labels: JsonObject) -> bool:
     found, values = labels.get(text(term, "key")), strings(term, "values")
     value = found if isinstance(found, str) else None
-    match text(term, "operator"):
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case _:
-            return False
+    holds = {"In": value in values, "NotIn": value not in values}
+    holds |= {"Exists": value is not None, "DoesNotExist": value is None}
+    return holds.get(text(term, "operator"), False)
 
 
-def _invalid(expected: str, got: str, remedy: str) -> Denied:
+def _invalid(expected: str, got: str, remedy: str = "correct the policy") -> Denied:
     return Denied(Reason.POLICY_INVALID, expected=expected, got=got, remedy=remedy)
