@@ -228,7 +228,7 @@ def test_while_nobody_answers_bootstrap_configuration_waits_and_nothing_else(
 
 @pytest.mark.usefixtures("replica")
 def test_a_policy_that_is_invalid_is_refused_with_what_to_do(world: WebhookWorld) -> None:
-    with pytest.raises(ApiRefusal, match="did you mean .certificateLifetime") as refused:
+    with pytest.raises(ApiRefusal, match=r"did you mean .certificateLifetime") as refused:
         world.policy("mistyped", "nowhere", certificateLimetime="1h")
     assert (refused.value.code, refused.value.reason) == (403, "PolicyInvalid")
 

@@ -17,9 +17,9 @@ from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_controller.model.token_binding import (
     NamedTokens,
     asking_token,
+    check_token_binding,
     check_token_named,
     named_tokens,
-    recorded_token,
 )
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -114,15 +114,18 @@ def test_only_bootstrap_tokens_are_asked_for_and_our_own_group_binds_already() -
     assert asking_token(replace(asked, groups=asked.groups | {other}), MEMBER) == "abcdef"
 
 
-def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
+async def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
     record = make_member(kind="MachineRecord", bootstrap_token_id="abcdef")
+
+    async def never(_machine: MachineView, _token_id: str) -> NamedTokens:
+        raise AssertionError("a record has no KubeadmConfig")
+
     own, stolen = (make_request(username=f"system:bootstrap:{token}") for token in ("abcdef", "fedcba"))
-    named = recorded_token(record)
-    for binding in (TokenBinding.REQUIRED, TokenBinding.PREFERRED):
-        check_token_named(asking_token(own, record) or "", record, named, binding)
+    for binding in (REQUIRED, PREFERRED):
+        await check_token_binding(own, record, binding, never)
         with pytest.raises(Denied, match=Reason.TOKEN_NOT_THIS_MACHINES):
-            check_token_named(asking_token(stolen, record) or "", record, named, binding)
-    assert recorded_token(make_member(kind="MachineRecord")) is None
+            await check_token_binding(stolen, record, binding, never)
+    assert asking_token(stolen, make_member(kind="MachineRecord")) is None
     assert asking_token(make_request(username="system:node:node-0"), record) is None
 
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
-from nodeattest_parsing.objects import condition, items, moment, number, strings, text
+from nodeattest_parsing.objects import items, moment, number, strings, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope, pem, pkcs10
@@ -42,14 +42,12 @@ BOOTSTRAP_GROUP: Final = "system:bootstrappers"
 _BOOTSTRAP_USER: Final = re.compile(r"system:bootstrap:[a-z0-9]{6}\Z")
 """kubernetes pkg/bootstrap: a token's id is six lower-case letters or digits."""
 
-_CLIENT_USAGES: Final = (
-    frozenset({"digital signature", "client auth"}),
-    frozenset({"digital signature", "key encipherment", "client auth"}),
-)
-_SERVING_USAGES: Final = (
-    frozenset({"digital signature", "server auth"}),
-    frozenset({"digital signature", "key encipherment", "server auth"}),
-)
+_USAGES: Final = {
+    Purpose.CLIENT: frozenset({"digital signature", "client auth"}),
+    Purpose.SERVING: frozenset({"digital signature", "server auth"}),
+}
+_OPTIONAL_USAGE: Final = "key encipherment"
+"""A kubelet with an RSA key asks for it, too."""
 _MAX_NAME: Final = 253
 _MAX_UID: Final = 64
 """Characters; a UID is an RFC 4122 UUID of 36 (apimachinery pkg/types/uid.go)."""
@@ -96,18 +94,15 @@ def summarize(csr: JsonObject) -> CSRSummary | None:
     named = (KUBELET, Purpose.SERVING) if is_kubelets else split_signer(signer_name)
     if named is None:
         return None
-    conditions = items(csr, "status", "conditions")
-    denied = condition(conditions, "Denied")
-    if denied is not None:
+    found = {text(each, "type"): each for each in reversed(items(csr, "status", "conditions"))}
+    if "Denied" in found:
         state = RequestState.DENIED
-    elif condition(conditions, "Failed") is not None:
+    elif "Failed" in found:
         state = RequestState.FAILED
     elif text(csr, "status", "certificate"):
         state = RequestState.ISSUED
-    elif condition(conditions, "Approved") is not None:
-        state = RequestState.APPROVED
     else:
-        state = RequestState.PENDING
+        state = RequestState.APPROVED if "Approved" in found else RequestState.PENDING
     return CSRSummary(
         name=text(csr, "metadata", "name"),
         uid=text(csr, "metadata", "uid"),
@@ -115,7 +110,7 @@ def summarize(csr: JsonObject) -> CSRSummary | None:
         provider=named[0],
         purpose=named[1],
         state=state,
-        denial_reason=str(denied.get("reason", "")) if denied else "",
+        denial_reason=text(found.get("Denied"), "reason"),
         is_kubelets=is_kubelets,
     )
 
@@ -137,7 +132,14 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
         )
     provider, purpose = named
     username, groups = text(csr, "spec", "username"), frozenset(strings(csr, "spec", "groups"))
-    _check_requester(username, groups)  # 2
+    is_node = username.startswith(NODE_USER_PREFIX) and NODES_GROUP in groups
+    if not (is_node or _is_bootstrap_token(username, groups)):  # 2
+        raise Denied(
+            Reason.REQUESTER_NOT_ALLOWED,
+            expected="a bootstrap token in system:bootstrappers, or a node in system:nodes",
+            got="another user",
+            remedy="join with a bootstrap token, or renew with the node's own certificate",
+        )
     usages = check_usages(csr, purpose)  # 3
     raw = _request_bytes(text(csr, "spec", "request"))
     node_csr, evidence = envelope.decode(raw, purpose=purpose, provider_id_oid=provider_id_oid)  # 4
@@ -156,16 +158,18 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
             remedy="a node may only ask for its own name; join with a bootstrap token to get another",
         )
     if not node_csr.provider_id and not _is_bootstrap_token(username, groups):  # 7
-        raise _no_provider_id()
+        raise Denied(
+            Reason.PROVIDER_ID_INVALID,
+            expected="the provider ID extension in a node's request",
+            got="none",
+            remedy="renew with the provider ID of the certificate's request; kubelet-authenticator keeps it",
+        )
     _check_metadata(text(csr, "metadata", "name"), text(csr, "metadata", "uid"))
-    created = moment(text(csr, "metadata", "creationTimestamp"))
-    if created is None:
-        raise Denied(Reason.CSR_MALFORMED, expected="a creationTimestamp", got="none", remedy="file the request anew")
     return NodeRequest(
         name=text(csr, "metadata", "name"),
         uid=text(csr, "metadata", "uid"),
         resource_version=text(csr, "metadata", "resourceVersion"),
-        created=created,
+        created=_created(csr),
         signer_name=SignerName(signer_name),
         purpose=purpose,
         username=username,
@@ -189,40 +193,25 @@ def _check_metadata(name: str, uid: str) -> None:
         )
 
 
-def _check_requester(username: str, groups: frozenset[str]) -> None:
-    """Let through a bootstrap token or a node, each with its group."""
-    is_node = username.startswith(NODE_USER_PREFIX) and NODES_GROUP in groups
-    if not (_is_bootstrap_token(username, groups) or is_node):
-        raise Denied(
-            Reason.REQUESTER_NOT_ALLOWED,
-            expected="a bootstrap token in system:bootstrappers, or a node in system:nodes",
-            got="another user",
-            remedy="join with a bootstrap token, or renew with the node's own certificate",
-        )
-
-
 def _is_bootstrap_token(username: str, groups: frozenset[str]) -> bool:
     return bool(_BOOTSTRAP_USER.match(username)) and BOOTSTRAP_GROUP in groups
 
 
-def _no_provider_id() -> Denied:
-    return Denied(
-        Reason.PROVIDER_ID_INVALID,
-        expected="the provider ID extension in a node's request",
-        got="none",
-        remedy="renew with the provider ID of the certificate's request; kubelet-authenticator keeps it",
-    )
+def _created(csr: JsonObject) -> datetime:
+    created = moment(text(csr, "metadata", "creationTimestamp"))
+    if created is None:
+        raise Denied(Reason.CSR_MALFORMED, expected="a creationTimestamp", got="none", remedy="file the request anew")
+    return created
 
 
 def check_usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
     """Return the usages that are asked for; anything but exactly a kubelet's is ``Denied``."""
-    asked = strings(csr, "spec", "usages")
-    allowed = _CLIENT_USAGES if purpose is Purpose.CLIENT else _SERVING_USAGES
+    asked, allowed = strings(csr, "spec", "usages"), _USAGES[purpose]
     usages = frozenset(asked)
-    if usages not in allowed or len(usages) != len(asked):
+    if usages - {_OPTIONAL_USAGE} != allowed or len(usages) != len(asked):
         raise Denied(
             Reason.USAGES_NOT_ALLOWED,
-            expected=" or ".join(", ".join(sorted(choice)) for choice in allowed),
+            expected=f"{', '.join(sorted(allowed))}, with or without {_OPTIONAL_USAGE}",
             got=", ".join(sorted(usages)) or "none",
             remedy="ask for exactly a kubelet's usages",
         )
@@ -289,14 +278,11 @@ def parse_kubelet_request(csr: JsonObject) -> KubeletServingRequest:
             got=f"a request for {found.node_name}",
             remedy="a node may only ask for its own name",
         )
-    created = moment(text(csr, "metadata", "creationTimestamp"))
-    if created is None:
-        raise Denied(Reason.CSR_MALFORMED, expected="a creationTimestamp", got="none", remedy=_REMEDY)
     return KubeletServingRequest(
         name=text(csr, "metadata", "name"),
         node_name=found.node_name,
         names=SubjectAltNames(found.dns_names, found.ip_addresses),
-        created=created,
+        created=_created(csr),
     )
 
 

@@ -1,8 +1,7 @@
 """Which tokens a machine's KubeadmConfig names, and identity rule 4: a token asks for the machine that names it. Pure.
 
 A stolen token is worth the one machine, or the one pool, that it was made for, whatever the provider proves. Of a token
-only the id is kept, which is public (it is part of the user's name), and of the one that the bootstrap provider made a
-digest, to be compared with (a token has 82 random bits; kubeadm apis/bootstraptoken/v1).
+only the public id is kept, and of the one that the bootstrap provider made a digest (a token has 82 random bits).
 Source: cluster-api bootstrap/kubeadm/api (KubeadmConfig, v1beta1 and v1beta2), which names the token of a machine in
 ``spec.joinConfiguration.discovery`` before the bootstrap data is ready.
 """
@@ -70,12 +69,6 @@ def is_kubeadm_config(member: MachineView) -> bool:
     return member.bootstrap is not None and (member.bootstrap.group, member.bootstrap.kind) == KUBEADM_CONFIG
 
 
-def recorded_token(member: MachineView) -> NamedTokens | None:
-    """Read which token a MachineRecord names as its machine's own; None where it names none."""
-    own = member.bootstrap_token_id
-    return NamedTokens(frozenset({own}), settled=True) if own else None
-
-
 def named_tokens(config: JsonObject) -> NamedTokens:
     """Read which tokens a KubeadmConfig names; raises Unavailable for one that is no token.
 
@@ -104,7 +97,6 @@ def has_bootstrap_data(config: JsonObject) -> bool:
 
 
 def _no_token(name: str) -> Unavailable:
-    """Say that a KubeadmConfig names something else than tokens."""
     return Unavailable(
         Reason.BOOTSTRAP_CONFIG_UNREADABLE,
         f"KubeadmConfig {name} names something that is no bootstrap token",
@@ -135,12 +127,23 @@ def check_token_named(token_id: str, member: MachineView, named: NamedTokens | N
             f"the KubeadmConfig of {what} names no token yet",
             remedy="wait for the bootstrap provider, which writes the token there",
         )
-    raise Denied(
-        Reason.TOKEN_NOT_NAMED,
-        expected=f"a KubeadmConfig of {what} that names its bootstrap token",
-        got=_instead(member, named),
-        remedy=_unnamed_remedy(member, named),
-    )
+    if named is not None:
+        got = f"one that {LOST_TOKEN}" if named.token_lost else "one without a token"
+    elif member.bootstrap is None:
+        got = "no reference to a bootstrap configuration"
+    else:
+        got = f"a {member.bootstrap.kind} of {member.bootstrap.group}"
+    if named is None or not named.token_lost:
+        remedy = (
+            "name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred, which "
+            "leaves machines without a named token to what their provider proves"
+        )
+    elif member.kind == "MachinePool":
+        remedy = "give the MachinePool a new KubeadmConfig (bootstrap.configRef)"
+    else:
+        remedy = DELETE_UNNAMED
+    expected = f"a KubeadmConfig of {what} that names its bootstrap token"
+    raise Denied(Reason.TOKEN_NOT_NAMED, expected=expected, got=got, remedy=remedy)
 
 
 async def check_token_binding(
@@ -166,28 +169,8 @@ async def check_token_binding(
             f"{member.kind} {member.name} is of a MachinePool, and no one pool lists its provider ID yet",
             remedy="let the infrastructure provider list it in the pool's providerIDList",
         )
-    check_token_named(token_id, member, recorded_token(member), binding)
-
-
-def _instead(member: MachineView, named: NamedTokens | None) -> str:
-    """Say what a machine has in the place of a KubeadmConfig with a token."""
-    if named is not None:
-        return f"one that {LOST_TOKEN}" if named.token_lost else "one without a token"
-    if member.bootstrap is None:
-        return "no reference to a bootstrap configuration"
-    return f"a {member.bootstrap.kind} of {member.bootstrap.group}"
-
-
-def _unnamed_remedy(member: MachineView, named: NamedTokens | None) -> str:
-    """Say what lets a machine join whose configuration names no token."""
-    if named is None or not named.token_lost:
-        return (
-            "name the machine's token in its KubeadmConfig, or let the policy say tokenBinding: Preferred, which "
-            "leaves machines without a named token to what their provider proves"
-        )
-    if member.kind == "MachinePool":
-        return "give the MachinePool a new KubeadmConfig (bootstrap.configRef)"
-    return DELETE_UNNAMED
+    own = member.bootstrap_token_id  # of a MachineRecord
+    check_token_named(token_id, member, NamedTokens(frozenset({own}), settled=True) if own else None, binding)
 
 
 @dataclass(frozen=True, slots=True)
