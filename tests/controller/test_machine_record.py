@@ -43,16 +43,16 @@ def record(**changes: JsonValue) -> JsonObject:
     [
         ({"endorsementKeyhash": KEY}, "did you mean 'endorsementKeyHash'?"),
         ({"ek": KEY}, "known are addresses"),
-        ({"endorsementKeyHash": KEY.upper()}, "spec.endorsementKeyHash: expected sha256:"),
-        ({"bootstrapTokenID": "abcdef.0123456789abcdef"}, "spec.bootstrapTokenID: expected the six"),
-        ({"nodeName": "Node_0"}, "spec.nodeName: expected an RFC 1123"),
-        ({"providerID": "a\u200bb"}, "spec.providerID: expected 1 to"),
-        ({"clusterName": None}, "spec.clusterName: expected the name"),
-        ({"paused": "yes"}, "spec.paused: expected true or false"),
-        ({"addresses": {}}, "spec.addresses: expected a list"),
-        ({"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}] * (MAX_ADDRESSES + 1)}, "a list of at most"),
-        ({"addresses": ["10.0.0.7"]}, "entries of type and address"),
-        ({"addresses": [{"type": "Phone", "address": "7"}]}, "expected a type of ExternalDNS"),
+        ({"endorsementKeyHash": KEY.upper()}, "spec.endorsementKeyHash: sha256:"),
+        ({"bootstrapTokenID": "abcdef.0123456789abcdef"}, "spec.bootstrapTokenID: the six"),
+        ({"nodeName": "Node_0"}, "spec.nodeName: an RFC 1123"),
+        ({"providerID": "a\u200bb"}, "spec.providerID: 1 to"),
+        ({"clusterName": None}, "spec.clusterName: a string"),
+        ({"paused": "yes"}, "spec.paused: true or false"),
+        ({"addresses": {}}, "spec.addresses: an array"),
+        ({"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}] * (MAX_ADDRESSES + 1)}, "at most"),
+        ({"addresses": ["10.0.0.7"]}, "spec.addresses: an object"),
+        ({"addresses": [{"type": "Phone", "address": "7"}]}, "a type of ExternalDNS"),
     ],
 )
 def test_nobody_joins_by_a_record_that_cannot_be_read_whole(spoilt: dict[str, JsonValue], said: str) -> None:
@@ -107,7 +107,7 @@ def test_a_provider_id_that_two_sources_claim_is_nobody_s(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "said"),
-    [({"pause": True}, "did you mean 'paused'?"), ({"paused": "true"}, "expected true or false"), ({}, "")],
+    [({"pause": True}, "did you mean 'paused'?"), ({"paused": "true"}, "spec.paused: true or false"), ({}, "")],
 )
 def test_a_cluster_record_that_cannot_be_read_whole_stands_as_if_paused(spec: JsonObject, said: str) -> None:
     assert said in cluster_flaw({"kind": "ClusterRecord", "spec": spec})

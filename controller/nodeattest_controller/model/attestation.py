@@ -211,22 +211,8 @@ def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reaso
 
     It binds the node's name to the machine, so that nobody else takes it meanwhile.
     """
-    fresh: JsonObject = {
-        "apiVersion": GROUP_VERSION,
-        "kind": "MachineAttestation",
-        "metadata": {
-            "name": attestation_name(member.cluster_name, member.provider_id),
-            "namespace": member.namespace,
-            "labels": {CLUSTER_LABEL: member.cluster_name},
-            "ownerReferences": [_owner_reference(member)],
-        },
-        "spec": {
-            "clusterName": member.cluster_name,
-            "machineName": member.name,
-            "providerID": member.provider_id,
-            "nodeName": node_name,
-        },
-    }
+    fresh = render_attestation(replace(new_attestation(member), node_name=node_name), member, "")
+    fresh["spec"] = {name: value for name, value in mapping(fresh, "spec").items() if value}
     return reset(fresh, by=by, reason=reason, now=now)
 
 

@@ -101,7 +101,8 @@ def parse_expression(source: str, *, is_provider_id: bool = False) -> Expression
     parts: list[str | _Operand] = []
     end = 0
     for match in _OPERAND.finditer(rest[: MAX_LENGTH + 1]):
-        parts += [rest[end : match.start()], _operand(match)]
+        path = tuple(field or key for field, key in _STEP.findall(match[2]))
+        parts += [rest[end : match.start()], _Operand(match[1], path)]
         end = match.end()
     parts.append(rest[end:])
     literals = [part for part in parts if isinstance(part, str)]
@@ -116,11 +117,6 @@ def _is_unambiguous(literals: list[str], *, has_free_suffix: bool) -> bool:
     """Return whether no two lists of operands give one text, as a DNS name has neither ``/`` nor ``:``."""
     between = literals[1:] if has_free_suffix else literals[1:-1]
     return _SCHEME.match(literals[0]) is not None and all(_SEPARATOR.search(literal) for literal in between)
-
-
-def _operand(match: re.Match[str]) -> _Operand:
-    steps = _STEP.findall(match[2])
-    return _Operand(match[1], tuple(field or key for field, key in steps))
 
 
 def _expression(source: str) -> Expression:
@@ -204,25 +200,22 @@ _UNKNOWN: Final = InfrastructureKind()
 _INFRASTRUCTURE: Final = "infrastructure.cluster.x-k8s.io"
 
 
-def _consumer(kind: str) -> tuple[tuple[Expression, Expression], ...]:
-    """Return the back reference by ``spec.consumerRef``, as BareMetalHost and HetznerBareMetalHost have it."""
-    return (
-        (_expression("{host.spec.consumerRef.kind}"), _expression(kind)),
-        (_expression("{host.spec.consumerRef.namespace}"), _expression("{infra.metadata.namespace}")),
-        (_expression("{host.spec.consumerRef.name}"), _expression("{infra.metadata.name}")),
-    )
-
-
-def _machine_ref(*more: tuple[str, str]) -> tuple[tuple[Expression, Expression], ...]:
-    """Return the back reference by ``status.machineRef``, as PooledRemoteMachine and ByoHost have it."""
-    pairs = (
-        ("{host.status.machineRef.namespace}", "{infra.metadata.namespace}"),
-        ("{host.status.machineRef.name}", "{infra.metadata.name}"),
-        *more,
-    )
+def _pairs(*pairs: tuple[str, str]) -> tuple[tuple[Expression, Expression], ...]:
     return tuple((_expression(path), _expression(expected)) for path, expected in pairs)
 
 
+def _consumer(kind: str) -> tuple[tuple[Expression, Expression], ...]:
+    """Return the back reference by ``spec.consumerRef``, as BareMetalHost and HetznerBareMetalHost have it."""
+    reference, infra = "{host.spec.consumerRef.", "{infra.metadata."
+    names = ((f"{reference}{name}}}", f"{infra}{name}}}") for name in ("namespace", "name"))
+    return _pairs((f"{reference}kind}}", kind), *names)
+
+
+_MACHINE_REF: Final = (
+    ("{host.status.machineRef.namespace}", "{infra.metadata.namespace}"),
+    ("{host.status.machineRef.name}", "{infra.metadata.name}"),
+)
+"""As PooledRemoteMachine and ByoHost have it."""
 _BYO_LABEL: Final = "byoh.infrastructure.cluster.x-k8s.io/byomachine-name"
 _HARDWARE_OWNER: Final = "host.metadata.labels[v1alpha1.tinkerbell.org"
 
@@ -244,9 +237,9 @@ KINDS: Final[Mapping[GroupKind, InfrastructureKind]] = MappingProxyType(
                 kind="Hardware",
                 name=_expression("{infra.spec.hardwareName}"),
                 namespace=_expression("{infra.status.targetNamespace}"),
-                back_reference=(
-                    (_expression(f"{{{_HARDWARE_OWNER}/ownerNamespace]}}"), _expression("{infra.metadata.namespace}")),
-                    (_expression(f"{{{_HARDWARE_OWNER}/ownerName]}}"), _expression("{infra.metadata.name}")),
+                back_reference=_pairs(
+                    (f"{{{_HARDWARE_OWNER}/ownerNamespace]}}", "{infra.metadata.namespace}"),
+                    (f"{{{_HARDWARE_OWNER}/ownerName]}}", "{infra.metadata.name}"),
                 ),
                 node_names=_all("{host.spec.metadata.instance.hostname}", "{host.spec.interfaces[0].dhcp.hostname}"),
             ),
@@ -270,7 +263,7 @@ KINDS: Final[Mapping[GroupKind, InfrastructureKind]] = MappingProxyType(
             host=HostReference(
                 group=_INFRASTRUCTURE,
                 kind="PooledRemoteMachine",
-                back_reference=_machine_ref(("{host.spec.pool}", "{infra.spec.pool}")),
+                back_reference=_pairs(*_MACHINE_REF, ("{host.spec.pool}", "{infra.spec.pool}")),
                 node_names=_all("{host.metadata.name}", "{host.spec.machine.address}"),
             ),
         ),
@@ -279,7 +272,8 @@ KINDS: Final[Mapping[GroupKind, InfrastructureKind]] = MappingProxyType(
             host=HostReference(
                 group=_INFRASTRUCTURE,
                 kind="ByoHost",
-                back_reference=_machine_ref(
+                back_reference=_pairs(
+                    *_MACHINE_REF,
                     ("{host.status.machineRef.uid}", "{infra.metadata.uid}"),
                     (f"{{host.metadata.labels[{_BYO_LABEL}]}}", "{infra.metadata.namespace}.{infra.metadata.name}"),
                 ),

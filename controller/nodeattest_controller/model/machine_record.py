@@ -8,7 +8,7 @@ the objects of every kind that machines are read from.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -19,10 +19,13 @@ from nodeattest_controller.model.machine_view import (
     view_of_machine,
     views_of_pool,
 )
-from nodeattest_parsing.objects import flag, items, mapping, moment, text, text_map
+from nodeattest_parsing.objects import dig, flag, items, mapping, moment, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers
-from nodeattest_providers.config_fields import nearest
+from nodeattest_providers.config_fields import boolean, check_keys, invalid, string_set
+from nodeattest_providers.config_fields import items as read_items
+from nodeattest_providers.config_fields import mapping as read_mapping
+from nodeattest_providers.config_fields import text as read_text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
@@ -46,10 +49,10 @@ _CLUSTER_FIELDS: Final = frozenset({"clusterNetwork", "controlPlaneEndpoint", "p
 ADDRESS_TYPES: Final = frozenset({"Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"})
 """Those of a Machine and of a Node (core/v1 NodeAddressType)."""
 MAX_ADDRESSES: Final = 64
-_TOKEN_ID: Final = re.compile(r"[a-z0-9]{6}", re.ASCII)
-"""k8s.io/cluster-bootstrap/token/api (BootstrapTokenIDPattern)."""
-_SHOWN: Final = 80
-"""Characters of a wrong value that a message repeats."""
+_SPELLINGS: Final = (
+    ("endorsementKeyHash", ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM),
+    ("bootstrapTokenID", re.compile(r"[a-z0-9]{6}", re.ASCII), "the six characters before the token's dot"),
+)
 
 
 def views_of_record(record: JsonObject) -> list[MachineView]:
@@ -82,7 +85,7 @@ def views_of_record(record: JsonObject) -> list[MachineView]:
             bootstrap_token_id=text(spec, "bootstrapTokenID"),
             created=moment(text(record, "metadata", "creationTimestamp")),
             is_control_plane=flag(spec, "controlPlane"),
-            flaw=_flaw(spec),
+            flaw=_flaw(_check_machine, spec),
         )
     ]
 
@@ -91,8 +94,7 @@ def cluster_flaw(cluster: JsonObject) -> str:
     """Say what is wrong with a ClusterRecord; empty where nothing is, and for a Cluster, which others check."""
     if text(cluster, "kind") != CLUSTER_RECORD:
         return ""
-    spec = mapping(cluster, "spec")
-    return _unknown(spec, _CLUSTER_FIELDS) or _not_boolean(spec, "paused")
+    return _flaw(_check_cluster, mapping(cluster, "spec"))
 
 
 def cluster_paused(cluster: JsonObject) -> bool:
@@ -115,62 +117,41 @@ def check_cluster_active(key: str, cluster: JsonObject | None) -> JsonObject:
     return cluster
 
 
-def _flaw(spec: JsonObject) -> str:
-    """Say what is wrong with a MachineRecord; empty where nothing is."""
-    return (
-        _unknown(spec, _FIELDS)
-        or _identifiers_flaw(spec)
-        or _mismatch(spec, "endorsementKeyHash", ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM)
-        or _mismatch(spec, "bootstrapTokenID", _TOKEN_ID, "the six characters before the token's dot")
-        or _not_boolean(spec, "paused")
-        or _not_boolean(spec, "controlPlane")
-        or _addresses_flaw(spec)
-    )
-
-
-def _unknown(spec: JsonObject, known: Collection[str]) -> str:
-    for name in spec:
-        if name not in known:
-            return f"spec has a field {name[:_SHOWN]!r} that nobody reads: {nearest(name, known)}"
+def _flaw(check: Callable[[JsonObject], None], spec: JsonObject) -> str:
+    """Say what is wrong with a record; empty where nothing is."""
+    try:
+        check(spec)
+    except Denied as denied:
+        return f"expected {denied.expected}, got {denied.got}"
     return ""
 
 
-def _identifiers_flaw(spec: JsonObject) -> str:
-    if not text(spec, "clusterName"):
-        return "spec.clusterName: expected the name of a Cluster or ClusterRecord of this namespace, got none"
+def _check_cluster(spec: JsonObject) -> None:
+    check_keys(spec, "spec", _CLUSTER_FIELDS)
+    boolean(spec.get("paused", False), "spec.paused")
+
+
+def _check_machine(spec: JsonObject) -> None:
+    check_keys(spec, "spec", _FIELDS)
+    read_text(spec.get("clusterName"), "spec.clusterName")
     for name, read in (("providerID", identifiers.provider_id), ("nodeName", identifiers.node_name)):
         try:
             read(text(spec, name))
         except Denied as denied:
-            return f"spec.{name}: expected {denied.expected}, got {denied.got}"
-    return ""
-
-
-def _mismatch(spec: JsonObject, name: str, pattern: re.Pattern[str], expected: str) -> str:
-    if name not in spec or pattern.fullmatch(text(spec, name)):
-        return ""
-    return f"spec.{name}: expected {expected}, got {_shown(spec.get(name))}"
-
-
-def _not_boolean(spec: JsonObject, name: str) -> str:
-    found = spec.get(name, False)
-    return "" if isinstance(found, bool) else f"spec.{name}: expected true or false, got {_shown(found)}"
-
-
-def _addresses_flaw(spec: JsonObject) -> str:
-    found = spec.get("addresses", [])
-    if not isinstance(found, list) or len(found) > MAX_ADDRESSES:
-        return f"spec.addresses: expected a list of at most {MAX_ADDRESSES}"
-    for one in found:
-        if not isinstance(one, dict) or set(one) != {"type", "address"} or not text(one, "address"):
-            return "spec.addresses: expected entries of type and address"
-        if text(one, "type") not in ADDRESS_TYPES:
-            return f"spec.addresses: expected a type of {', '.join(sorted(ADDRESS_TYPES))}, got {_shown(one['type'])}"
-    return ""
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:_SHOWN]
+            raise invalid(f"spec.{name}", denied.expected, denied.got) from None
+    for name, pattern, expected in _SPELLINGS:
+        if name in spec:
+            string_set([spec[name]], f"spec.{name}", pattern, expected)
+    boolean(spec.get("paused", False), "spec.paused")
+    boolean(spec.get("controlPlane", False), "spec.controlPlane")
+    addresses = read_items(spec.get("addresses", []), "spec.addresses")
+    if len(addresses) > MAX_ADDRESSES:
+        raise invalid("spec.addresses", f"at most {MAX_ADDRESSES}", "more")
+    for address in addresses:
+        check_keys(read_mapping(address, "spec.addresses"), "spec.addresses", ("type", "address"))
+        read_text(dig(address, "address"), "spec.addresses")
+        if text(address, "type") not in ADDRESS_TYPES:
+            raise invalid("spec.addresses", f"a type of {', '.join(sorted(ADDRESS_TYPES))}", "another")
 
 
 _READERS: Final[Mapping[str, Callable[[JsonObject], list[MachineView]]]] = MappingProxyType(

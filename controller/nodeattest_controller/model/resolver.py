@@ -189,19 +189,16 @@ def identified(machine: MachineView, provider_id: ProviderID, expected: Expected
 
 def _required(expected: ExpectedProviderID, machine: MachineView) -> Denied:
     what = f"a request with the provider ID of {machine.kind} {machine.name}"
+    remedy = "file another request with the provider ID in the annotation; the agent does so by itself"
     if expected.is_prefix:  # kubelet needs the same suffix, and nobody tells it one
-        return Denied(
-            Reason.PROVIDER_ID_REQUIRED,
-            expected=f"{what}, which begins with {expected.value}",
-            got="a request without one",
-            remedy=f"give agent and kubelet one provider ID that begins with {expected.value}",
-        )
+        what += f", which begins with {expected.value}"
+        remedy = f"give agent and kubelet one provider ID that begins with {expected.value}"
     return Denied(
         Reason.PROVIDER_ID_REQUIRED,
         expected=what,
         got="a request without one",
-        remedy="file another request with the provider ID in the annotation; the agent does so by itself",
-        annotations={ANNOTATION_PROVIDER_ID: expected.value},
+        remedy=remedy,
+        annotations={} if expected.is_prefix else {ANNOTATION_PROVIDER_ID: expected.value},
     )
 
 
@@ -274,12 +271,14 @@ def platform_endorsement_keys(
     """
     if infrastructure is None:
         return machine.endorsement_keys
+    kinds = {"infra": machine.infra.kind if machine.infra is not None else "infra"}
+    if infrastructure.host_counts and infrastructure.kind.host is not None:
+        kinds["host"] = infrastructure.kind.host.kind
     found: dict[str, str] = {}
-    for root, counts in (("infra", True), ("host", infrastructure.host_counts)):
+    for root, kind in kinds.items():
         annotations = text_map(infrastructure.objects.get(root, {}), "metadata", "annotations")
-        key = annotations.get(ANNOTATION_TPM_ENDORSEMENT_KEY)
-        if counts and key is not None:
-            found[f"{_kind_of(root, machine, infrastructure)} annotation {ANNOTATION_TPM_ENDORSEMENT_KEY}"] = key
+        if ANNOTATION_TPM_ENDORSEMENT_KEY in annotations:
+            found[f"{kind} annotation {ANNOTATION_TPM_ENDORSEMENT_KEY}"] = annotations[ANNOTATION_TPM_ENDORSEMENT_KEY]
     shared = infrastructure.keys_of_several_hosts.intersection(found.values())
     if shared and not has_joined:
         raise Denied(
@@ -289,10 +288,3 @@ def platform_endorsement_keys(
             remedy=f"correct the annotation {ANNOTATION_TPM_ENDORSEMENT_KEY} of the hosts that have another TPM",
         )
     return found or machine.endorsement_keys
-
-
-def _kind_of(root: str, machine: MachineView, infrastructure: Infrastructure) -> str:
-    host = infrastructure.kind.host
-    if root == "host" and host is not None:
-        return host.kind
-    return machine.infra.kind if machine.infra is not None else root
