@@ -29,9 +29,9 @@ from nodeattest_parsing.times import format_seconds
 from tools.markdown_tables import cell, code, rewrite, table
 
 AGENT: Final[tuple[tuple[str, type, str], ...]] = (
-    ("server", AgentSettings, "endpoint"),
-    ("tlsServerName", AgentSettings, "tls_server_name"),
-    ("certificateAuthority", AgentSettings, "ca_pem"),
+    ("server", Cluster, "endpoint"),
+    ("tlsServerName", Cluster, "tls_server_name"),
+    ("certificateAuthority", Cluster, "ca_pem"),
     ("nodeName", AgentSettings, "node_name"),
     ("provider.name", AgentSettings, "provider"),
     ("provider.settings", AgentSettings, "provider_settings"),

@@ -244,7 +244,7 @@ def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], N
         limit = Deadline.after(deadline.clock, min(_SECONDS, end.left))
         fault = "there is no time left" if end.passed else probe(replace(cluster, endpoint=endpoint), limit)
         if fault is None:
-            return replace(settings, endpoint=endpoint)
+            return replace(settings, cluster=replace(cluster, endpoint=endpoint))
         log(f"{endpoint.url} is not asked: {fault}")
     return settings
 

@@ -91,7 +91,7 @@ def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | Non
             context.settings.ca_pem,
             None if seen is None else seen.decode("utf-8", "replace"),
             Environment(clock=context.clock, log=context.log, limit=limit),
-            tls_server_name=context.settings.tls_server_name,
+            tls_server_name=context.settings.cluster.tls_server_name,
             pin_server=section.pin_server,
         )
     except (Denied, Unavailable) as verdict:
@@ -101,7 +101,7 @@ def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | Non
 def _updated_cluster(settings: Settings, section: Discovery, found: Found) -> Cluster:
     new = configured_cluster(found)
     if section.pin_server:
-        return replace(new, endpoint=settings.endpoint, tls_server_name=settings.tls_server_name)
+        return replace(settings.cluster, ca_pem=new.ca_pem)
     return new
 
 
@@ -120,7 +120,7 @@ def _check_answers(context: AgentContext, new: Cluster) -> None:
 
 def _configured(context: AgentContext, section: Discovery, new: Cluster) -> AgentContext:
     """Write the configuration, the first of the files: from here on it names both the previous and the new cluster."""
-    settings = context.settings.at(new, section)
+    settings = replace(context.settings, cluster=new, discovery=section)
     kubelet_files.write_private(context.config, settings_to_json(settings))
     return replace(context, settings=settings, config_fingerprint=fingerprint_of_config(context.config))
 

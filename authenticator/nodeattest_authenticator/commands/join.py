@@ -112,7 +112,7 @@ def _locate(
         previous_clusters=kept.previous_clusters if kept else (),
     )
     log(f"the cluster is at {found.cluster.endpoint.url}")
-    return settings.at(found.cluster, discovery), token, found.kubeconfig
+    return replace(settings, cluster=found.cluster, discovery=discovery), token, found.kubeconfig
 
 
 def _renewed_discovery(options: JoinOptions, cluster: Cluster) -> Discovery | None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.formats.endpoint import Cluster
-from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
+from nodeattest_authenticator.formats.endpoint import Cluster, parse_cluster, parse_url
+from nodeattest_authenticator.formats.strict_json import ConfigFields
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -43,13 +42,8 @@ class Discovery:
 
     def after(self, old: Cluster, new: Cluster) -> Discovery:
         """Remember what the cluster was when it becomes another."""
-        previous_clusters = [cluster for cluster in self.previous_clusters if cluster not in (old, new)]
-        return replace(
-            self,
-            previous_clusters=(*previous_clusters, old)[-MAX_PREVIOUS_CLUSTERS:]
-            if old != new
-            else tuple(previous_clusters),
-        )
+        others = tuple(cluster for cluster in self.previous_clusters if cluster not in (old, new))
+        return replace(self, previous_clusters=others if old == new else (*others, old)[-MAX_PREVIOUS_CLUSTERS:])
 
     def to_json(self) -> JsonObject:
         """Write the section."""
@@ -67,48 +61,25 @@ class Discovery:
 
 def parse_discovery(fields: ConfigFields) -> Discovery:
     """Parse the section; raises ``FieldsError``."""
-    servers = tuple(_endpoint(url, "servers") for url in fields.words("servers") or ())
+    servers = tuple(parse_url(fields, "servers", url) for url in fields.texts("servers", at_least=1) or ())
     if not 1 <= len(servers) <= MAX_SERVERS or len(set(servers)) != len(servers):
-        raise FieldsError(f"discovery.servers must be 1 to {MAX_SERVERS} different URLs")
-    ca_file = fields.text("caFile")
-    previous_clusters = tuple(_cluster(one) for one in fields.objects("former"))
-    if len(previous_clusters) > MAX_PREVIOUS_CLUSTERS:
-        raise FieldsError(f"discovery.former must be at most {MAX_PREVIOUS_CLUSTERS} clusters")
+        raise fields.wrong("servers", f"must be 1 to {MAX_SERVERS} different URLs")
+    kubeconfig, ca_file = fields.required("kubeconfig"), fields.text("caFile")
+    for name, path in (("kubeconfig", kubeconfig), ("caFile", ca_file)):
+        if path is not None and (not path.startswith("/") or "\0" in path):
+            raise fields.wrong(name, "must be an absolute path")
+    former = fields.objects("former")
+    if len(former) > MAX_PREVIOUS_CLUSTERS:
+        raise fields.wrong("former", f"must be at most {MAX_PREVIOUS_CLUSTERS} clusters")
+    previous_clusters = tuple(parse_cluster(one) for one in former)
+    for one in former:
+        one.end()
     found = Discovery(
         servers=servers,
-        kubeconfig=_path(fields.required("kubeconfig"), "kubeconfig"),
-        ca_file=None if ca_file is None else _path(ca_file, "caFile"),
+        kubeconfig=kubeconfig,
+        ca_file=ca_file,
         pin_server=fields.flag("keepsServer"),
         previous_clusters=previous_clusters,
     )
     fields.end()
     return found
-
-
-def _cluster(fields: ConfigFields) -> Cluster:
-    try:
-        ca_pem = pem.bundle(fields.required("certificateAuthority"))
-    except FieldsError:
-        raise
-    except ValueError as error:
-        raise FieldsError(f"discovery.former[].certificateAuthority is no PEM bundle: {error}") from None
-    found = Cluster(
-        endpoint=_endpoint(fields.required("server"), "former[].server"),
-        tls_server_name=fields.text("tlsServerName"),
-        ca_pem=ca_pem,
-    )
-    fields.end()
-    return found
-
-
-def _endpoint(url: str, name: str) -> Endpoint:
-    try:
-        return Endpoint.parse(url)
-    except ValueError as error:
-        raise FieldsError(f"discovery.{name} must be URLs of API servers: {error}") from None
-
-
-def _path(path: str, name: str) -> str:
-    if not path.startswith("/") or "\0" in path:
-        raise FieldsError(f"discovery.{name} must be an absolute path")
-    return path

@@ -11,12 +11,11 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
+from nodeattest_authenticator.formats.endpoint import Cluster, parse_cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied
@@ -60,12 +59,8 @@ class ProviderIdSource:
 class Settings:
     """Everything that an attempt depends on."""
 
-    endpoint: Endpoint
-    """The workload cluster's API server."""
-    tls_server_name: str | None = None
-    """The name in the server's certificate, where it is not the URL's."""
-    ca_pem: bytes = field(repr=False)
-    """The cluster's CA bundle, at most 90 KiB: the only trust root of the agent."""
+    cluster: Cluster
+    """The workload cluster."""
     node_name: NodeName
     """The node's name; without it in the file, the host name in lower case."""
     provider: ProviderName
@@ -85,14 +80,14 @@ class Settings:
     """How the node follows a cluster that it discovered; None: server and CA were given."""
 
     @property
-    def cluster(self) -> Cluster:
-        """Where the cluster is."""
-        return Cluster(endpoint=self.endpoint, tls_server_name=self.tls_server_name, ca_pem=self.ca_pem)
+    def endpoint(self) -> Endpoint:
+        """The workload cluster's API server."""
+        return self.cluster.endpoint
 
-    def at(self, cluster: Cluster, discovery: Discovery) -> Settings:
-        """Return the same for a cluster that was discovered, with how the node follows it."""
-        name, ca_pem = cluster.tls_server_name, cluster.ca_pem
-        return replace(self, endpoint=cluster.endpoint, tls_server_name=name, ca_pem=ca_pem, discovery=discovery)
+    @property
+    def ca_pem(self) -> bytes:
+        """The cluster's CA bundle."""
+        return self.cluster.ca_pem
 
     @property
     def previous_clusters(self) -> tuple[Cluster, ...]:
@@ -162,9 +157,7 @@ def parse(data: bytes, *, hostname: str) -> Settings:
         raise FieldsError(f"expected apiVersion {API_VERSION} and kind {KIND}")
     provider, provider_settings = _provider(fields)
     settings = Settings(
-        endpoint=_endpoint(fields.required("server")),
-        tls_server_name=fields.text("tlsServerName"),
-        ca_pem=_ca(fields.required("certificateAuthority")),
+        cluster=parse_cluster(fields),
         # kubelet's rule: pkg/util/node GetHostname trims and lower-cases.
         node_name=_node_name(fields.text("nodeName") or hostname.strip().lower()),
         provider=provider,
@@ -183,50 +176,28 @@ def parse(data: bytes, *, hostname: str) -> Settings:
 def settings_to_json(settings: Settings) -> bytes:
     """Write a configuration that ``parse`` reads back to an equal value."""
     source = settings.provider_id
-    provider_id: JsonObject = {}
-    if source.value is not None:
-        provider_id["value"] = source.value
-    if source.file is not None:
-        provider_id["file"] = source.file
-    if source.command is not None:
-        provider_id["command"] = list(source.command)
+    command: JsonValue = None if source.command is None else [*source.command]
+    provider_id = _present({"value": source.value, "file": source.file, "command": command})
     document: JsonObject = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "server": settings.endpoint.url,
-        "certificateAuthority": settings.ca_pem.decode(),
+        **settings.cluster.to_json(),
         "nodeName": settings.node_name,
-        "provider": _provider_json(settings),
+        "provider": {"name": settings.provider, "settings": dict(settings.provider_settings)},
         "timeoutSeconds": settings.timeout_seconds,
     }
     optional: JsonObject = {
-        "tlsServerName": settings.tls_server_name,
         "providerID": provider_id or None,
         "bootstrapTokenFile": settings.token_file,
         "expirationSeconds": settings.expiration_seconds,
         "serving": settings.serving.to_json() if settings.serving else None,
         "discovery": settings.discovery.to_json() if settings.discovery else None,
     }
-    document.update((name, value) for name, value in optional.items() if value is not None)
-    return json.dumps(document, indent=2).encode() + b"\n"
+    return json.dumps(document | _present(optional), indent=2).encode() + b"\n"
 
 
-def _endpoint(url: str) -> Endpoint:
-    try:
-        return Endpoint.parse(url)
-    except ValueError as error:
-        raise FieldsError(f"server must be the API server's URL: {error}") from None
-
-
-def _ca(text: str) -> bytes:
-    try:
-        bundle = pem.bundle(text)
-    except ValueError as error:
-        raise FieldsError(f"certificateAuthority is no PEM bundle: {error}") from None
-    if len(bundle) > MAX_CA_PEM:
-        said = f"certificateAuthority: expected at most {MAX_CA_PEM} bytes, got {len(bundle)}"
-        raise FieldsError(f"{said}; give the CAs of this cluster, not those of the distribution")
-    return bundle
+def _present(fields: JsonObject) -> JsonObject:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _node_name(text: str) -> NodeName:
@@ -246,10 +217,6 @@ def _provider(fields: ConfigFields) -> tuple[ProviderName, JsonObject]:
     settings = provider.raw_object("settings")
     provider.end()
     return ProviderName(name), settings
-
-
-def _provider_json(settings: Settings) -> JsonObject:
-    return {"name": settings.provider, "settings": dict(settings.provider_settings)}
 
 
 def _serving(fields: ConfigFields | None, provider: ProviderName) -> ServingSettings | None:
@@ -273,7 +240,9 @@ def _discovery(fields: ConfigFields | None) -> Discovery | None:
 def _provider_id(fields: ConfigFields | None) -> ProviderIdSource:
     if fields is None:
         return ProviderIdSource()
-    source = ProviderIdSource(value=fields.text("value"), file=fields.text("file"), command=fields.words("command"))
+    source = ProviderIdSource(
+        value=fields.text("value"), file=fields.text("file"), command=fields.texts("command", at_least=1)
+    )
     fields.end()
     if sum(part is not None for part in (source.value, source.file, source.command)) != 1:
         raise FieldsError("providerID needs exactly one of value, file and command")

@@ -39,18 +39,22 @@ class ConfigFields:
         self._known: list[str] = []
         self._path = path
 
+    def wrong(self, name: str, said: str) -> FieldsError:
+        """Report that a field is wrong."""
+        return FieldsError(f"{self._path}{name}{'' if said.startswith(':') else ' '}{said}")
+
     def text(self, name: str) -> str | None:
-        """Take a non-empty string of Unicode text; None when it is absent."""
+        """Take a non-empty string; None when it is absent."""
         value = self._take(name)
-        if value is None or (isinstance(value, str) and value and _is_text(value)):
+        if value is None or (isinstance(value, str) and value):
             return value
-        raise FieldsError(f"{self._path}{name} must be a non-empty string")
+        raise self.wrong(name, "must be a non-empty string")
 
     def required(self, name: str) -> str:
         """Take a non-empty string that must be there."""
         value = self.text(name)
         if value is None:
-            raise FieldsError(f"{self._path}{name} is missing")
+            raise self.wrong(name, "is missing")
         return value
 
     def octets(self, name: str) -> bytes | None:
@@ -61,13 +65,13 @@ class ConfigFields:
         try:
             return decode_base64(text)
         except ParseError:
-            raise FieldsError(f"{self._path}{name} must be base64") from None
+            raise self.wrong(name, "must be base64") from None
 
     def required_octets(self, name: str) -> bytes:
         """Take base64 that must be there."""
         octets = self.octets(name)
         if octets is None:
-            raise FieldsError(f"{self._path}{name} is missing")
+            raise self.wrong(name, "is missing")
         return octets
 
     def number(self, name: str, *, low: int, high: int) -> int | None:
@@ -75,33 +79,23 @@ class ConfigFields:
         value = self._take(name)
         if value is None or (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
             return value
-        raise FieldsError(f"{self._path}{name} must be an integer from {low} to {high}")
+        raise self.wrong(name, f"must be an integer from {low} to {high}")
 
     def flag(self, name: str) -> bool:
         """Take a boolean; False when it is absent."""
         value = self._take(name)
         if value is None or isinstance(value, bool):
             return bool(value)
-        raise FieldsError(f"{self._path}{name} must be true or false")
+        raise self.wrong(name, "must be true or false")
 
-    def words(self, name: str) -> tuple[str, ...] | None:
-        """Take a non-empty list of strings; None when it is absent."""
+    def texts(self, name: str, *, at_least: int = 0) -> tuple[str, ...] | None:
+        """Take a list of strings; None when it is absent."""
         value = self._take(name)
         if value is None:
             return None
-        words = tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
-        if not words or not isinstance(value, list) or len(words) != len(value):
-            raise FieldsError(f"{self._path}{name} must be a non-empty list of strings")
-        return words
-
-    def texts(self, name: str) -> tuple[str, ...] | None:
-        """Take a list of strings that may be empty; None when it is absent."""
-        value = self._take(name)
-        if value is None:
-            return None
-        texts = tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else ()
-        if not isinstance(value, list) or len(texts) != len(value):
-            raise FieldsError(f"{self._path}{name} must be a list of strings")
+        texts = tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+        if not isinstance(value, list) or not len(value) == len(texts) >= at_least:
+            raise self.wrong(name, f"must be a {'non-empty ' if at_least else ''}list of strings")
         return texts
 
     def object(self, name: str) -> ConfigFields | None:
@@ -113,7 +107,7 @@ class ConfigFields:
         """Take a list of objects to be taken apart further; empty when it is absent."""
         value = self._take(name)
         if value is not None and not isinstance(value, list):
-            raise FieldsError(f"{self._path}{name} must be a list")
+            raise self.wrong(name, "must be a list")
         return tuple(ConfigFields(item, f"{self._path}{name}[].") for item in value or ())
 
     def raw_object(self, name: str) -> JsonObject:
@@ -122,7 +116,7 @@ class ConfigFields:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise FieldsError(f"{self._path}{name} must be an object")
+            raise self.wrong(name, "must be an object")
         return value
 
     def end(self) -> None:
@@ -138,12 +132,3 @@ class ConfigFields:
     def _take(self, name: str) -> JsonValue:
         self._known.append(name)
         return self._left.pop(name, None)
-
-
-def _is_text(value: str) -> bool:
-    # JSON can spell half of a surrogate pair, which no encoding can write.
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
