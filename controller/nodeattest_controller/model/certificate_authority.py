@@ -53,7 +53,6 @@ class SubjectAltNames:
     """Normalised text form."""
 
     def __bool__(self) -> bool:
-        """Return whether there is any."""
         return bool(self.dns_names or self.ip_addresses)
 
     def same_as(self, other: SubjectAltNames) -> bool:
@@ -76,14 +75,13 @@ def load_authority(secret: JsonObject | None, cluster: str) -> CertificateAuthor
     """Read the ``<cluster>-ca`` Secret; raises Unavailable(AuthorityUnavailable) that says what is missing."""
     if secret is None:
         raise _unavailable(f"Secret {cluster}-ca is absent", f"create Secret {cluster}-ca with tls.crt and tls.key")
-    chain = _decoded(secret, "tls.crt")
-    key_pem = _decoded(secret, "tls.key")
-    if not key_pem:
-        raise _unavailable(
-            f"Secret {cluster}-ca has a certificate but no tls.key",
-            "an external CA cannot sign here: put the CA's key into the Secret",
-        )
     try:
+        chain, key_pem = (_decoded(secret, name) for name in ("tls.crt", "tls.key"))
+        if not key_pem:
+            raise _unavailable(
+                f"Secret {cluster}-ca has a certificate but no tls.key",
+                "an external CA cannot sign here: put the CA's key into the Secret",
+            )
         certificates = x509.load_pem_x509_certificates(chain)
         pins = bundle_pins(certificates)
         # Proving an RSA key's primes takes 0.2 s for 4,096 bits and 40 s for 16,384; _check_rsa does what is needed.
@@ -188,8 +186,11 @@ def sign_certificate(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )
     if names:
-        builder = builder.add_extension(_subject_alternative_name(names), critical=False)
-    certificate = builder.sign(authority.key, _hash_for(authority.key))
+        dns = [x509.DNSName(name) for name in names.dns_names]
+        addresses = [x509.IPAddress(ip_address(each)) for each in names.ip_addresses]
+        builder = builder.add_extension(x509.SubjectAlternativeName([*dns, *addresses]), critical=False)
+    wide = isinstance(authority.key, ec.EllipticCurvePrivateKey) and authority.key.key_size > 256  # noqa: PLR2004 - bits
+    certificate = builder.sign(authority.key, hashes.SHA384() if wide else hashes.SHA256())
     pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
     return SignedCertificate(pem=pem, serial=f"{number:x}", not_before=not_before, not_after=not_after)
 
@@ -203,16 +204,6 @@ def names_in(pem: str) -> SubjectAltNames:
         return SubjectAltNames()
     addresses = found.get_values_for_type(x509.IPAddress)
     return SubjectAltNames(tuple(found.get_values_for_type(x509.DNSName)), tuple(map(str, addresses)))
-
-
-def _subject_alternative_name(names: SubjectAltNames) -> x509.SubjectAlternativeName:
-    dns = [x509.DNSName(name) for name in names.dns_names]
-    return x509.SubjectAlternativeName([*dns, *(x509.IPAddress(ip_address(each)) for each in names.ip_addresses)])
-
-
-def _hash_for(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> hashes.SHA256 | hashes.SHA384:
-    wide = isinstance(key, ec.EllipticCurvePrivateKey) and key.key_size > 256  # noqa: PLR2004 - bits of P-256
-    return hashes.SHA384() if wide else hashes.SHA256()
 
 
 def _key_usage(is_rsa: bool) -> x509.KeyUsage:
@@ -231,15 +222,13 @@ def _key_usage(is_rsa: bool) -> x509.KeyUsage:
 
 def _check_validity(ca: x509.Certificate, now: datetime) -> None:
     """Refuse an expired CA, and one whose validity begins later than a clock that is a little behind explains."""
-    if ca.not_valid_after_utc <= now:
+    begin, end = ca.not_valid_before_utc, ca.not_valid_after_utc
+    expected = f"expected a CA that is valid now, {rfc3339(now)}, got one that"
+    if end <= now:
+        raise _unavailable(f"{expected} expired {rfc3339(end)}", "renew the cluster's CA")
+    if now + BACKDATE < begin:
         raise _unavailable(
-            f"expected a CA that is valid now, got one that expired {rfc3339(ca.not_valid_after_utc)}",
-            "renew the cluster's CA",
-        )
-    if now + BACKDATE < ca.not_valid_before_utc:
-        raise _unavailable(
-            f"expected a CA that is valid now, {rfc3339(now)}, got one that is valid from "
-            f"{rfc3339(ca.not_valid_before_utc)}",
+            f"{expected} is valid from {rfc3339(begin)}",
             "set the clock of the controller's machine, or correct the cluster's CA",
         )
 
@@ -255,10 +244,7 @@ def _authority_key_identifier(authority: CertificateAuthority) -> x509.Authority
 
 def _decoded(secret: JsonObject, name: str) -> bytes:
     encoded = text(secret, "data", name)
-    try:
-        return decode_base64(encoded) if len(encoded) <= MAX_PEM else b""
-    except ValueError:
-        return b""
+    return decode_base64(encoded) if len(encoded) <= MAX_PEM else b""
 
 
 def _unavailable(detail: str, remedy: str) -> Unavailable:

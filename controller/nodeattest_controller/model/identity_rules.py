@@ -184,10 +184,8 @@ def check_no_hijack(member: MachineView, around: NameContext, node: JsonObject |
         raise _taken("another Machine is bound to this node name", "delete the other Machine first")
     if holders:
         raise _not_ready("the attestation record of the name's former machine is not collected yet", "wait")
-    if node is None:
-        return
     node_provider_id, node_uid = text(node, "spec", "providerID"), text(node, "metadata", "uid")
-    if node_provider_id == member.provider_id:
+    if node is None or node_provider_id == member.provider_id:
         return
     if node_provider_id:
         raise _taken("the Node of this name has another provider ID", "delete the stale Node, or rename this machine")

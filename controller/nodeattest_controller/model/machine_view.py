@@ -154,9 +154,7 @@ def view_of_machine(machine: JsonObject) -> MachineView:
     """Read a Machine, with a provider ID or without."""
     provider_id = text(machine, "spec", "providerID")
     node_ref = mapping(machine, "status", "nodeRef")
-    addresses = mapping(machine, "status").get("addresses")
-    listed = addresses[:MAX_ADDRESSES] if isinstance(addresses, list) else []
-    too_many = isinstance(addresses, list) and len(addresses) > MAX_ADDRESSES
+    addresses = items(machine, "status", "addresses")
     return MachineView(
         kind="Machine",
         api_version=text(machine, "apiVersion"),
@@ -168,7 +166,7 @@ def view_of_machine(machine: JsonObject) -> MachineView:
         provider_id_source="Machine spec.providerID",
         node_ref_name=NodeName(text(node_ref, "name")) or None,
         node_ref_uid=text(node_ref, "uid") or None,
-        addresses=tuple((text(one, "type"), text(one, "address")) for one in listed if isinstance(one, dict)),
+        addresses=tuple((text(one, "type"), text(one, "address")) for one in addresses[:MAX_ADDRESSES]),
         bootstrap_ready=_bootstrap_ready(machine),
         deleting="deletionTimestamp" in mapping(machine, "metadata"),
         paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
@@ -178,7 +176,7 @@ def view_of_machine(machine: JsonObject) -> MachineView:
         of_pool=_is_of_pool(machine),
         created=moment(text(machine, "metadata", "creationTimestamp")),
         is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
-        flaw=f"status.addresses: expected at most {MAX_ADDRESSES}, got more" if too_many else "",
+        flaw=f"status.addresses: expected at most {MAX_ADDRESSES}, got more" if len(addresses) > MAX_ADDRESSES else "",
     )
 
 

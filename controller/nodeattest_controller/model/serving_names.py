@@ -1,8 +1,8 @@
 """Which names a node's serving certificate may have. Pure.
 
-A name or address passes only when the Machine lists it, spelt in the one canonical way, nobody else of the cluster
-lists or claims it, and no honest node could ever answer for anything else under it. What a Machine lists may come from
-an agent in its guest, so some names are refused no matter who lists them.
+A name or address passes only when the Machine lists it, in its one canonical spelling, nobody else of the cluster lists
+or claims it, and it is no name of a service, a platform or every machine. An agent in a guest may write what a Machine
+lists.
 Sources: RFC 6890 (special addresses), RFC 6761 §6.3 (localhost), k8s pkg/controlplane, the platforms' documentation.
 """
 
@@ -157,19 +157,20 @@ def check_sans_listed(
     own_addresses = set(map(_strict_address, addresses)) - {None}
     missing = [name for name in wanted.dns_names if name not in own_names]
     missing += [address for address in wanted.ip_addresses if _strict_address(address) not in own_addresses]
+    shown = ", ".join(map(printable, missing))
     if missing and of_pool:
         raise Denied(
             Reason.ADDRESS_NOT_ALLOWED,
             expected="the node's name only: an instance of a MachinePool without a Machine lists no addresses",
-            got=", ".join(map(printable, missing)),
+            got=shown,
             remedy=_POOL_REMEDY,
         )
     if missing and settled:
-        raise _refused("names and addresses that the Machine lists", ", ".join(map(printable, missing)))
+        raise _refused("names and addresses that the Machine lists", shown)
     if missing:
         raise Unavailable(
             Reason.ADDRESS_NOT_ALLOWED,
-            f"the Machine does not list {', '.join(map(printable, missing))} yet",
+            f"the Machine does not list {shown} yet",
             remedy="wait until the infrastructure provider has filled in the Machine's addresses",
             retry_after=RECHECK,
         )
@@ -186,21 +187,19 @@ def addresses_final(member: MachineView, at: datetime) -> bool:
     return old and bool(member.addresses) and member.node_ref_name is not None
 
 
-def is_ip(host: str) -> bool:
-    """Return whether a normalized host is an address."""
+def parse_address(written: str) -> IPv4Address | IPv6Address | None:
+    """Read an address; None where it is none."""
     try:
-        ip_address(host)
+        return ip_address(written)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def normalize_host(written: str) -> str:
     """Spell a name or address so that two spellings of one place are equal: for refusals only, so it is generous."""
     bare = written.partition("/")[0].strip().strip("[]").partition("%")[0]
-    try:
-        address = ip_address(bare)
-    except ValueError:
+    address = parse_address(bare)
+    if address is None:
         return bare.lower().rstrip(".")
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(mapped or address)
@@ -213,10 +212,7 @@ def san_candidates(member: MachineView) -> Iterable[str]:
 
 def _strict_address(written: str) -> IPv4Address | IPv6Address | None:
     """Read an address in an unambiguous spelling: no zone, no leading zeros, no IPv4 inside IPv6."""
-    try:
-        address = ip_address(written)
-    except ValueError:
-        return None
+    address = parse_address(written)
     if isinstance(address, IPv6Address) and (address.ipv4_mapped is not None or address.scope_id is not None):
         return None
     return address
@@ -226,16 +222,8 @@ def _checked_address(written: str, network: ClusterNetwork) -> IPv4Address | IPv
     address = _strict_address(written)
     if address is None:
         raise _refused("an address in its ordinary spelling", printable(written))
-    special = (
-        address.is_loopback
-        or address.is_unspecified
-        or address.is_multicast
-        or address.is_link_local
-        or address.is_reserved
-        or address in _THIS_NETWORK
-        or address in _PLATFORM_ADDRESSES
-    )
-    if special:
+    ranges = ("is_loopback", "is_unspecified", "is_multicast", "is_link_local", "is_reserved")
+    if any(getattr(address, each) for each in ranges) or address in _THIS_NETWORK or address in _PLATFORM_ADDRESSES:
         raise _refused("an address of one machine", f"{address}, which is special")
     if str(address) == network.endpoint:
         raise _refused("an address of one machine", f"{address}, the control plane's")

@@ -19,8 +19,8 @@ from nodeattest_controller.model.serving_names import (
     check_sans_listed,
     check_sans_unclaimed,
     for_machine,
-    is_ip,
     network_of,
+    parse_address,
 )
 from nodeattest_controller.verification.checks import Round, declare
 from nodeattest_controller.verification.facts import RequestFacts
@@ -84,7 +84,7 @@ async def _check_unclaimed(facts: RequestFacts, machine: MachineView) -> None:
 
     def conflicting(host: str) -> Sequence[MachineView]:
         found = inventory.conflicting_members(key, host, machine.provider_id)
-        if host != name or is_ip(host) or name not in object_names(machine):
+        if host != name or parse_address(host) is not None or name not in object_names(machine):
             return found
         # A name by the machine's own objects: a guest that only lists it has it not.
         return [other for other in found if has_name(other, name, holders) or name in object_names(other)]
