@@ -176,10 +176,9 @@ def front_ends(directory: Path) -> Generator[list[FrontEnd]]:
         yield [first, second, *made]
 
 
-def _gateway(place: _Place) -> FrontEnd:
-    admin = place.plane.client()
-    create_namespace(admin, NAMESPACE)
-    ca = place.plane.ca_certificate.read_text(encoding="utf-8")
+def front_proxy_config(plane: ControlPlane) -> JsonMap:
+    """Return the ConfigMap by which a gateway believes the front proxy of a control plane's CA."""
+    ca = plane.ca_certificate.read_text(encoding="utf-8")
     data: JsonMap = {
         "client-ca-file": ca,
         "requestheader-client-ca-file": ca,
@@ -188,8 +187,13 @@ def _gateway(place: _Place) -> FrontEnd:
         "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
         "requestheader-allowed-names": f'["{FRONT_PROXY}"]',
     }
-    metadata: JsonMap = {"name": "extension-apiserver-authentication"}
-    admin.create("/api/v1/namespaces/kube-system/configmaps", {"metadata": metadata, "data": data})
+    return {"metadata": {"name": "extension-apiserver-authentication"}, "data": data}
+
+
+def _gateway(place: _Place) -> FrontEnd:
+    admin = place.plane.client()
+    create_namespace(admin, NAMESPACE)
+    admin.create("/api/v1/namespaces/kube-system/configmaps", front_proxy_config(place.plane))
     flags = [
         f"--kubeconfig={place.plane.admin_kubeconfig}",
         "--issuer=https://gateway.invalid",

@@ -25,8 +25,8 @@ from nodeattest_kube import paths
 from nodeattest_kube.addresses import TENANT_ADDRESSES
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
-from nodeattest_parsing.objects import dig, mapping, text
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.objects import items, mapping, text
+from nodeattest_parsing.values import JsonObject
 
 _CACHE_SECONDS: Final = 2.0
 _MAX_CACHED: Final = 2_000
@@ -98,7 +98,7 @@ def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceT
     if text(service, "spec", "type") == "ExternalName":
         raise StatusError(HTTPStatus.BAD_REQUEST, "expected a service of Pods, got one of type ExternalName")
     # 2
-    name = _port_name(_objects(dig(service, "spec", "ports"))[:_MAX_PORTS], target.port)
+    name = _port_name(items(service, "spec", "ports")[:_MAX_PORTS], target.port)
     # 3
     found = list(_endpoints(endpoints, name, target.namespace))
     if not found:
@@ -111,9 +111,9 @@ def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceT
 def _endpoints(endpoints: JsonObject, port_name: str, namespace: str) -> Iterator[ServiceEndpoint]:
     """Yield the endpoints of a port; what is over the bounds is not looked at."""
     addresses_left, ports_left = _MAX_ADDRESSES, _MAX_PORTS
-    for subset in _objects(endpoints.get("subsets")):
-        addresses = _objects(subset.get("addresses"))[:addresses_left]
-        ports = _objects(subset.get("ports"))[:ports_left]
+    for subset in items(endpoints, "subsets"):
+        addresses = items(subset, "addresses")[:addresses_left]
+        ports = items(subset, "ports")[:ports_left]
         addresses_left, ports_left = addresses_left - len(addresses), ports_left - len(ports)
         number = next((_number(port) for port in ports if text(port, "name") == port_name and _number(port)), 0)
         for address in addresses if number else ():
@@ -142,7 +142,3 @@ def _port_name(ports: list[JsonObject], wanted: str) -> str:
 def _number(port: JsonObject) -> int:
     number = port.get("port")
     return number if isinstance(number, int) and 0 < number <= _MAX_PORT else 0
-
-
-def _objects(value: JsonValue) -> list[JsonObject]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

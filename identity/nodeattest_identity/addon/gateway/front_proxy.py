@@ -73,16 +73,10 @@ class FrontProxyTrust:
     has_uid: bool
     """Whether this kube-apiserver writes ``X-Remote-Uid``."""
 
-    def allows(self, common_name: str | None) -> bool:
-        """Whether a certificate with this common name is a front proxy's; None: there was no certificate."""
-        return common_name is not None and common_name in self.allowed_names
-
     @property
     def pem(self) -> str:
         """The CAs for a TLS library."""
-        return "".join(
-            x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM).decode() for der in self.authorities
-        )
+        return "".join(map(ssl.DER_cert_to_PEM_cert, self.authorities))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +95,6 @@ def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
     if config_map is None:
         raise TrustError(f"expected {_WHERE}, got none: kube-apiserver writes it when it has a front proxy's CA")
     authorities = _certificates(text(config_map, "data", "requestheader-client-ca-file"))
-    if not authorities:
-        raise TrustError(
-            f"{_WHERE}: expected certificates in requestheader-client-ca-file, got none; start kube-apiserver with "
-            "--requestheader-client-ca-file"
-        )
     allowed = frozenset(_names(config_map, "requestheader-allowed-names"))
     if not allowed:
         raise TrustError(
@@ -117,11 +106,10 @@ def read_trust(config_map: JsonObject | None) -> FrontProxyTrust:
             raise TrustError(
                 f"{_WHERE}: expected {wanted} in requestheader-{key}, got others; kube-apiserver writes no other name"
             )
-    has_uid = _UID in {name.lower() for name in _names(config_map, "requestheader-uid-headers")}
     return FrontProxyTrust(
         authorities=tuple(each.public_bytes(Encoding.DER) for each in authorities),
         allowed_names=allowed,
-        has_uid=has_uid,
+        has_uid=_UID in {name.lower() for name in _names(config_map, "requestheader-uid-headers")},
     )
 
 
@@ -137,83 +125,56 @@ def identify(trust: FrontProxyTrust, common_name: str | None, headers: Iterable[
     if common_name is None:
         raise _unauthorized("expected kube-apiserver's front-proxy certificate, got none: ask through kube-apiserver")
     # 2
-    if not trust.allows(common_name):
+    if common_name not in trust.allowed_names:
         raise _unauthorized("expected a front-proxy certificate with an allowed name, got another")
-    parsed = _read(trust, headers)
+    found: dict[str, list[str]] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), []).append(value)
+    users, groups = found.get(_USER, []), found.get(_GROUP, [])
+    uids = found.get(_UID, []) if trust.has_uid else []
+    extra: dict[str, list[str]] = {}
+    for name, values in found.items():
+        if name.startswith(_EXTRA):
+            extra.setdefault(unquote(name.removeprefix(_EXTRA), errors="surrogateescape"), []).extend(values)
     # 3
-    if len(parsed.users) != 1 or not parsed.users[0] or len(parsed.uids) > 1:
+    if len(users) != 1 or not users[0] or len(uids) > 1:
         raise _unauthorized("expected one user of kube-apiserver, got none or several")
     # 4
-    values = (value for each in parsed.extra.values() for value in each)
-    if not all(map(_is_writable, (*parsed.users, *parsed.uids, *parsed.groups, *parsed.extra, *values))):
+    texts = [*users, *uids, *groups, *extra, *(value for values in extra.values() for value in values)]
+    if any(len(each) > _MOST_TEXT or _UNWRITABLE.search(each) for each in texts):
         raise _unauthorized("expected names in UTF-8 without control characters, got others")
-    if "" in parsed.extra or "" in parsed.groups:
+    if "" in extra or "" in groups:
         raise _unauthorized("expected groups and extra with names, got one without")
     return UserInfo(
-        user=parsed.users[0],
-        uid=parsed.uids[0] if parsed.uids else "",
-        groups=tuple(parsed.groups),
-        extra=tuple(sorted((key, tuple(each)) for key, each in parsed.extra.items())),
+        user=users[0],
+        uid="".join(uids),
+        groups=tuple(groups),
+        extra=tuple(sorted((key, tuple(values)) for key, values in extra.items())),
     )
 
 
-@dataclass(slots=True)
-class _Headers:
-    """Values of the headers, not checked yet."""
-
-    users: list[str] = field(default_factory=list[str])
-    uids: list[str] = field(default_factory=list[str])
-    groups: list[str] = field(default_factory=list[str])
-    extra: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-
-
-def _read(trust: FrontProxyTrust, headers: Iterable[tuple[str, str]]) -> _Headers:
-    parsed = _Headers()
-    for name, value in headers:
-        lowered = name.lower()
-        if lowered == _USER:
-            parsed.users.append(value)
-        elif lowered == _UID and trust.has_uid:
-            parsed.uids.append(value)
-        elif lowered == _GROUP:
-            parsed.groups.append(value)
-        elif lowered.startswith(_EXTRA):
-            key = unquote(lowered.removeprefix(_EXTRA), errors="surrogateescape")
-            parsed.extra.setdefault(key, []).append(value)
-    return parsed
-
-
-def _is_writable(text: str) -> bool:
-    """Whether text of a bounded length can be encoded in UTF-8 and has no control characters."""
-    if len(text) > _MOST_TEXT:
-        return False
-    return _UNWRITABLE.search(text) is None
-
-
 def _certificates(pem: str) -> list[x509.Certificate]:
-    if not pem.strip():
-        return []
     try:
-        found = x509.load_pem_x509_certificates(pem.encode())
+        found = x509.load_pem_x509_certificates(pem.encode()) if pem.strip() else []
     except (ValueError, x509.InvalidVersion):
         raise TrustError(f"{_WHERE}: expected certificates in PEM, got something else") from None
-    if len(found) > _MOST_CAS:
-        raise TrustError(f"{_WHERE}: expected at most {_MOST_CAS} CAs, got {len(found)}")
+    if not 0 < len(found) <= _MOST_CAS:
+        raise TrustError(
+            f"{_WHERE}: expected 1 to {_MOST_CAS} certificates in requestheader-client-ca-file, got {len(found)}; "
+            "start kube-apiserver with --requestheader-client-ca-file"
+        )
     return found
 
 
 def _names(config_map: JsonObject, key: str) -> list[str]:
-    written = text(config_map, "data", key)
-    if not written:
-        return []
     try:
-        found = strict_json.parse(written, max_size=None)
+        found = strict_json.parse(text(config_map, "data", key) or "[]", max_size=None)
     except ParseError:
         found = None
-    names = found if isinstance(found, list) else [None]
-    if not all(isinstance(name, str) and name for name in names):
+    names = [name for name in found if isinstance(name, str) and name] if isinstance(found, list) else []
+    if not isinstance(found, list) or len(names) != len(found):
         raise TrustError(f"{_WHERE}: expected a JSON list of texts in {key}, got something else")
-    return [str(name) for name in names]
+    return names
 
 
 def _unauthorized(message: str) -> StatusError:
@@ -302,7 +263,7 @@ class GatewayTls(ServingCertificate):
 
     def is_unauthenticated(self, transport: asyncio.BaseTransport) -> bool:
         """Whether a connection is not of a front proxy that is trusted."""
-        return self.trust is None or not self.trust.allows(self.common_name(transport))
+        return self.trust is None or self.common_name(transport) not in self.trust.allowed_names
 
     def _make(self) -> _Context:
         context = self._with_certificate(_Context(ssl.PROTOCOL_TLS_SERVER))

@@ -12,8 +12,10 @@ Source: Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it s
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,8 +29,8 @@ from nodeattest_identity.tokens.jwt import SigningKey, read_signing_key, signing
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.jsontypes import parse_json
-from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
 from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
+from nodeattest_parsing.objects import number
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.keys import PrivateKey
 
@@ -115,7 +117,10 @@ def rotate(keyset: KeySet, now: float, schedule: RotationSchedule, make: Callabl
 
 def encode_keyset(keyset: KeySet) -> bytes:
     """Encode the keys, private keys included."""
-    keys: list[JsonValue] = [{"key": _pem(key.signing), "signsFrom": key.signs_from} for key in keyset.keys]
+    keys: list[JsonValue] = []
+    for key in keyset.keys:
+        pem = key.signing.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        keys.append({"key": pem.decode(), "signsFrom": key.signs_from})
     return json.dumps({"keys": keys}, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -129,35 +134,30 @@ def parse_keyset(data: bytes) -> KeySet:
     if not isinstance(entries, list) or not 0 < len(entries) <= _MAX_KEYS or set(stored) != {"keys"}:
         raise KeySetError(f"expected one to {_MAX_KEYS} keys, got something else")
     keys = tuple(_key(entry) for entry in entries)
-    if len({key.signing.verifying.kid for key in keys}) < len(keys) or list(keys) != sorted(
-        keys, key=lambda key: key.signs_from
-    ):
+    times = [key.signs_from for key in keys]
+    if len({key.signing.verifying.kid for key in keys}) < len(keys) or times != sorted(times):
         raise KeySetError("expected different keys, in the order in which they sign, got others")
     return KeySet(keys)
 
 
 def _key(entry: JsonValue) -> ScheduledKey:
-    found: JsonObject = entry if isinstance(entry, dict) else {}
-    pem, signs_from = found.get("key"), found.get("signsFrom")
-    if not isinstance(pem, str) or set(found) != {"key", "signsFrom"}:
+    if not isinstance(entry, dict) or set(entry) != {"key", "signsFrom"}:
         raise KeySetError("expected key and signsFrom of each key, got others")
-    if isinstance(signs_from, bool) or not isinstance(signs_from, int) or not 0 <= signs_from <= _LATEST:
-        raise KeySetError("expected signsFrom in whole seconds since 1970, got something else")
+    pem, signs_from = entry["key"], number(entry, "signsFrom")
+    if not isinstance(pem, str) or signs_from is None or not 0 <= signs_from <= _LATEST:
+        raise KeySetError("expected a key in PEM, and signsFrom in whole seconds since 1970, got something else")
     try:
-        signing = read_signing_key(pem.encode(errors="replace"))
+        return ScheduledKey(read_signing_key(pem.encode(errors="replace")), signs_from)
     except KeysError as error:
         raise KeySetError(str(error)) from None
-    return ScheduledKey(signing, signs_from)
-
-
-def _pem(key: SigningKey) -> str:
-    return key.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 SECRET_NAME: Final = "addon-auth-gateway-keys"
 _DATA: Final = "keys.json"
-_RESYNC: Final = ResyncConfig(spread=0.0, period=60.0, min_interval=0.0, retry=2.0, max_retry=30.0)
-"""The first read is at once, because nothing is signed before it; a new key waits more than an hour before it signs."""
+_PERIOD: Final = 60.0
+"""Seconds between two reads; a new key waits more than an hour before it signs."""
+_RETRY: Final = 5.0
+"""Seconds after a failure."""
 _STALE: Final = 600.0
 """Seconds; less than a key stays published after it was succeeded (``RotationSchedule.behind``)."""
 
@@ -180,7 +180,7 @@ class KeyStore:
         """``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
         self._secret = SecretStore(client, namespace=namespace, name=SECRET_NAME)
         self._schedule = schedule
-        self._make = partial(generate_key, algorithm)
+        self._algorithm: Algorithm = algorithm
         self._now = now
         self._clock = clock
         self.keyset = KeySet()
@@ -208,7 +208,7 @@ class KeyStore:
     def _next_content(self, secret: JsonObject | None) -> SecretContent | None:
         """Return the Secret's content as it must be now; None if it needs no change."""
         keyset = KeySet() if secret is None else _keyset_of(secret)
-        wanted = rotate(keyset, self._now(), self._schedule, self._make)
+        wanted = rotate(keyset, self._now(), self._schedule, partial(generate_key, self._algorithm))
         if wanted is None:
             return None
         added = len({key.kid for key in wanted.published} - {key.kid for key in keyset.published})
@@ -216,30 +216,20 @@ class KeyStore:
         return SecretContent({_DATA: encode_keyset(wanted)})
 
     async def run(self) -> None:
-        """Keep the keys fresh until cancelled."""
-        await PeriodicReconciler(self, _RESYNC).run()
-
-    async def reconcile(self) -> float | None:
-        """Refresh; an unreadable Secret is reported and read again soon. Raises ``ApiError``."""
-        try:
-            await self.refresh()
-        except KeySetError as error:
-            self._log_once(error)
-            return _RESYNC.retry
-        return None
-
-    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Log it once."""
-        self._log_once(error)
-
-    def _log_once(self, error: ApiError | KeySetError) -> None:
-        """Log an error once."""
-        message = f"Secret {self._secret.name}: {error}"
-        if isinstance(error, KeySetError):
-            message += "; delete it, and the gateway makes another: tokens of the last minute are lost"
-        if message != self._last_message:
-            _log.warning("cannot read or change the signing keys: %s", message)
-        self._last_message = message
+        """Keep the keys fresh until cancelled; an error is logged once."""
+        while True:
+            delay = _RETRY
+            try:
+                await self.refresh()
+                delay = _PERIOD
+            except (ApiError, KeySetError) as error:
+                message = f"Secret {self._secret.name}: {error}"
+                if isinstance(error, KeySetError):
+                    message += "; delete it, and the gateway makes another: tokens of the last minute are lost"
+                if message != self._last_message:
+                    _log.warning("cannot read or change the signing keys: %s", message)
+                self._last_message = message
+            await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - spreads replicas
 
 
 def _keyset_of(secret: JsonObject | None) -> KeySet:

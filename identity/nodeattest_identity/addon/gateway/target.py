@@ -36,47 +36,29 @@ ROOT: Final = f"{GROUP_ROOT}/{VERSION}"
 
 _VERSION: Final[JsonObject] = {"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}
 _GROUP: Final[JsonObject] = {"name": GROUP, "versions": [_VERSION], "preferredVersion": _VERSION}
-_VERBS: Final = ("create", "delete", "get", "patch", "update")
-"""What kube-apiserver makes of POST, DELETE, GET and HEAD, PATCH and PUT (requestinfo.go)."""
-
-
-def _document(value: JsonObject) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-DOCUMENTS: Final[dict[str, bytes]] = {
-    "/apis": _document({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_GROUP]}),
-    GROUP_ROOT: _document({"kind": "APIGroup", "apiVersion": "v1", **_GROUP}),
-    ROOT: _document(
-        {
-            "kind": "APIResourceList",
-            "apiVersion": "v1",
-            "groupVersion": f"{GROUP}/{VERSION}",
-            "resources": [
-                {
-                    "name": RESOURCE,
-                    "singularName": "service",
-                    "namespaced": True,
-                    "kind": "Service",
-                    "verbs": [],
-                },
-                {
-                    "name": f"{RESOURCE}/{SUBRESOURCE}",
-                    "singularName": "",
-                    "namespaced": True,
-                    "kind": "ServiceProxyOptions",
-                    "verbs": list(_VERBS),
-                },
-            ],
-        }
-    ),
-    "/openapi/v2": _document(
-        {"swagger": "2.0", "info": {"title": "nodeattest addon-auth gateway", "version": VERSION}, "paths": {}}
-    ),
-    "/version": _document({"major": "1", "minor": "0", "gitVersion": "v1.0.0"}),
+_SERVICES: Final[JsonObject] = {"name": RESOURCE, "singularName": "service", "namespaced": True, "kind": "Service"}
+_PROXY: Final[JsonObject] = {
+    "name": f"{RESOURCE}/{SUBRESOURCE}",
+    "singularName": "",
+    "namespaced": True,
+    "kind": "ServiceProxyOptions",
+    "verbs": ["create", "delete", "get", "patch", "update"],
 }
+"""The verbs are what kube-apiserver makes of POST, DELETE, GET and HEAD, PATCH and PUT (requestinfo.go)."""
+_DOCUMENTS: Final[dict[str, JsonObject]] = {
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_GROUP]},
+    GROUP_ROOT: {"kind": "APIGroup", "apiVersion": "v1", **_GROUP},
+    ROOT: {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{GROUP}/{VERSION}",
+        "resources": [{**_SERVICES, "verbs": []}, _PROXY],
+    },
+    "/openapi/v2": {"swagger": "2.0", "info": {"title": "addon-auth gateway", "version": VERSION}, "paths": {}},
+    "/version": {"major": "1", "minor": "0", "gitVersion": "v1.0.0"},
+}
+DOCUMENTS: Final = {path: json.dumps(value, separators=(",", ":")).encode() for path, value in _DOCUMENTS.items()}
 """By path; a slash at the end makes no difference."""
-
 
 ADD_AUTH: Final = "add-auth"
 
@@ -121,11 +103,8 @@ class ServiceTarget:
 def parse(raw_path: str) -> ServiceTarget:
     """Read a request's target (RFC 9112 §3.2.1, origin-form); raises ``StatusError``."""
     path, _, query = raw_path.partition("?")
-    if not path.startswith(f"{ROOT}/"):
-        raise StatusError(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
     segments = path.removeprefix(f"{ROOT}/").split("/", _SEGMENTS)
-    fixed = (segments[0], *segments[2:3], *segments[4:5])
-    if fixed != ("namespaces", RESOURCE, SUBRESOURCE):
+    if not path.startswith(f"{ROOT}/") or segments[0::2][:3] != ["namespaces", RESOURCE, SUBRESOURCE]:
         raise StatusError(HTTPStatus.NOT_FOUND, f"expected {_SHAPE}, got another path")
     namespace, name = segments[1], segments[3]
     scheme, service, port = _split(name)

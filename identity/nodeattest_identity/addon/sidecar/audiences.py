@@ -18,7 +18,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing import strict_json
-from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.objects import dig, metadata, object_identity, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_serving.bounded_server import SettingsError
 
@@ -127,9 +127,5 @@ def _read(path: Path) -> dict[str, str]:
 
 def _slim(service: JsonObject) -> JsonObject:
     """Keep only the fields of a Service that are used."""
-    metadata: JsonObject = {
-        name: value
-        for name in ("name", "namespace", "uid", "resourceVersion")
-        if (value := dig(service, "metadata", name)) is not None
-    }
-    return {"metadata": metadata, "spec": {"selector": dig(service, "spec", "selector")}}
+    selector = dig(service, "spec", "selector")
+    return {"metadata": object_identity(metadata(service)), "spec": {"selector": selector}}
