@@ -11,9 +11,9 @@ import http.client
 import ssl
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, cast
 from urllib.parse import urlencode, urlsplit
 
@@ -123,31 +123,17 @@ class Client:
             "Accept": "application/json",
             **(headers or {}),
         }
-        with _Connection(self) as connection:
+        where = urlsplit(self.server)
+        connection = http.client.HTTPSConnection(
+            where.hostname or "", where.port, timeout=self.timeout, context=self.tls
+        )
+        with closing(connection):
             connection.request(method, target, data, sent)
             answer = connection.getresponse()
             received = answer.read()
         if answer.status >= _FIRST_ERROR:
             raise ApiRefusal(answer.status, _status(received))
         return answer.status, received
-
-
-class _Connection:
-    """Closes the connection whatever happens."""
-
-    def __init__(self, client: Client) -> None:
-        where = urlsplit(client.server)
-        self._connection = http.client.HTTPSConnection(
-            where.hostname or "", where.port, timeout=client.timeout, context=client.tls
-        )
-
-    def __enter__(self) -> http.client.HTTPSConnection:
-        return self._connection
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
 
 
 def _status(data: bytes) -> JsonMap:

@@ -393,9 +393,7 @@ class _Real(ControlPlane):
         self._await_ready(self._run("kube-apiserver", flags))
 
     def _run(self, name: str, flags: Sequence[str]) -> Process:
-        binary = self._assets / name
-        if not binary.exists():
-            raise StartFailed(f"{name} is not in {self._assets}; KUBEBUILDER_ASSETS must name a folder that holds it")
+        binary = _binary(self._assets, name)
         pid_file = self.directory / f"{name}.pid"
         command = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file), str(binary), *flags]
         process = Process(name, command, self.directory, pid_file)

@@ -22,30 +22,25 @@ SIGNER = "cluster.x-k8s.io/kube-apiserver-client-kubelet-tpm"
 T = TypeVar("T")
 
 
-def pem_request(name: str = "system:node:a", *, spoil: bool = False) -> bytes:
+def pem_request() -> bytes:
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, "system:node:a"),
+        ]
+    )
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = [
-        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
-        x509.NameAttribute(NameOID.COMMON_NAME, name),
-    ]
-    csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject)).sign(key, hashes.SHA256())
-    der = bytearray(csr.public_bytes(serialization.Encoding.DER))
-    if spoil:
-        der[der.index(b"system:nodes")] ^= 1  # Still well-formed, no longer what was signed.
-    return pem_block("CERTIFICATE REQUEST", bytes(der))
-
-
-def pem_block(label: str, body: bytes) -> bytes:
-    return f"-----BEGIN {label}-----\n".encode() + base64.encodebytes(body) + f"-----END {label}-----\n".encode()
+    signed = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.PEM)
 
 
 def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def csr_object(name: str, request: bytes | None = None, **spec: JsonValue) -> JsonMap:
+def csr_object(name: str, **spec: JsonValue) -> JsonMap:
     body: JsonMap = {
-        "request": encoded(pem_request() if request is None else request),
+        "request": encoded(pem_request()),
         "signerName": SIGNER,
         "usages": ["digital signature", "client auth"],
         **spec,

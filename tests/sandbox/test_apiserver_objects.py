@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 from apiserver_kit import refusal
 
@@ -62,12 +60,6 @@ def test_lease_update_needs_a_version(admin: Client, namespace: str) -> None:
     map_at(value, "metadata").pop("resourceVersion")
     refused = refusal(lambda: admin.replace(f"{leases(namespace)}/a", value))
     assert (refused.code, refused.fields) == (422, ["metadata.resourceVersion"])
-
-
-def test_update_that_changes_nothing_keeps_the_version(admin: Client, namespace: str) -> None:
-    value = admin.create(config_maps(namespace), config("a", x="1"))
-    same = admin.replace(f"{config_maps(namespace)}/a", copy.deepcopy(value))
-    assert text_at(same, "metadata", "resourceVersion") == text_at(value, "metadata", "resourceVersion")
 
 
 def operation(op: str, path: str, **more: str) -> JsonMap:
@@ -132,15 +124,6 @@ def test_labels_select(admin: Client, namespace: str) -> None:
         selector: [n for n in names(admin.list(path, labelSelector=selector)) if n in "abc"] for selector in expected
     }
     assert found == expected
-
-
-def test_fields_select(admin: Client, namespace: str) -> None:
-    admin.create(secrets(namespace), {"metadata": {"name": "a"}, "type": "example.com/one"})
-    admin.create(secrets(namespace), {"metadata": {"name": "b"}, "type": "example.com/two"})
-    assert names(admin.list(secrets(namespace), fieldSelector="type=example.com/two")) == ["b"]
-    assert names(admin.list(secrets(namespace), fieldSelector="metadata.name=a")) == ["a"]
-    everywhere = f"metadata.namespace={namespace},type!=example.com/one"
-    assert names(admin.list("/api/v1/secrets", fieldSelector=everywhere)) == ["b"]
 
 
 def test_pages_show_the_state_of_the_first(admin: Client, namespace: str) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 from needs import not_possible
@@ -75,31 +72,6 @@ def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str, con
     assert (text_at(last, "kind"), text_at(last, "apiVersion")) == ("ConfigMap", "v1")
     assert int(version_of(last)) >= int(start)
     assert not text_at(last, "metadata", "name")
-
-
-def test_changes_arrive_while_the_watch_runs(admin: Client, namespace: str) -> None:
-    path = config_maps(namespace)
-    start = version_of(admin.get(path))
-    for line in watch_live(admin, f"{path}?watch=true&resourceVersion={start}&timeoutSeconds=60"):
-        if line is None:
-            admin.create(path, config("late"))
-        else:
-            assert (line["type"], value_at(line, "object", "metadata", "name")) == ("ADDED", "late")
-            break
-
-
-def watch_live(client: Client, target: str) -> Iterator[JsonMap | None]:
-    """Yield None once the watch is open, then its events as they come."""
-    where = urlsplit(client.server)
-    connection = http.client.HTTPSConnection(where.hostname or "", where.port, timeout=60, context=client.tls)
-    try:
-        connection.request("GET", target, headers=dict(client.headers))
-        answer = connection.getresponse()
-        yield None
-        while line := answer.readline():
-            yield json.loads(line)
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,21 @@
 """Who asks: client certificates, bootstrap tokens, and nobody.
 
 Promises: the users and groups that kube-apiserver derives from the same credentials. A bootstrap token's secret is
-compared in constant time, and before anything else is looked at. Times are read by Go's rules, which differ from those
-of Python's ``fromisoformat`` nearly everywhere.
+compared in constant time, and before anything else is looked at.
 Out of scope: the chain of a client certificate. TLS refuses a foreign one in the handshake; kube-apiserver answers 401.
 Source: k8s.io/apiserver/pkg/authentication/request/{x509,bearertoken}; plugin/pkg/auth/authenticator/token/bootstrap;
-k8s.io/cluster-bootstrap util/secrets; go/src/time/format.go.
+k8s.io/cluster-bootstrap util/secrets.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import calendar
 import hmac
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
@@ -95,30 +93,16 @@ def _read_certificate(der: bytes) -> tuple[User, datetime]:
 _TOKEN: Final = re.compile(r"([a-z0-9]{6})\.([a-z0-9]{16})")
 _EXTRA_GROUP: Final = re.compile(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]")
 _TYPE: Final = "bootstrap.kubernetes.io/token"
-_TIME: Final = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]+))?"
-    r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
-)
-_LAST: Final = (23, 59, 59)
-_LAST_OFFSET: Final = (24, 60)
-"""Hours and minutes, each for itself: Go lets 24 hours and 60 minutes pass in an offset."""
-_LEAP_YEAR: Final = 4
 
 
 def bootstrap_user(store: Store, token: str, now: datetime) -> tuple[str, tuple[str, ...]] | None:
     """Return the name and the groups of the token's holder, or None."""
     found = _TOKEN.fullmatch(token)
     stored = store.get("/secrets", Key("kube-system", f"bootstrap-token-{found[1]}")) if found else None
-    groups = groups_of(stored.value, token, now) if stored else None
-    return None if groups is None else (f"system:bootstrap:{token[:6]}", groups)
-
-
-def groups_of(secret: JsonMap, token: str, now: datetime) -> tuple[str, ...] | None:
-    """Return the groups of the holder of a token that is well-formed and names this Secret; None: he is nobody."""
-    token_id, _, token_secret = token.partition(".")
-    if not _holds(secret, token_id, token_secret.encode(), now):
+    if found is None or stored is None or not _holds(stored.value, found[1], found[2].encode(), now):
         return None
-    return _groups(_data(secret, "auth-extra-groups").decode("utf-8", "replace"))
+    groups = _groups(_data(stored.value, "auth-extra-groups").decode("utf-8", "replace"))
+    return None if groups is None else (f"system:bootstrap:{token[:6]}", groups)
 
 
 def _holds(secret: JsonMap, token_id: str, token_secret: bytes, now: datetime) -> bool:
@@ -149,19 +133,7 @@ def _data(secret: JsonMap, key: str) -> bytes:
 
 def _expired(text: str, now: datetime) -> bool:
     """Return whether the time is over, which a text that is no time always is; no text is no end."""
-    if not text:
-        return False
-    found = _TIME.fullmatch(text)
-    if not found:
-        return True
-    year, month, day, *clock = (int(part) for part in found.group(1, 2, 3, 4, 5, 6))
-    offset = (int(found[9] or 0), int(found[10] or 0))
     try:
-        date(year or _LEAP_YEAR, month, day)
-    except ValueError:
+        return bool(text) and datetime.fromisoformat(text) <= now
+    except (ValueError, TypeError):  # no time, or one without an offset
         return True
-    if year == 0 or any(map(int.__gt__, (*clock, *offset), (*_LAST, *_LAST_OFFSET))):
-        return True
-    ahead = (offset[0] * 60 + offset[1]) * (-60 if found[8] == "-" else 60)
-    seconds = calendar.timegm((year, month, day, *clock)) - ahead
-    return seconds + float(f"0.{found[7] or 0}") <= now.timestamp()
