@@ -24,10 +24,10 @@ from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.tokens.jwks_cache import StaticKeys, read_trusted_keys
 from nodeattest_identity.tokens.jwt import MAX_SIZE, Claims, Expected, printable
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
+from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
-_STANDARD_INPUT: Final = "-"
 _FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 _ON_COMMAND_LINE: Final = (
     "nodeattest: this token was an argument, which everybody on this machine can read in the list of processes, and "
@@ -94,7 +94,7 @@ def _read(token: str | None, token_file: Path | None) -> bytes:
     if token_file is not None:
         with token_file.open("rb") as file:
             return file.read(2 * MAX_SIZE).strip()
-    if token == _STANDARD_INPUT:
+    if token == "-":
         return sys.stdin.buffer.read(2 * MAX_SIZE).strip()
     print_lines(_ON_COMMAND_LINE, err=True)
     return (token or "").encode("utf-8", "surrogateescape")
@@ -102,20 +102,25 @@ def _read(token: str | None, token_file: Path | None) -> bytes:
 
 def _members(claims: Claims) -> JsonObject:
     """Write the claims under their registered names (RFC 7519 §4.1)."""
-    times = {"exp": claims.expires, "iat": claims.issued_at, "nbf": claims.not_before}
-    known: JsonObject = {"iss": claims.issuer, "sub": claims.subject, "aud": [*claims.audiences], **times}
-    known["jti"] = claims.jwt_id
+    known: JsonObject = {
+        "iss": claims.issuer,
+        "sub": claims.subject,
+        "aud": [*claims.audiences],
+        "exp": claims.expires,
+        "iat": claims.issued_at,
+        "nbf": claims.not_before,
+        "jti": claims.jwt_id,
+    }
     return {name: value for name, value in known.items() if value is not None} | claims.extra
 
 
 def _table(claims: Claims) -> list[str]:
-    left = claims.expires - time.time()
     since = ("issued", claims.issued_at), ("valid from", claims.not_before)
     rows = [
         ("subject", printable(claims.subject)),
         ("issuer", printable(claims.issuer)),
         ("audience", ", ".join(map(printable, claims.audiences))),
-        ("expires", f"{_moment(claims.expires)} (in {left:.0f} s)"),
+        ("expires", f"{_moment(claims.expires)} (in {claims.expires - time.time():.0f} s)"),
         *((name, _moment(each)) for name, each in since if each is not None),
         ("key", f"{printable(claims.key_id)} ({claims.algorithm})"),
         *((printable(name), to_json(value, indent=None)) for name, value in claims.extra.items()),
@@ -126,6 +131,6 @@ def _table(claims: Claims) -> list[str]:
 def _moment(seconds: float) -> str:
     """Write a time; one beyond the calendar as it stands."""
     try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return rfc3339(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError):
         return f"{seconds:.0f}"
