@@ -3,7 +3,7 @@ nobody pass."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from builders import make_member, make_request
@@ -38,14 +38,21 @@ REQUIRED = TokenBinding.REQUIRED
 class Site(InformerSet):
     """A management cluster's KubeadmConfigs, and a watch of them once one was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # pyright: ignore[reportMissingSuperCall]
         self.api = FakeApi()
         self.configs = KubeadmConfigs(self.api, self)
         self.watches: list[Reflector] = []
 
-    def follow(self, group: str, version: str, resource: str, *keep: Any) -> Reflector:
+    def follow(
+        self,
+        group: str,
+        version: str,
+        resource: str,
+        keep: Callable[[JsonObject], JsonObject],
+        watch_seconds: tuple[int, int] = (0, 0),
+    ) -> Reflector:
         path = paths.collection_path(group, version, resource)
-        self.watches.append(Reflector(self.api, path, on_change=lambda _key, _object: None, transform=keep[0]))
+        self.watches.append(Reflector(self.api, path, on_change=lambda _key, _object: None, transform=keep))
         return self.watches[-1]
 
     def write(self, name: str, token: str = TOKEN, version: str = "v1beta1") -> MachineView:

@@ -10,7 +10,7 @@ from typing import Final, cast
 from polling import eventually
 from world import OWN, Agent, Controller, World
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 SPENT: Final = "gone00.0123456789abcdef"
@@ -18,7 +18,7 @@ SPENT: Final = "gone00.0123456789abcdef"
 
 
 @contextmanager
-def serving(world: World, log: str, *, elected: bool = False, **policy: JsonValue) -> Generator[Controller]:
+def serving(world: World, log: str, policy: JsonMap | None = None, *, elected: bool = False) -> Generator[Controller]:
     """Run a controller under a policy that authorizes TPMs, or under this one."""
     world.set_policy(**(policy or {"authorizedAttestors": ["tpm"]}))
     with world.controller(*(() if elected else ("--leader-elect", "false")), log=log) as controller:

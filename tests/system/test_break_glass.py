@@ -147,7 +147,7 @@ def own_world(start_control_plane: StartControlPlane, tmp_path: Path) -> Iterato
 def test_a_fleet_that_a_policy_locked_out_renews(own_world: World) -> None:
     world = own_world
     book = Runbook(world, "runbooks", "A policy locks everybody out", names=machines(1, 2))
-    with serving(world, "locked-out.log", **GOOD):
+    with serving(world, "locked-out.log", GOOD):
         first = joined(world, "blue-md-1")
         shorten_certificates(world, SECONDS)
         second = joined(world, "blue-md-2")

@@ -99,7 +99,7 @@ def test_the_nodes_of_a_management_cluster_that_is_built_anew_renew(
     first_use = {"trustOnFirstUse": True, "endorsementCAs": world.tpm("blue-md-8").authority_pem}
     policy: JsonMap = {"authorizedAttestors": ["tpm"], "tpm": {**first_use}}  # only the record names a machine's TPM
     old_token = world.token()
-    with serving(world, "lost.log", **policy):
+    with serving(world, "lost.log", policy):
         first = joined(world, "blue-md-8", registered=False)
         shorten_certificates(world, SECONDS)
         second = joined(world, "blue-md-9", registered=False)
