@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Final, NoReturn, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -189,13 +189,9 @@ def make_endpoint(names: JsonObject, cluster: JsonObject, user: JsonObject, base
     ``base``: what file references are relative to; None: they are refused.
     """
     _refuse_the_unsafe(cluster, user)
-    return replace(_endpoint(cluster, user, base), namespace=_namespace(names))
-
-
-def _namespace(context: JsonObject) -> str:
-    """Read the context's namespace, by which nobody is trusted; empty for what is no name."""
-    namespace = context.get("namespace")
-    return namespace if isinstance(namespace, str) and _NAMESPACE.fullmatch(namespace) else ""
+    namespace = names.get("namespace")  # by which nobody is trusted
+    is_name = isinstance(namespace, str) and _NAMESPACE.fullmatch(namespace) is not None
+    return replace(_endpoint(cluster, user, base), namespace=namespace if is_name else "")
 
 
 def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEndpoint:
@@ -206,15 +202,19 @@ def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEn
         _refuse("client certificate and key", "one of them", "give both client-certificate-data and client-key-data")
     if certificate is not None and base is None:
         _check_client_key(certificate)
-    token_file = _text(user, "tokenFile")
+    name, token, token_file = _text(cluster, "tls-server-name"), _text(user, "token"), _text(user, "tokenFile")
+    if name is not None and not _is_host(name):
+        _refuse("tls-server-name: a host name", "other text", "correct clusters[].cluster.tls-server-name")
+    if token is not None and not _is_url_text(token):
+        _refuse("a token of visible ASCII", "other characters", "check for line ends in users[].user.token")
     if token_file is not None and base is None:
         _refuse("an inline token", "tokenFile", "put the token itself into the Secret")
     return ApiEndpoint(
         server=_server(cluster),
         ca_pem=None if ca_pem is None else _ca(ca_pem, "certificate-authority"),
-        tls_server_name=_host_name(_text(cluster, "tls-server-name")),
+        tls_server_name=name,
         proxy_url=check_proxy_url(_text(cluster, "proxy-url")),
-        token=_token(_text(user, "token")),
+        token=token,
         token_file=base / token_file if base is not None and token_file is not None else None,
         client_certificate_pem=certificate,
         client_key_pem=key,
@@ -223,16 +223,9 @@ def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEn
 
 def _refuse_the_unsafe(cluster: JsonObject, user: JsonObject) -> None:
     """Refuse what would run a command, skip verification, or change who we are."""
-    for name in _COMMANDS:
-        if user.get(name) is not None:
-            _refuse(
-                "a token or a client certificate",
-                f"users[].user.{name}",
-                "a command is never run out of data: give one of them",
-            )
-    for name in _UNSUPPORTED_USER:
-        if user.get(name):
-            _refuse("a token or a client certificate", f"users[].user.{name}", "make a kubeconfig of its own identity")
+    for name in (*_COMMANDS, *_UNSUPPORTED_USER):
+        if user.get(name) or (name in _COMMANDS and user.get(name) is not None):
+            _refuse("a token or a client certificate", f"users[].user.{name}", "give one of them: no command is run")
     if cluster.get("insecure-skip-tls-verify"):
         _refuse("a verified server", "insecure-skip-tls-verify", "give certificate-authority-data instead")
 
@@ -252,31 +245,31 @@ def _entry(config: JsonObject, plural: str, name: str, singular: str) -> JsonObj
 
 def _server(cluster: JsonObject) -> str:
     """Check the server's URL: HTTPS, a host, no user, query or fragment."""
-    text = _text(cluster, "server") or ""
-    try:
-        parts = urlsplit(text)
-        port_of(parts)
-        plain = parts.scheme == "https" and _is_host(parts.hostname) and "@" not in parts.netloc
-    except ValueError:
-        _refuse("server: https://host:port", "no URL", "correct clusters[].cluster.server")
-    if not plain or parts.query or parts.fragment or not _is_url_text(text):
-        _refuse("server: https://host:port", f"scheme {parts.scheme or 'none'!r}", "correct clusters[].cluster.server")
+    text, expected = _text(cluster, "server") or "", "server: https://host:port"
+    parts = _url(text, "https", expected, "correct clusters[].cluster.server")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        _refuse(expected, "a user, a query or a fragment", "correct clusters[].cluster.server")
     return text.rstrip("/")
 
 
 def check_proxy_url(text: str | None) -> str | None:
     """Check the proxy's URL: plain HTTP with CONNECT, through which our TLS to the API server runs end to end."""
-    if text is None:
-        return None
+    if text is not None:
+        _url(text, "http", "proxy-url: http://host:port", "use an HTTP proxy (CONNECT)")
+    return text
+
+
+def _url(text: str, scheme: str, expected: str, remedy: str) -> SplitResult:
+    """Read a URL with this scheme and a host, of characters that may be on a request line."""
     try:
         parts = urlsplit(text)
         port_of(parts)
-        usable = parts.scheme == "http" and _is_host(parts.hostname)
+        is_usable = parts.scheme == scheme and _is_host(parts.hostname)
     except ValueError:
-        _refuse("proxy-url: http://host:port", "no URL", "correct clusters[].cluster.proxy-url")
-    if not usable or not _is_url_text(text):
-        _refuse("proxy-url: http://host:port", f"scheme {parts.scheme or 'none'!r}", "use an HTTP proxy (CONNECT)")
-    return text
+        _refuse(expected, "no URL", remedy)
+    if not is_usable or not _is_url_text(text):
+        _refuse(expected, f"scheme {parts.scheme or 'none'!r}", remedy)
+    return parts
 
 
 def _is_host(text: str | None) -> bool:
@@ -284,22 +277,8 @@ def _is_host(text: str | None) -> bool:
 
 
 def _is_url_text(text: str) -> bool:
-    """Whether a text is printable ASCII without blanks: what may be on a request line."""
+    """Whether a text is visible ASCII: what may be on a request line and in a token (RFC 6750 §2.1)."""
     return text.isascii() and text.isprintable() and " " not in text
-
-
-def _host_name(text: str | None) -> str | None:
-    """Check the name that the server's certificate must have."""
-    if text is not None and not _is_host(text):
-        _refuse("tls-server-name: a host name", "other text", "correct clusters[].cluster.tls-server-name")
-    return text
-
-
-def _token(text: str | None) -> str | None:
-    """Check that a token can be in a header (RFC 6750 §2.1: visible ASCII)."""
-    if text is not None and not _is_url_text(text):
-        _refuse("a token of visible ASCII", "other characters", "check for line ends in users[].user.token")
-    return text
 
 
 def _material(holder: JsonObject, name: str, base: Path | None) -> bytes | None:

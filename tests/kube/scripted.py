@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import ipaddress
 import json
 import ssl
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_sandbox.pki import builder
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -38,7 +38,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         issuer = above or self
-        built = issuer._builder(self._name, self._key.public_key())
+        built = builder(self._name, issuer._name, self._key.public_key())
         built = built.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         self.pem = built.sign(issuer._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
@@ -46,7 +46,7 @@ class Authority:
         """Issue a certificate for DNS names and IP addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        built = self._builder(subject, key.public_key())
+        built = builder(subject, self._name, key.public_key())
         if names:
             built = built.add_extension(x509.SubjectAlternativeName([_general(each) for each in names]), critical=False)
         certificate = built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
@@ -54,18 +54,6 @@ class Authority:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return Pair(certificate, key_pem)
-
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        now = dt.datetime.now(dt.UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(days=1))
-        )
 
 
 def _general(name: str) -> x509.GeneralName:

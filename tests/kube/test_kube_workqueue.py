@@ -45,37 +45,22 @@ async def test_a_key_added_while_worked_on_is_worked_on_once_more_and_never_by_t
 
 
 @virtually
-async def test_the_earliest_of_several_delays_counts() -> None:
-    done: list[float] = []
+async def test_the_earliest_of_several_delays_counts_and_what_is_planned_for_a_dropped_key_is_not_done() -> None:
+    done: list[tuple[str, float]] = []
     made = queue()
-    made.add_after("a", 30)
-    made.add_after("a", 10)
-    made.add_after("a", 20)
-    assert (made.delayed, made.depth) == (1, 0)
-
-    async def worker(_key: str) -> None:
-        done.append(now())
-
-    await drive(made, worker)
-    assert done == [10]
-
-
-@virtually
-async def test_what_is_planned_for_a_dropped_key_is_not_done() -> None:
-    done: list[str] = []
-    made = queue()
-    made.add_after("a", 10)
-    made.retry("b", None)
-    made.add_after("c", 10)
-    made.drop("a")
+    for delay in (30, 10, 20):
+        made.add_after("a", delay)
+    made.add_after("b", 10)
+    made.retry("c", None)
     made.drop("b")
-    assert (made.delayed, made.failures("b")) == (1, 0)
+    made.drop("c")
+    assert (made.delayed, made.depth, made.failures("c")) == (1, 0, 0)
 
     async def worker(key: str) -> None:
-        done.append(key)
+        done.append((key, now()))
 
     await drive(made, worker)
-    assert done == ["c"]
+    assert done == [("a", 10)]
 
 
 @virtually

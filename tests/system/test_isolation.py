@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import base64
 import logging
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 import pytest
-from cert_manager import copy_server_files
 from filing_requests import Wanted, file_request
 from hostile_server import Behaviour, hostile_server
-from hostile_tenants import Repeated, large_reviews
 from polling import eventually
 from world import Controller, World
 
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
-from nodeattest_sandbox.control_plane import free_ports
+from nodeattest_sandbox.client import ApiRefusal
 
 _LOG: Final = logging.getLogger(__name__)
 TENANT: Final = "hostile"
@@ -30,14 +29,12 @@ TENANTS: Final = (TENANT, "hostile-2", "hostile-3")
 CLUSTERS: Final = 4
 """Of each hostile tenant, each with the same API server."""
 TRIES: Final = 3
-LONG_PAUSE: Final = 1.0
-"""Seconds between two changes of an object that costs the sandbox's API server a part of a second."""
+PAUSE: Final = 0.2
+"""Seconds between two changes of a Secret."""
 LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
 CAPI_API: Final = "/apis/cluster.x-k8s.io/v1beta1/namespaces"
-CAPI: Final = f"{CAPI_API}/{TENANT}"
 POLICIES: Final = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{}/nodeattestationpolicies"
 NAMES: Final = count()
-[WEBHOOK] = free_ports(1)
 Hostile = Callable[[World, Path], AbstractContextManager[Callable[[], int]]]
 """What a tenant does in a world, with a folder for its files; gives how often it was done so far."""
 
@@ -54,9 +51,7 @@ def controller(world: World) -> Iterator[Controller]:
             "spec": {"authorizedAttestors": ["insecure"]},
         }
         world.admin.create(POLICIES.format(tenant), policy)
-    certificates = copy_server_files(world.management.pki, world.directory / "webhook")
-    webhook = ("--webhook-bind-address", f"127.0.0.1:{WEBHOOK}", "--webhook-cert-dir", str(certificates))
-    with world.controller(*webhook, log="isolation.log") as running:
+    with world.controller(log="isolation.log") as running:
         world.await_service(running)
         yield running
     for tenant in TENANTS:
@@ -114,46 +109,25 @@ def bombs(world: World, _directory: Path) -> Generator[Callable[[], int]]:
     ]
     with clusters(world, b"none", 4) as made:
         names = [text_at(cluster, "metadata", "name") for cluster in made]
+        turns, end = [0], threading.Event()
 
-        def change(turn: int) -> None:
-            document = documents[turn % len(documents)] + b"\n# %d\n" % turn
-            data: JsonMap = {"value": base64.b64encode(document).decode()}
-            path = f"/api/v1/namespaces/{TENANT}/secrets/{names[turn % len(names)]}-kubeconfig"
-            world.admin.patch(path, {"data": data})
+        def change() -> None:
+            while not end.wait(PAUSE):
+                turn = turns[0]
+                document = documents[turn % len(documents)] + b"\n# %d\n" % turn
+                data: JsonMap = {"value": base64.b64encode(document).decode()}
+                path = f"/api/v1/namespaces/{TENANT}/secrets/{names[turn % len(names)]}-kubeconfig"
+                with suppress(ApiRefusal, OSError):  # a server that takes no more of it
+                    world.admin.patch(path, {"data": data})
+                    turns[0] += 1
 
-        with Repeated(change) as repeated:
-            yield lambda: repeated.done
-
-
-@contextmanager
-def endless_lists(world: World, directory: Path) -> Generator[Callable[[], int]]:
-    """A MachinePool of 100,000 provider IDs and a Machine of 30,000 addresses, changed all the time (HOSTILE 8)."""
-    with hostile_server(directory, Behaviour.HANG) as server, clusters(world, server.kubeconfig, 1) as [cluster]:
-        fleet.create_machine_pool(world.admin, "endless", cluster=cluster, provider_ids=["x://first"])
-        fleet.create_machine(world.admin, "endless-m", cluster=cluster, provider_id="x://endless")
-        at = {"machinepools": f"{CAPI}/machinepools/endless", "machines": f"{CAPI}/machines/endless-m"}
-        addresses: list[JsonValue] = [{"type": "Hostname", "address": f"h{each}"} for each in range(30_000)]
-        listed: list[JsonValue] = [f"x://{each}" for each in range(100_000)]
-
-        def change(turn: int) -> None:
-            label: JsonMap = {"metadata": {"labels": {"turn": str(turn)}}}
-            world.admin.patch(at["machinepools" if turn % 2 else "machines"], label)
-
-        world.admin.patch(at["machinepools"], {"spec": {"providerIDList": listed}})
-        world.admin.patch(f"{at['machines']}/status", {"status": {"addresses": addresses}})
+        thread = threading.Thread(target=change, daemon=True)
+        thread.start()
         try:
-            with Repeated(change, LONG_PAUSE) as repeated:
-                yield lambda: repeated.done
+            yield lambda: turns[0]
         finally:
-            for path in at.values():
-                world.admin.delete(path)
-
-
-@contextmanager
-def reviews(_world: World, _directory: Path) -> Generator[Callable[[], int]]:
-    """Strangers at the webhook's port (HOSTILE 5)."""
-    with large_reviews(WEBHOOK) as done:
-        yield done
+            end.set()
+            thread.join(30)
 
 
 def api_server(behaviour: Behaviour) -> Hostile:
@@ -171,8 +145,6 @@ def api_server(behaviour: Behaviour) -> Hostile:
 
 HOSTILE: Final[Mapping[str, Hostile]] = {
     "kubeconfig bombs": bombs,
-    "endless lists": endless_lists,
-    "large reviews": reviews,
     **{f"API server {behaviour}": api_server(behaviour) for behaviour in Behaviour},
 }
 
