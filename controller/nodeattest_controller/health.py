@@ -16,7 +16,6 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.metrics_server import SecureMetricsServer
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving import bounded_server as serving
 from nodeattest_serving.bounded_server import SettingsError
 from nodeattest_serving.health import HealthCheck, HealthServer
 
@@ -41,11 +40,11 @@ async def serve_health(
     ``client`` is of the management cluster, and asks it who may read metrics that are secured.
     """
     async with AsyncExitStack() as stack:
-        health = HealthServer(serving.BindAddress(*settings.health_address), checks)
+        health = HealthServer(settings.health_address, checks)
         await _start(health, "healthBindAddress", stack)
         scraped = None
         if settings.metrics_address is not None:
-            address = serving.BindAddress(*settings.metrics_address)
+            address = settings.metrics_address
             if settings.metrics_secure:
                 scraped = SecureMetricsServer(settings, address, metrics, client)
             else:

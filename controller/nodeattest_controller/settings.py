@@ -17,7 +17,7 @@ from nodeattest_kube.addresses import POD_IPS, AddressRules, parse_network, pars
 from nodeattest_parsing.times import format_seconds
 from nodeattest_providers.identifiers import PROVIDER_ID_OID
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_serving.bounded_server import SettingsError
+from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_address
 
 COMPONENT: Final = "node-attestation-controller"
 """Who reports Events."""
@@ -63,8 +63,6 @@ _COUNTS: Final = {"workers": 256, "clusters_per_namespace": 10_000}
 _DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _DNS_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL.pattern}(?:\.{_DNS_LABEL.pattern})*", re.ASCII)
 _OID: Final = re.compile(r"(?=.{3,128}\Z)[0-2]\.(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*))*", re.ASCII)
-_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:\s]*):([0-9]{1,5})", re.ASCII)
-_MAX_PORT: Final = 65535
 _ACRONYMS: Final = {"ca": "CA", "cidrs": "CIDRs", "id": "ID", "oid": "OID"}
 
 
@@ -201,14 +199,14 @@ class Settings:
             raise SettingsError(f"{POD_IPS}: expected IP addresses separated by commas, got {pod_ips!r}") from None
 
     @property
-    def health_address(self) -> tuple[str, int]:
-        """Host and port; an empty host means every interface."""
-        return split_address(self.health_bind_address)
+    def health_address(self) -> BindAddress:
+        """Where health is served."""
+        return parse_address(self.health_bind_address, "healthBindAddress")
 
     @property
-    def webhook_address(self) -> tuple[str, int] | None:
-        """Host and port, or None when the webhook is not served."""
-        return None if self.webhook_bind_address == "0" else split_address(self.webhook_bind_address)
+    def webhook_address(self) -> BindAddress | None:
+        """Where the webhook is served, or None."""
+        return None if self.webhook_bind_address == "0" else parse_address(self.webhook_bind_address, "")
 
     @property
     def has_webhook(self) -> bool:
@@ -216,23 +214,15 @@ class Settings:
         return self.enabled("bootstrap-config") and self.webhook_address is not None
 
     @property
-    def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port, or None when metrics are not served."""
-        return None if self.metrics_bind_address == "0" else split_address(self.metrics_bind_address)
+    def metrics_address(self) -> BindAddress | None:
+        """Where metrics are served, or None."""
+        return None if self.metrics_bind_address == "0" else parse_address(self.metrics_bind_address, "")
 
 
 def camel(name: str) -> str:
     """Write a field's name as the configuration file spells it: Kubernetes' camelCase, acronyms in capitals."""
     head, *rest = name.split("_")
     return head + "".join(_ACRONYMS.get(part, part.capitalize()) for part in rest)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port``, ``[v6]:port`` or ``:port``; raises ``ValueError``."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None or int(found[2]) > _MAX_PORT:
-        raise ValueError("host:port, [ipv6]:port or :port")
-    return found[1].strip("[]"), int(found[2])
 
 
 def _check_texts(settings: Settings) -> None:
@@ -255,10 +245,7 @@ def _check_texts(settings: Settings) -> None:
             _refuse(name, expected, repr(value))
     for name in ("health_bind_address", "metrics_bind_address", "webhook_bind_address"):
         address: str = getattr(settings, name)
-        try:
-            _ = address == "0" or split_address(address)
-        except ValueError as error:
-            _refuse(name, str(error), repr(address))
+        _ = address == "0" or parse_address(address, camel(name))
     for name in ("allowed_addresses", "webhook_allowed_cidrs"):
         networks: tuple[str, ...] = getattr(settings, name)
         for each in networks:

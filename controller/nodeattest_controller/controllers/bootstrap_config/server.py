@@ -97,7 +97,7 @@ class WebhookServer:
         """Listen; raises ``SettingsError`` where the address or the files cannot be used."""
         if self._address is None:
             return self
-        settings, host, port = self._settings, *self._address
+        settings = self._settings
         client_ca, names = settings.webhook_client_ca_file, settings.webhook_client_names
         handler = AdmissionHandler(
             FactReader(self._client, namespace=settings.watch_namespace, now=_now),
@@ -112,7 +112,7 @@ class WebhookServer:
             self._certificate = FileCertificate(Path(settings.webhook_cert_dir or ""), client_ca, now=_now)
             self._listener = Listener(
                 handler.handle,
-                serving.BindAddress(host, port),
+                self._address,
                 self._certificate.context,
                 _LIMITS,
                 unauthenticated=None if client_ca is None else unauthenticated_limits(names),
