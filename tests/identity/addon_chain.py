@@ -61,7 +61,7 @@ class Chain:
 
     def serve(self, name: str, port: int) -> None:
         """Make the Service of an add-on that listens on a port of ``address``."""
-        admin, metadata = self.plane.client(), {"name": name}
+        admin, metadata = self.plane.client(), JsonMap(name=name)
         admin.create("/api/v1/namespaces/apps/services", {"metadata": metadata, "spec": {"ports": [{"port": 80}]}})
         pod: JsonMap = {"kind": "Pod", "namespace": "apps", "name": name}
         subset: JsonMap = {"addresses": [{"ip": self.address, "targetRef": pod}], "ports": [{"port": port}]}

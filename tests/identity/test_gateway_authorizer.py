@@ -31,7 +31,7 @@ def allow(plane: ControlPlane, namespace: str, name: str) -> None:
     rule: JsonMap = {
         "apiGroups": [GROUP], "resources": ["services/proxy"], "verbs": ["get"], "resourceNames": [name],
     }  # fmt: skip
-    root, metadata = f"/apis/{RBAC}/v1/namespaces/{namespace}", {"name": "user"}
+    root, metadata = f"/apis/{RBAC}/v1/namespaces/{namespace}", JsonMap(name="user")
     admin.create(f"{root}/roles", {"metadata": metadata, "rules": [rule]})
     role: JsonMap = {"apiGroup": RBAC, "kind": "Role", "name": "user"}
     subject: JsonMap = {"apiGroup": RBAC, "kind": "Group", "name": "devs"}

@@ -266,7 +266,7 @@ def test_what_names_no_ready_pod_leads_nowhere(answer: JsonObject) -> None:
 async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_control_plane: ControlPlane) -> None:
     admin = real_control_plane.client()
     create_namespace(admin, "gateway-backends")
-    root, metadata = "/api/v1/namespaces/gateway-backends", {"name": "dashboard"}
+    root, metadata = "/api/v1/namespaces/gateway-backends", JsonMap(name="dashboard")
     spec: JsonMap = {"ports": [{"name": "web", "port": 80, "protocol": "TCP", "targetPort": 8080}]}
     admin.create(f"{root}/services", {"metadata": metadata, "spec": spec})
     pod: JsonMap = {"kind": "Pod", "name": "a", "namespace": "gateway-backends"}
@@ -297,7 +297,8 @@ def subset(addresses: int, ports: int) -> JsonValue:
 def test_no_more_addresses_and_ports_are_read_than_kubernetes_own_controller_writes() -> None:
     small: JsonObject = {"subsets": [subset(1_000, 1)]}
     larger: JsonObject = {"subsets": [subset(20_000, 20_000)] * 9}
-    for many in (larger, {"subsets": [subset(400, 1)] * 50}):
+    large: JsonObject = {"subsets": [subset(400, 1)] * 50}
+    for many in (larger, large):
         assert len(ready_endpoints(service(), many, target())) == 1_000
     bound = 2 * calls(lambda: ready_endpoints(service(), small, target())) + 50_000
     assert calls(lambda: ready_endpoints(service(), larger, target())) < bound

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from polling import until
 from proxy_kit import (
     LOOPBACK,
+    Running,
     Seen,
     authorization,
     exchange,
@@ -20,10 +23,12 @@ from proxy_kit import (
     upstream,
     users_token,
 )
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
 
+Connected = tuple[Running, ClientConnection]
 KEY = base64.b64encode(b"0123456789abcdef").decode()
 ACCEPT = base64.b64encode(
     hashlib.sha1(KEY.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
@@ -33,6 +38,20 @@ SWITCHING = (
     f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     f"Sec-WebSocket-Accept: {ACCEPT}\r\n\r\n"
 ).encode()
+
+
+@asynccontextmanager
+async def talking(handler: Callable[[ServerConnection], Awaitable[None]], token: bytes) -> AsyncGenerator[Connected]:
+    """Connect a WebSocket client to a server of the handler, through a sidecar."""
+    headers = {"Authorization": f"Bearer {token.decode()}", "X-Authenticated-User": "root"}
+    chat = [Subprotocol("chat")]
+    async with serve(handler, LOOPBACK, 0, subprotocols=chat, max_size=None) as server:
+        seen = Seen(port=next(iter(server.sockets)).getsockname()[1])
+        async with sidecar(seen) as running:
+            url = f"ws://{LOOPBACK}:{running.port}/ws"
+            options = {"subprotocols": chat, "additional_headers": headers, "max_size": None, "proxy": None}
+            async with connect(url, **options) as client:  # type: ignore[arg-type]
+                yield running, client
 
 
 async def test_frames_pass_both_ways_under_the_callers_name() -> None:
@@ -45,25 +64,11 @@ async def test_frames_pass_both_ways_under_the_callers_name() -> None:
         async for message in connection:
             await connection.send(message)
 
-    async with serve(echo, LOOPBACK, 0, subprotocols=["chat"], max_size=None) as server:  # type: ignore[list-item]
-        seen = Seen(port=next(iter(server.sockets)).getsockname()[1])
-        async with (
-            sidecar(seen) as running,
-            connect(
-                f"ws://{LOOPBACK}:{running.port}/ws",
-                subprotocols=["chat"],  # type: ignore[list-item]
-                additional_headers={
-                    "Authorization": f"Bearer {users_token().decode()}",
-                    "X-Authenticated-User": "root",
-                },
-                max_size=None,
-                proxy=None,
-            ) as client,
-        ):
-            assert client.subprotocol == "chat"
-            for message in ("hello", b"\x00" * 3_000_000, "x" * 200_000):
-                await client.send(message)
-                assert await client.recv() == message
+    async with talking(echo, users_token()) as (_, client):
+        assert client.subprotocol == "chat"
+        for message in ("hello", b"\x00" * 3_000_000, "x" * 200_000):
+            await client.send(message)
+            assert await client.recv() == message
     assert told == ["alice"]
 
 
@@ -76,16 +81,12 @@ async def test_a_websocket_ends_when_the_token_does() -> None:
         finally:
             ended.set()
 
-    async with serve(listen, LOOPBACK, 0) as server:
-        seen = Seen(port=next(iter(server.sockets)).getsockname()[1])
-        async with sidecar(seen) as running:
-            headers = {"Authorization": f"Bearer {users_token(lasts=4).decode()}"}
-            client = await connect(f"ws://{LOOPBACK}:{running.port}/", additional_headers=headers, proxy=None)
-            with pytest.raises(ConnectionClosed):
-                await client.recv()
-            assert client.close_code == 1006, "cut off: no close frame was sent in anybody's name"
-            await asyncio.wait_for(ended.wait(), 60)
-            await until(lambda: running.service.in_flight == 0)
+    async with talking(listen, users_token(lasts=4)) as (running, client):
+        with pytest.raises(ConnectionClosed):
+            await client.recv()
+        assert client.close_code == 1006, "cut off: no close frame was sent in anybody's name"
+        await asyncio.wait_for(ended.wait(), 60)
+        await until(lambda: running.service.in_flight == 0)
 
 
 async def test_who_reads_slowly_is_waited_for_and_gets_everything() -> None:
@@ -114,10 +115,8 @@ async def test_who_reads_slowly_is_waited_for_and_gets_everything() -> None:
 
 async def test_a_connection_that_was_asked_to_upgrade_is_used_for_nothing_else() -> None:
     """CVE-2018-1002105: what is left on it would be the next caller's answer."""
-    async with (
-        upstream(fixed(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")) as seen,
-        sidecar(seen) as running,
-    ):
+    script = fixed(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+    async with upstream(script) as seen, sidecar(seen) as running:
         for user, lines in (("alice", HANDSHAKE), ("bob", ())):
             answer = await exchange(running.port, request("/", authorization(users_token(user)), *lines))
             assert (answer.status, answer.body) == (403, b"no")

@@ -8,12 +8,12 @@ import os
 import signal
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
 import pytest
-from publish_kit import START, Clock, Faulty, directory, kids, state_of, stood, wanted
+from publish_kit import HOUR, START, Clock, Faulty, directory, kids, state_of, stood, wanted
 
 from nodeattest_identity.publish.publisher import publish
 from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, Write, WriteConflictError
@@ -114,3 +114,39 @@ async def test_a_store_that_forgets_content_types_is_reported_and_not_written_fo
     with pytest.raises(StoreRefusedError, match=r"openid/v1/jwks has another content type"):
         await publish(forgetful, wanted("a"), clock=Clock())
     assert len(forgetful.written) < 50
+
+
+# A rotation as docs/issuer.md#publish has it
+
+LIFE = 4 * HOUR
+STEP = 20 * 60
+
+
+async def rotate(root: Path, *, wait: int) -> list[float]:
+    """Rotate from key a to key b in twelve hours; returns when the key of a live token was not in a cache.
+
+    After an hour b is published beside a; b signs after ``wait`` seconds; then a is no longer given. A token is signed
+    every twenty minutes. Caches of all ages keep a key set for an hour; none looks again for an unknown kid, because
+    that would hide a key that signs too early.
+    """
+    clock, live = Clock(), list[tuple[str, float]]()
+    caches: dict[int, tuple[float, list[str]]] = {}
+    refused: list[float] = []
+    for seconds in range(0, 12 * HOUR, STEP):
+        clock.now = START + seconds
+        signer, given = ("b", ("b",)) if seconds >= HOUR + wait else ("a", ("a",) if seconds < HOUR else ("a", "b"))
+        await publish(directory(root), replace(wanted(*given), retire_after=LIFE), clock=clock)
+        live.append((kids(signer)[0], clock.now + LIFE))
+        for number in range(min(3, seconds // STEP + 1)):
+            if number not in caches or clock.now >= caches[number][0] + HOUR:
+                caches[number] = clock.now, stood(root)
+            refused += [clock.now for kid, until in live if until > clock.now and kid not in caches[number][1]]
+    assert stood(root) == kids("b")
+    return refused
+
+
+async def test_at_every_instant_of_a_rotation_every_live_token_verifies(tmp_path: Path) -> None:
+    for name in ("waits", "hurries"):
+        (tmp_path / name).mkdir()
+    assert await rotate(tmp_path / "waits", wait=HOUR + 600) == []
+    assert await rotate(tmp_path / "hurries", wait=0), "without its wait the same rotation breaks tokens"
