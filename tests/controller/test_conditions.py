@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from fake_api import FakeApi
 
 from nodeattest_controller.runtime.conditions import (
     Condition,
@@ -13,10 +14,9 @@ from nodeattest_controller.runtime.conditions import (
     set_condition,
     with_condition,
 )
-from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.objects import items
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at
-from nodeattest_sandbox.control_plane import ControlPlane
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, 4, 0, 0, tzinfo=UTC)
@@ -25,7 +25,6 @@ ATTESTED = Condition("NodeAttested", ConditionStatus.TRUE, "Attested", "by tpm")
 REFUSED = Condition("NodeAttested", ConditionStatus.FALSE, "EvidenceInvalid", "the quote is stale", Severity.ERROR)
 OTHERS: JsonMap = {"type": "InfrastructureReady", "status": "True", "reason": "Ready", "message": "",
                    "lastTransitionTime": "2025-01-01T00:00:00Z", "unknown": "field"}  # fmt: skip
-MACHINES = "/apis/cluster.x-k8s.io/{}/namespaces/default/machines"
 
 
 def machine(version: str, **status: JsonValue) -> JsonMap:
@@ -59,43 +58,16 @@ def test_a_v1beta1_condition_has_a_severity_where_it_is_false_and_no_generation(
     assert "severity" not in patched(with_condition(machine("v1beta1"), ATTESTED, NOW), "conditions")[0]
 
 
-# On an API server
-
-
-def create(plane: ControlPlane, name: str, version: str = "v1beta2") -> tuple[str, JsonObject]:
-    body: JsonMap = {
-        "apiVersion": f"cluster.x-k8s.io/{version}",
-        "kind": "Machine",
-        "metadata": {"name": name},
-        "spec": {
-            "clusterName": "c",
-            "bootstrap": {"dataSecretName": "d"},
-            "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "DevMachine", "name": "i"},
-        },
-    }
-    path = MACHINES.format(version)
-    return f"{path}/{name}", plane.client().create(path, body)
-
-
-def stored(plane: ControlPlane, path: str) -> list[JsonMap]:
-    return list(maps_at(plane.client().get(path), "status", "conditions"))
-
-
-def codes(plane: ControlPlane, name: str) -> list[int]:
-    return [one.code for one in plane.requests() if one.verb == "patch" and one.name == name and one.subresource]
-
-
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-async def test_who_writes_something_else_of_the_object_meanwhile_is_no_conflict(
-    plane: ControlPlane, version: str
-) -> None:
-    name = f"elsewhere-{version}"
-    path, made = create(plane, name, version)
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        assert await set_condition(client, path, made, ATTESTED, lambda: NOW)
-        stale = await client.get(path)
-        plane.client().patch(path, {"metadata": {"annotations": {"others": "word"}}})
-        plane.client().patch(f"{path}/status", {"status": {"conditions": [*stored(plane, path), OTHERS]}})
-        assert await set_condition(client, path, stale, REFUSED, lambda: LATER)
-    assert [entry["status"] for entry in stored(plane, path)] == ["False", "True"]
-    assert 409 not in codes(plane, name)
+async def test_who_writes_something_else_of_the_object_meanwhile_is_no_conflict(version: str) -> None:
+    api, path = FakeApi(), f"/apis/cluster.x-k8s.io/{version}/namespaces/default/machines/m"
+    made = api.put(path, machine(version, conditions=[OTHERS]))
+    assert await set_condition(api, path, made, ATTESTED, lambda: NOW)
+    stale = await api.get(path)
+    api.put(path, {**stale, "spec": {"others": "word"}})
+    assert await set_condition(api, path, stale, REFUSED, lambda: LATER)
+    stored = items(api.objects[path], "status", "conditions")
+    assert stored[0] == OTHERS
+    assert [entry["status"] for entry in stored] == ["True", "False"]
+    assert api.objects[path]["spec"] == {"others": "word"}
+    assert api.count("PATCH", path) == 2
