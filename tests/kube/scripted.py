@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ipaddress
 import json
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.pki import builder
 
@@ -203,3 +205,21 @@ async def cut(request: web.Request) -> None:
     """Cut the connection without a goodbye."""
     if request.transport is not None:
         request.transport.abort()
+
+
+class Gate(ClusterInput):
+    """Counts turns and what is charged, and grants each turn at once, or when it is told to."""
+
+    def __init__(self, *, is_open: bool = False) -> None:
+        super().__init__(InputScheduler(), ("a", "a/c"))
+        self.turns: list[Callable[[], bool]] = []
+        self.charged = 0.0
+        self._is_open = is_open
+
+    def call_in_turn(self, grant: Callable[[], bool]) -> None:
+        self.turns.append(grant)
+        if self._is_open:
+            asyncio.get_running_loop().call_soon(grant)
+
+    def charge(self, seconds: float) -> None:
+        self.charged += seconds

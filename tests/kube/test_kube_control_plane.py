@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
 import pytest
-from polling import until
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from nodeattest_kube.paths import core_path
-from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
@@ -63,45 +60,3 @@ async def test_an_objects_life_with_every_verb(admin: ApiClient) -> None:
     await admin.delete(maps("life"), uid=text(replaced, "metadata", "uid"))
     with pytest.raises(NotFound):
         await admin.get(maps("life"))
-
-
-async def write(plane: ControlPlane, number: str) -> None:
-    """Write over a connection of its own: a kept one may have ended with the server, and a PATCH is not sent twice."""
-    async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-        await client.merge_patch(maps("followed"), {"data": {"n": number}})
-
-
-async def test_a_reflector_follows_through_restart_and_lost_history(
-    plane: ControlPlane, admin: ApiClient, control_plane_kind: str
-) -> None:
-    told: list[tuple[str, bool]] = []
-    reflector = Reflector(
-        admin,
-        maps(),
-        query={"labelSelector": "room=kube"},
-        on_change=lambda key, item: told.append((key, item is None)),
-    )
-    running = asyncio.create_task(reflector.run())
-    try:
-        assert await reflector.wait_synced(30)
-        await admin.create(maps(), config_map("followed", n="1"))
-        await until(lambda: reflector.get("default/followed") is not None)
-        await asyncio.to_thread(plane.expire_history)
-        await write(plane, "2")
-        await until(lambda: text(reflector.get("default/followed"), "data", "n") == "2")
-        if control_plane_kind == "sandbox":  # A real one was restarted to lose its history.
-            await asyncio.to_thread(plane.restart)
-        await write(plane, "3")
-        await until(lambda: text(reflector.get("default/followed"), "data", "n") == "3")
-        async with ApiClient.from_kubeconfig_file(plane.admin_kubeconfig) as client:
-            await client.delete(maps("followed"))
-        await until(lambda: told[-1] == ("default/followed", True))
-        assert [entry for entry in told if entry[0] == "default/followed"] == [
-            ("default/followed", False),
-            ("default/followed", False),
-            ("default/followed", False),
-            ("default/followed", True),
-        ]
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

@@ -10,7 +10,8 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from scripted import answers, event, listing, serving, status_object, streams, thing
+from polling import until
+from scripted import Gate, answers, event, listing, serving, status_object, streams, thing
 from virtual import advance, now, run_virtually, spend, virtually
 
 from nodeattest_kube.batches import BATCH
@@ -123,23 +124,6 @@ async def test_a_turn_that_nobody_waits_for_any_more_is_skipped_and_keeps_nobody
     await scheduler.cluster("a", "a/c").turn()
 
 
-class Gate(ClusterInput):
-    """Keeps turns until they are granted, or grants and counts them."""
-
-    def __init__(self, *, is_open: bool = False) -> None:
-        super().__init__(InputScheduler(), ("a", "a/c"))
-        self.waiting: asyncio.Queue[Callable[[], bool]] = asyncio.Queue()
-        self.granted = 0
-        self._is_open = is_open
-
-    def call_in_turn(self, grant: Callable[[], bool]) -> None:
-        if self._is_open:
-            self.granted += 1
-            asyncio.get_running_loop().call_soon(grant)
-        else:
-            self.waiting.put_nowait(grant)
-
-
 async def pages(client: ApiClient) -> None:
     async for page in client.pages("/api/v1/things"):
         assert page["items"]
@@ -175,11 +159,11 @@ async def test_nothing_that_a_tenants_server_sends_is_parsed_before_its_turn(tmp
         client.schedule_input(gate)
         server.script = [answer]
         reading = asyncio.create_task(read(client))
-        grant = await gate.waiting.get()
+        await until(lambda: gate.turns)
         assert not reading.done()
-        grant()
+        gate.turns[0]()
         await reading
-        assert gate.waiting.empty(), "one turn an answer"
+        assert len(gate.turns) == 1, "one turn an answer"
 
 
 async def test_a_list_without_pages_takes_a_turn_for_each_slice_and_a_page_is_no_longer_than_asked(
@@ -193,7 +177,7 @@ async def test_a_list_without_pages_takes_a_turn_for_each_slice_and_a_page_is_no
         first = answers(json.dumps(listing(1, objects[0], continues="t")).encode())
         server.script = [first, gone, answers(json.dumps(listing(1, *objects)).encode())]
         turns_when_changed: list[int] = []
-        reflector = Reflector(client, "/x", on_change=lambda _key, _item: turns_when_changed.append(gate.granted))
+        reflector = Reflector(client, "/x", on_change=lambda _key, _item: turns_when_changed.append(len(gate.turns)))
         following = asyncio.create_task(reflector.run())
         assert await reflector.wait_synced(60)
         following.cancel()

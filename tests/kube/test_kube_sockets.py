@@ -13,11 +13,10 @@ from typing import Final
 import pytest
 from aiohttp import web
 from polling import until
-from scripted import Authority, Server, answers, cut, kubeconfig, server_tls, serving, thing
+from scripted import Authority, Gate, Server, answers, cut, kubeconfig, server_tls, serving, thing
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Unreachable
-from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
 from nodeattest_kube.sockets import AddressInfos, TenantResolver
 from nodeattest_parsing.values import JsonObject
 
@@ -29,24 +28,6 @@ PHASES: Final = 4
 """Two attempts, each with a handshake or a proxy before its answer."""
 ENDLESS: Final = 100 << 20
 """Bytes after which a test gives a client up that takes everything."""
-
-
-class Gate(ClusterInput):
-    """Counts turns and grants each when it is told to, and counts what is charged."""
-
-    def __init__(self, *, is_open: bool = False) -> None:
-        super().__init__(InputScheduler(), ("a", "a/c"))
-        self.turns: list[Callable[[], bool]] = []
-        self.charged = 0.0
-        self._is_open = is_open
-
-    def call_in_turn(self, grant: Callable[[], bool]) -> None:
-        self.turns.append(grant)
-        if self._is_open:
-            asyncio.get_running_loop().call_soon(grant)
-
-    def charge(self, seconds: float) -> None:
-        self.charged += seconds
 
 
 async def rest() -> None:
