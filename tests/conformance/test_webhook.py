@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import re
-import socket
-import ssl
+import base64
+import json
 from collections.abc import Iterator
-from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
-from cert_manager import CONFIGURATIONS
+from cert_manager import CONFIGURATIONS, ca_until
 from polling import eventually
 from webhook_world import CONFIGURATION, NAMESPACE, POLICIES, ClientCertificates, WebhookWorld
 from world import Controller
 
+from nodeattest_cli.main import main
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import free_ports, start_real
 
 pytestmark = pytest.mark.conformance
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"
-BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 TOKEN = "abcdef.0123456789abcdef"
 
 
@@ -78,48 +76,6 @@ def test_new_machines_of_a_cluster_with_a_policy_are_rendered_and_no_others(worl
 
 
 @pytest.mark.usefixtures("replica")
-def test_audit_says_what_it_leaves_undone(world: WebhookWorld) -> None:
-    warned = world.kubectl("-n", NAMESPACE, "create", "-f", "-", body=world.config("told", "audited"))
-    assert "Warning: its cluster's policy is Audit" in warned
-
-
-@pytest.mark.usefixtures("replica")
-def test_what_the_bootstrap_provider_writes_passes_and_costs_no_read(world: WebhookWorld) -> None:
-    path = world.path("kubeadmconfigs", "joining")
-    stored = world.client.create(world.path("kubeadmconfigs"), world.config("joining", "prod"))
-    before = len(world.plane.requests())
-    discovery: JsonMap = {"bootstrapToken": {"token": TOKEN, "apiServerEndpoint": "10.0.0.1:6443"}}
-    written = world.client.patch(path, {"spec": {"joinConfiguration": {"discovery": discovery}}})
-    assert text_at(written, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token") == TOKEN
-    assert list(maps_at(written, "spec", "files")) == list(maps_at(stored, "spec", "files"))
-    assert is_rendered(map_at(written, "spec"))
-    ours = [entry for entry in world.plane.requests()[before:] if "node-attestation" in entry.user]
-    assert not [entry for entry in ours if "nodeattestationpolicies" in entry.uri and entry.verb == "list"]
-    world.client.delete(path)
-
-
-@pytest.mark.usefixtures("replica")
-def test_a_pools_configuration_is_rendered_when_it_gets_its_cluster(world: WebhookWorld) -> None:
-    created = world.client.create(world.path("kubeadmconfigs"), world.config("pool"))
-    assert not is_rendered(map_at(created, "spec"))
-    labels: JsonMap = {"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": "prod"}}}
-    assert is_rendered(map_at(world.client.patch(world.path("kubeadmconfigs", "pool"), labels), "spec"))
-
-
-@pytest.mark.usefixtures("replica")
-def test_a_control_plane_is_rendered_and_its_machines_are_as_it_is(world: WebhookWorld) -> None:
-    world.cluster("whole", "prod")
-    stored = world.client.create(world.path("kubeadmcontrolplanes"), world.control_plane("whole-cp"))
-    spec = config_spec(stored)
-    assert is_rendered(spec)
-    for role, other in (("initConfiguration", "joinConfiguration"), ("joinConfiguration", "initConfiguration")):
-        made = world.config(f"whole-{role.lower()}", "whole")
-        map_at(made, "metadata", "labels")["cluster.x-k8s.io/control-plane"] = ""
-        made["spec"] = {name: value for name, value in spec.items() if name != other}
-        assert map_at(world.client.create(world.path("kubeadmconfigs"), made), "spec") == made["spec"]
-
-
-@pytest.mark.usefixtures("replica")
 def test_applying_what_is_in_git_again_changes_nothing(world: WebhookWorld) -> None:
     world.cluster("git", "prod")
     mine = world.control_plane("git-cp")
@@ -132,18 +88,6 @@ def test_applying_what_is_in_git_again_changes_nothing(world: WebhookWorld) -> N
         assert again["spec"] == first["spec"]
         assert map_at(again, "metadata")["generation"] == map_at(first, "metadata")["generation"]
     assert files(config_spec(first))[0] == "/mine"
-
-
-@pytest.mark.usefixtures("replica")
-def test_a_control_plane_that_stood_before_its_cluster_is_rendered_when_it_gets_its_owner(world: WebhookWorld) -> None:
-    created = world.client.create(world.path("kubeadmcontrolplanes"), world.control_plane("late-cp"))
-    assert not is_rendered(config_spec(created))
-    owner = world.cluster("late", "prod")
-    reference = {
-        "apiVersion": owner["apiVersion"], "kind": "Cluster", "name": "late", "uid": text_at(owner, "metadata", "uid"),
-    }  # fmt: skip
-    owned: JsonMap = {"metadata": {"ownerReferences": [reference]}}
-    assert is_rendered(config_spec(world.client.patch(world.path("kubeadmcontrolplanes", "late-cp"), owned)))
 
 
 @pytest.mark.usefixtures("replica")
@@ -172,40 +116,6 @@ def test_a_control_plane_with_machines_is_rendered_when_new_ones_are_asked_for(w
     assert is_rendered(config_spec(world.client.patch(path, {"spec": rollout})))
 
 
-@pytest.mark.usefixtures("replica")
-def test_a_paused_cluster_is_moved_as_it_is(world: WebhookWorld) -> None:
-    world.cluster("moved", "prod", paused=True)
-    mine = world.control_plane("moved-cp")
-    stored = world.client.create(world.path("kubeadmcontrolplanes"), mine)
-    assert not is_rendered(config_spec(stored))
-    stored = world.client.create(world.path("kubeadmconfigs"), world.config("moved", "moved"))
-    assert not is_rendered(map_at(stored, "spec"))
-
-
-@pytest.mark.usefixtures("replica")
-def test_what_cannot_be_rendered_is_refused_with_what_to_do(world: WebhookWorld) -> None:
-    mine = world.config("conflicting", "prod")
-    map_at(mine, "spec", "joinConfiguration")["skipPhases"] = ["kubelet-start"]
-    with pytest.raises(ApiRefusal, match=r"BootstrapConfigRefused: expected .*take it out") as refused:
-        world.client.create(world.path("kubeadmconfigs"), mine)
-    assert (refused.value.code, refused.value.reason) == (403, "BootstrapConfigRefused")
-
-
-def test_where_a_client_ca_is_configured_strangers_do_not_get_past_the_handshake(
-    world: WebhookWorld, replica: Controller
-) -> None:
-    """All other tests show that the API server does, by the files of the page."""
-    del replica
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", world.port), timeout=60) as raw, context.wrap_socket(raw) as stranger:
-        answer = b""
-        with suppress(OSError):  # in TLS 1.3 a client learns of it by its first read
-            stranger.sendall(b"GET / HTTP/1.1\r\nHost: w\r\n\r\n")
-            answer = stranger.recv(12)
-    assert answer == (b"HTTP/1.1 404" if world.clients is None else b"")
-
-
 def test_while_nobody_answers_bootstrap_configuration_waits_and_nothing_else(
     world: WebhookWorld, replica: Controller
 ) -> None:
@@ -224,13 +134,6 @@ def test_while_nobody_answers_bootstrap_configuration_waits_and_nothing_else(
     finally:
         replica.start()
         world.await_called()
-
-
-@pytest.mark.usefixtures("replica")
-def test_a_policy_that_is_invalid_is_refused_with_what_to_do(world: WebhookWorld) -> None:
-    with pytest.raises(ApiRefusal, match=r"did you mean .certificateLifetime") as refused:
-        world.policy("mistyped", "nowhere", certificateLimetime="1h")
-    assert (refused.value.code, refused.value.reason) == (403, "PolicyInvalid")
 
 
 @pytest.mark.usefixtures("replica")
@@ -265,53 +168,6 @@ def test_without_the_namespaces_label_no_policy_comes_to_enforce_and_those_that_
     world.client.patch(path, {"spec": {"clusterSelector": {"matchLabels": {"env": "elsewhere"}}}})
     eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=60, what="the end of the condition")
     world.client.delete(path)
-
-
-@pytest.mark.usefixtures("replica")
-def test_a_policy_says_when_the_webhook_is_not_called_for_its_namespace(world: WebhookWorld) -> None:
-    kept = world.client.get(CONFIGURATION)
-    touch: JsonMap = {"spec": {"certificateLifetime": "25h"}}
-    world.client.delete(CONFIGURATION)
-    try:
-        world.client.patch(f"{POLICIES}/enforced", touch)
-        eventually(lambda: ready_reason(world, "enforced") == "WebhookNotCalled", seconds=60, what="the condition")
-        eventually(lambda: not rendered_now(world, "uncalled"), what="API servers that do not call the webhook")
-        world.client.create(world.path("kubeadmcontrolplanes"), world.control_plane("prod-cp"))
-    finally:
-        meta: JsonMap = {"name": text_at(kept, "metadata", "name")}
-        world.client.create(CONFIGURATION.rpartition("/")[0], {**kept, "metadata": meta})
-    world.await_called()
-    world.client.patch(f"{POLICIES}/enforced", {"spec": {"certificateLifetime": "24h"}})
-    eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=90, what="the end of the condition")
-    eventually(lambda: rendered_now(world, "called"), what="API servers that call the webhook")
-    count = status_of(world, "enforced")["unrenderedControlPlanes"]  # more, where tests before left some
-    counted = rf"the KubeadmControlPlane of (\S+, )*prod(, \S+)* is not rendered, or cannot be read \({count} in all\)"
-    assert re.search(counted, ready_message(world, "enforced"))
-    world.client.delete(world.path("kubeadmcontrolplanes", "prod-cp"))
-
-    world.label("disabled")
-    try:
-        world.client.patch(f"{POLICIES}/enforced", touch)
-        eventually(lambda: ready_reason(world, "enforced") == "RenderingDisabled", seconds=60, what="the decision")
-    finally:
-        world.label("enabled")
-    world.client.patch(f"{POLICIES}/enforced", {"spec": {"certificateLifetime": "24h"}})
-    eventually(lambda: ready_reason(world, "enforced") == "Valid", seconds=60, what="the end of the condition")
-
-
-def status_of(world: WebhookWorld, policy: str) -> JsonMap:
-    return map_at(world.client.get(f"{POLICIES}/{policy}"), "status")
-
-
-def ready_message(world: WebhookWorld, policy: str) -> str:
-    conditions = maps_at(status_of(world, policy), "conditions")
-    return next((text_at(one, "message") for one in conditions if one["type"] == "Ready"), "")
-
-
-def rendered_now(world: WebhookWorld, name: str) -> bool:
-    """Create a configuration on trial, and tell whether it is rendered."""
-    made = world.client.create(world.path("kubeadmconfigs"), world.config(name, "prod"), dryRun="All")
-    return is_rendered(map_at(made, "spec"))
 
 
 def refuses(world: WebhookWorld, remedy: str) -> bool:
@@ -358,8 +214,43 @@ def test_the_controller_may_not_change_what_its_webhooks_are_called_for(world: W
             assert refused.value.code == 403
 
 
+def webhook_findings(world: WebhookWorld, capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
+    """Run doctor; return severity and what was found of the webhook and of the controller's rights."""
+    capsys.readouterr()
+    main(["doctor", "--kubeconfig", str(world.plane.admin_kubeconfig), "-n", NAMESPACE, "-o", "json"])
+    findings = maps_at(cast("JsonMap", json.loads(capsys.readouterr().out)), "findings")
+    named = {text_at(one, "id"): (text_at(one, "severity"), text_at(one, "found")) for one in findings}
+    return {name: found for name, found in named.items() if name.startswith("webhook-") or name == "management-rights"}
+
+
+def test_doctor_finds_a_webhook_that_renders_one_that_is_gone_and_an_expired_ca(
+    world: WebhookWorld, replica: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = world.client.list(world.path("kubeadmconfigs"))
+    found = webhook_findings(world, capsys)
+    assert {severity for severity, _ in found.values()} == {"ok"}, found
+    assert found["management-rights"][1].endswith(" rights")
+    assert world.client.list(world.path("kubeadmconfigs")) == before
+    replica.kill()
+    bundle = base64.b64encode(ca_until(datetime.now(UTC) - timedelta(days=35))).decode()
+    change: JsonMap = {"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}
+    try:
+        gone = webhook_findings(world, capsys)
+        assert {name for name, (severity, _) in gone.items() if severity != "ok"} == {"webhook-answers"}
+        world.client.patch(CONFIGURATION, [change], "json")
+        assert webhook_findings(world, capsys)["webhook-ca"][0] == "error"
+    finally:
+        world.renew_certificate()
+        replica.start()
+        world.await_called()
+
+
 @pytest.mark.usefixtures("replica")
 def test_no_log_shows_a_token_or_a_key(world: WebhookWorld) -> None:
+    discovery: JsonMap = {"bootstrapToken": {"token": TOKEN, "apiServerEndpoint": "10.0.0.1:6443"}}
+    world.client.create(world.path("kubeadmconfigs"), world.config("joining", "prod"))
+    change: JsonMap = {"spec": {"verbosity": 5, "joinConfiguration": {"discovery": discovery}}}
+    world.client.patch(world.path("kubeadmconfigs", "joining"), change)
     logs = "".join(file.read_text() for file in world.directory.glob("*.log"))
     assert "bootstrap configuration" in logs
     assert TOKEN.partition(".")[2] not in logs

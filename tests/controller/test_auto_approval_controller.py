@@ -16,8 +16,10 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_ROTATION,
     KUBEADM_TOKEN_GROUP,
 )
+from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.controllers.auto_approval.reconciler import ISSUED, MANAGEMENT_REMEDY, REMEDY
-from nodeattest_kube.errors import ApiError, Forbidden, TooManyRequests, Unreachable
+from nodeattest_controller.runtime.indexes import Inventory
+from nodeattest_kube.errors import ApiError, Forbidden, TooLarge, TooManyRequests, Unreachable
 from nodeattest_parsing.objects import items, text_map
 from nodeattest_parsing.values import JsonObject
 
@@ -146,6 +148,13 @@ async def test_what_an_earlier_process_reported_stays_until_an_operator_reviews_
 
 
 # What cannot be verified
+
+
+async def test_a_list_that_does_not_end_is_an_error_and_not_the_controllers_end() -> None:
+    world, clock = AutoApprovalWorld(), lambda: 0.0
+    audit = RBACAudit(KEY, world.workload, Inventory(), now=lambda: datetime.now(UTC), clock=clock, most=1)
+    with pytest.raises(TooLarge, match="ClusterRoles does not end"):
+        await audit.look(enforce=True)
 
 
 async def test_a_policy_that_cannot_be_used_changes_nothing() -> None:

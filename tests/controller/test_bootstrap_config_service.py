@@ -30,7 +30,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.objects import items, mapping, text
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_serving.bounded_server import SettingsError
@@ -53,8 +53,10 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         client = running.client()
         install_cluster_api(client)
         install_definitions(client, manifests.crds())  # pyright: ignore[reportArgumentType] - the sandbox's own JSON type
-        for name, env in (("prod", "prod"), ("other", "dev"), ("twice", "twice")):
-            client.create(CLUSTERS, {"metadata": {"name": name, "labels": {"env": env}}, "spec": {}})
+        for name, env in (("prod", "prod"), ("paused", "prod"), ("other", "dev"), ("twice", "twice")):
+            reference = {"kind": "KubeadmControlPlane", "name": f"{name}-control-plane"}
+            spec = {"controlPlaneRef": reference, "paused": name == "paused"}
+            client.create(CLUSTERS, {"metadata": {"name": name, "labels": {"env": env}}, "spec": spec})  # pyright: ignore[reportArgumentType] - the same
         for name, env in (("prod", "prod"), ("one", "twice"), ("two", "twice")):
             spec = {"clusterSelector": {"matchLabels": {"env": env}}, "authorizedAttestors": ["tpm"]}
             kind = {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeAttestationPolicy"}
@@ -76,8 +78,11 @@ async def test_a_new_configuration_is_rendered_for_a_policys_cluster_and_for_no_
     async with alone(plane=plane, verifies_clients=True) as handler:
         mine = config()
         assert items(patched(mine, await asked(handler, mine)), "spec", "files") == [agent()]
-        for labels in ({"cluster.x-k8s.io/cluster-name": "other"}, {"cluster.x-k8s.io/cluster-name": "gone"}, {}):
-            response = await asked(handler, config(labels=dict(labels)))
+        unlabelled = await asked(handler, control_plane())  # its Cluster refers to it before it has the label
+        assert text(unlabelled, "patchType") == "JSONPatch"
+        for cluster in ("other", "gone", "paused", ""):
+            labels: dict[str, JsonValue] = {"cluster.x-k8s.io/cluster-name": cluster} if cluster else {}
+            response = await asked(handler, config(labels=labels))
             assert (response["allowed"], response.keys()) == (True, {"uid", "allowed"})
 
 

@@ -48,6 +48,13 @@ class PolicyReason(StrEnum):
     RENDERING_DISABLED = "RenderingDisabled"
 
 
+_AMISS: Final = frozenset(
+    {PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.NAMESPACE_NOT_READ, PolicyReason.WEBHOOK_NOT_CALLED}
+)
+"""Reasons of a rendering for which a policy is not Ready; others are told beside what the policy admits."""
+_NOT_READY: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, *_AMISS})
+
+
 @dataclass(frozen=True, slots=True)
 class Rendering:
     """What is known of the webhook's rendering in a namespace."""
@@ -56,24 +63,7 @@ class Rendering:
     message: str = ""
     """Empty: the controller has no webhook, or it is called."""
 
-    @property
-    def is_amiss(self) -> bool:
-        """Whether a policy is not Ready for it; otherwise it is told beside what the policy admits."""
-        return self.reason in _AMISS
 
-
-_AMISS: Final = frozenset(
-    {PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.NAMESPACE_NOT_READ, PolicyReason.WEBHOOK_NOT_CALLED}
-)
-_IN_FORCE: Final = frozenset(
-    {
-        PolicyReason.VALID,
-        PolicyReason.SELECTS_NOTHING,
-        PolicyReason.RENDERING_DISABLED,
-        PolicyReason.WEBHOOK_NOT_READ,
-    }
-)
-"""Reasons with which the condition is True: the last two say what was decided, or not looked at."""
 CALLED: Final = Rendering()
 DISABLED: Final = Rendering(
     PolicyReason.RENDERING_DISABLED,
@@ -92,7 +82,7 @@ def not_labelled(namespace: str) -> Rendering:
 
 
 def namespace_not_read(namespace: str) -> Rendering:
-    """Return the state of a namespace that could not be read."""
+    """Return the state of a namespace that may not be read."""
     message = (
         f"it is not known whether new machines are rendered: the controller could not read the namespace {namespace}, "
         "and tries again; its log has the error"
@@ -116,13 +106,12 @@ def rendering_of(calls: WebhookCalls) -> Rendering:
         return Rendering(PolicyReason.WEBHOOK_NOT_CALLED, message)
     if calls.why_unknown:
         return webhook_not_read(calls.why_unknown)
-    if calls.weakness:
-        message = (
-            f"the webhook is called, but {calls.weakness}: while it does not answer, new machines join without "
-            "attestation"
-        )
-        return Rendering(message=message)
-    return CALLED
+    if not calls.weakness:
+        return CALLED
+    return Rendering(
+        message=f"the webhook is called, but {calls.weakness}: while it does not answer, new machines join without "
+        "attestation"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +143,7 @@ class PolicyFinding:
     @property
     def condition(self) -> Condition:
         """Whether the policy lets anybody in where it selects a Cluster."""
-        status = ConditionStatus.TRUE if self.why in _IN_FORCE else ConditionStatus.FALSE
+        status = ConditionStatus.FALSE if self.why in _NOT_READY else ConditionStatus.TRUE
         if self.why is PolicyReason.NAMESPACE_NOT_READ:
             status = ConditionStatus.UNKNOWN
         return Condition(READY, status, self.why, self.message, Severity.ERROR)
@@ -264,7 +253,7 @@ def _finding(
         why, message = PolicyReason.INVALID, f"no node joins: expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"
     elif conflicts:
         why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
-    elif rendering.is_amiss:
+    elif rendering.reason in _AMISS:
         why, message = rendering.reason, rendering.message
     elif not clusters:
         why = PolicyReason.SELECTS_NOTHING
