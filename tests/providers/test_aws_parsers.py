@@ -24,10 +24,8 @@ from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, p
 from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import parse_bundle, parse_identity_document, read_trust_bundle
 from nodeattest_providers.aws.protocol import (
-    BINDING_HEADER,
     MAX_DOCUMENT,
     PARTITIONS,
-    SIGNED_HEADERS,
     AwsEvidence,
     SignedHeaders,
     parse_authorization,
@@ -95,21 +93,6 @@ def test_any_other_configuration_is_denied_naming_it(settings: dict[str, JsonVal
 ID = "i-0123456789abcdef0"
 ACCOUNT = "123456789012"
 CRD = Path(__file__).parents[2] / "manifests/crd/nodeattestationpolicies.yaml"
-
-
-@pytest.mark.parametrize(
-    ("zone", "region"),
-    [
-        ("us-east-1a", "us-east-1"),
-        ("eusc-de-east-1a", "eusc-de-east-1"),
-        ("us-west-2-lax-1a", "us-west-2"),
-        ("us-east-1-wl1-bos-wlz-1", "us-east-1"),
-    ],
-)
-def test_a_provider_id_names_zone_region_and_instance(zone: str, region: str) -> None:
-    name = parse_provider_id(f"aws:///{zone}/{ID}")
-    assert (name.zone, name.region, name.instance_id) == (zone, region, ID)
-    assert str(name) == f"aws:///{zone}/{ID}"
 
 
 @given(st.text())
@@ -255,35 +238,8 @@ def test_any_field_gives_a_value_or_denied(value: JsonValue) -> None:
         assert parsed.to_json() == spoilt(path, value)
 
 
-def test_a_login_that_knows_amazons_own_headers_only_refuses_the_signed_request() -> None:
-    known = {"algorithm", "content-sha256", "credential", "date", "security-token", "signature", "signedheaders"}
-    known |= {"user-agent"}  # Vault's default list, and Consul's
-    amazons = {name.removeprefix("x-amz-") for name in SIGNED_HEADERS if name.startswith("x-amz-")}
-    assert amazons - known == {BINDING_HEADER.removeprefix("x-amz-")}
-
-
 ARN = "arn:aws:sts::123456789012:assumed-role/nodes/i-0123456789abcdef0"
-ANSWER = {
-    "GetCallerIdentityResponse": {
-        "GetCallerIdentityResult": {"Account": "123456789012", "Arn": ARN, "UserId": "AROAX:i-0123456789abcdef0"},
-        "ResponseMetadata": {"RequestId": "r"},
-    }
-}
 ANSWER_BINDING = Binding(EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("x"), bytes(32))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        json.dumps(ANSWER).replace("123456789012", "12345678901").encode(),
-        json.dumps(ANSWER).replace('"Account": "123456789012"', '"Account": 123456789012').encode(),
-        b"[" * 100_000,
-    ],
-)
-def test_an_answer_of_another_form_is_none(body: bytes) -> None:
-    assert parse_identity(body) is None
 
 
 @given(st.binary() | st.recursive(st.text() | st.integers(), st.lists).map(lambda x: json.dumps(x).encode()))

@@ -223,15 +223,6 @@ def _attest(path: Path) -> Evidence:
     return ChallengeAttestor({"secretFile": str(path)}).attest(FIRST.binding(PIN))
 
 
-def test_a_line_end_after_the_secret_is_no_part_of_it(secret_file: Path) -> None:
-    secret_file.write_bytes(SECRET + b"\r\n")
-    text = Challenge(uid=FIRST.uid, spki_sha256=FIRST.csr.spki_sha256, nonce=bytes(32)).to_text()
-    attestor = ChallengeAttestor({"secretFile": str(secret_file)})
-    evidence = attestor.attest(FIRST.binding(PIN), published(FIRST, text))
-    expected = proof(SecretBytes(SECRET), bytes(32), FIRST.uid, FIRST.binding(PIN).digest)
-    assert evidence.data["mac"] == b64encode(expected)
-
-
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
 def test_a_secret_that_others_may_touch_is_refused(secret_file: Path, mode: int) -> None:
     secret_file.chmod(mode)

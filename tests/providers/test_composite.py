@@ -12,7 +12,6 @@ from composite_world import (
     SIGNER,
     Exchange,
     OneStep,
-    challenge_of,
     composite,
     facts_for,
     filed,
@@ -27,7 +26,7 @@ from tpm_world import SoftTpm
 from worlds import CSR, FACTS, PIN, answering
 from worlds import SECRET as ATTESTOR_SECRET
 
-from nodeattest_providers import canonical_json, envelope, registry
+from nodeattest_providers import envelope, registry
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import dumps
 from nodeattest_providers.composite.attestor import CompositeAttestor
@@ -56,14 +55,6 @@ def refused(request: NodeRequest, facts: Facts, signer: CompositeSigner | None =
     with pytest.raises(Denied) as denied:
         verify(request, facts, signer)
     return denied.value
-
-
-def test_the_challenges_are_published_side_by_side(sound: Exchange) -> None:
-    required = challenge_of(sound.first, sound.facts)
-    assert set(canonical_json.loads(required.challenge.encode())) == {"challenge", "tpm"}
-    assert required.annotations
-    assert composite().first_request(sound.first) is None
-    assert composite().first_request(filed(sound.answer(), second=True)) == sound.ref
 
 
 # Tampering: good evidence, one thing spoilt, one reason
@@ -200,16 +191,6 @@ SECOND: JsonObject = {
 }
 MOON = ProviderName("moon")
 PAIRED = facts_for(SoftTpm(), PAIR, first_request=filed(FIRST), sections={MOON: {"phase": "full"}})
-
-
-def test_a_part_of_one_step_is_verified_early_and_again_at_the_end() -> None:
-    moon, sun = OneStep("moon"), OneStep("sun")
-    signer = signer_of(moon, sun)
-    required = challenge_of(filed(FIRST), replace(PAIRED, first_request=None), signer)
-    assert CompositeChallenge.parse(required.challenge).texts == {}
-    attested = verify(filed(SECOND, second=True), PAIRED, signer)
-    assert [request.evidence.data for request, _ in moon.seen] == [{"n": 1}, {"n": 2}]
-    assert attested.fingerprints == {"moon.id": "of-moon", "sun.id": "of-sun"}
 
 
 def test_a_part_sees_its_own_section_and_nothing_of_the_others() -> None:

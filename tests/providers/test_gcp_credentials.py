@@ -49,18 +49,6 @@ async def test_a_key_gets_a_token_that_is_kept(google: GoogleCloud) -> None:
     await tokens.aclose()
 
 
-async def test_a_key_that_the_server_does_not_know_gets_none(google: GoogleCloud) -> None:
-    calls = Calls()
-    settings = with_key(google)
-    assert settings.credentials is not None
-    google.tokens.account_key(ACCOUNT, PROJECT)  # another one than the file has
-    with pytest.raises(Unavailable) as caught:
-        await token_of(Tokens(settings, calls))
-    assert calls.seen == [("oauth", CallOutcome.REFUSED)]
-    assert settings.credentials not in str(caught.value)
-    assert "invalid_grant" not in str(caught.value)
-
-
 def test_on_google_cloud_the_instances_own_account_is_found(google: GoogleCloud, tmp_path: Path) -> None:
     instance = instance_of(SoftTpm(), service_account=ACCOUNT, number="99")
     host = google.metadata_endpoint(instance).removeprefix("http://")

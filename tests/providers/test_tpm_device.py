@@ -62,21 +62,6 @@ def failing(code: int) -> bytes:
     return bytes.fromhex("80010000000a") + code.to_bytes(4, "big")
 
 
-def test_a_command_is_its_header_handles_and_parameters_and_its_response_is_read(tmp_path: Path) -> None:
-    with answering(tmp_path, [ONE_HANDLE]) as (tcti, sent), Device(tcti) as device:
-        assert device.nv_indices() == {0x01C00002}
-        assert device.nv_indices() == {0x01C00002}  # which is not asked for again
-    assert sent == [bytes.fromhex("8001 00000016 0000017a 00000001 01c00000 00000040")]
-
-
-@pytest.mark.parametrize("code", [0x908, 0x90A, 0x922])
-def test_a_command_that_the_tpm_did_not_start_is_sent_again(tmp_path: Path, code: int) -> None:
-    with answering(tmp_path, [failing(code), failing(code), ONE_HANDLE]) as (tcti, sent), Device(tcti) as device:
-        assert device.nv_indices() == {0x01C00002}
-    assert len(sent) == 3
-    assert len(set(sent)) == 1
-
-
 def test_a_command_is_sent_five_times_at_most(tmp_path: Path) -> None:
     with answering(tmp_path, [failing(0x922)] * 9) as (tcti, sent), Device(tcti) as device:
         with pytest.raises(Unavailable, match="TPM error 0x922"):
@@ -109,13 +94,6 @@ def test_a_tpm_without_the_curve_says_so(tmp_path: Path, code: int) -> None:
         with pytest.raises(Unavailable, match="the attestation key: the TPM cannot make such a key") as unavailable:
             device.create(AK_TEMPLATE, "the attestation key")
         assert "TPM2_ECC_NIST_P256" in unavailable.value.remedy
-
-
-@pytest.mark.parametrize("tcti", ["device", "swtpm:host=localhost,port=2321", "swtpm:path=", "tabrmd:", "mssim:port=1"])
-def test_a_way_that_is_not_ours_is_unavailable_and_says_which_are(tcti: str) -> None:
-    with pytest.raises(Unavailable, match="is not known here") as unavailable:
-        Device(tcti)
-    assert "device:/dev/tpmrm0" in unavailable.value.remedy
 
 
 # With a software TPM
@@ -242,18 +220,6 @@ def emptied(tpm_folder: Path) -> Generator[SoftwareTpm]:
             for handle in kept:
                 evict(esys, handle)
         yield tpm
-
-
-@pytest.mark.swtpm
-@pytest.mark.parametrize("handle", [0x81010001, 0x81010016, 0x8101FFFF])
-def test_a_persistent_endorsement_key_is_found_by_what_it_is_at_any_handle(emptied: SoftwareTpm, handle: int) -> None:
-    with connected(emptied.tcti) as esys:
-        persist(esys, P384.creation(), handle)
-    try:
-        assert joined_by(emptied).count(commands.CREATE_PRIMARY) == 1
-    finally:
-        with connected(emptied.tcti) as esys:
-            evict(esys, handle)
 
 
 def other_unique(template: bytes) -> bytes:

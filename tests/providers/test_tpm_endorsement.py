@@ -82,20 +82,6 @@ def test_the_platforms_objects_decide_and_agree_with_each_other_and_with_the_all
         assert outcome(tpm, facts_of({"trustOnFirstUse": True}, machine=disagreeing)) is UNTRUSTED
 
 
-def test_a_key_that_is_listed_for_another_machine_is_denied_whatever_the_platform_names(tpm: SoftTpm) -> None:
-    own = machine(endorsement_keys={"infrastructure machine": tpm.fingerprint})
-    listed: dict[str, JsonValue] = {"providerID": "sandbox://another", "sha256": tpm.fingerprint}
-    assert outcome(tpm, facts_of({"endorsementKeys": [listed]}, machine=own)) is UNTRUSTED
-
-
-def test_a_chain_alone_is_denied_and_says_how_to_register(tpm: SoftTpm, authority: Authority) -> None:
-    certificate = authority.endorse(tpm.ek.public_key())
-    with pytest.raises(Denied, match=r"spec\.tpm\.endorsementKeys") as denied:
-        verify(request_of(tpm.first(ek_certificate=certificate)), facts_of({"endorsementCAs": authority.pem}))
-    assert denied.value.reason is UNTRUSTED
-    assert tpm.fingerprint not in denied.value.remedy
-
-
 def test_an_annotation_on_the_machine_needs_the_chain_besides(tpm: SoftTpm, authority: Authority) -> None:
     certificate = authority.endorse(tpm.ek.public_key())
     bound = machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})
@@ -140,67 +126,6 @@ def test_a_nodes_certificate_pins_no_first_key_unless_an_operator_opened_the_mac
 # Certificates
 
 
-def evaluated(tpm: SoftTpm, certificate: bytes, bundle: str, chain: tuple[bytes, ...] = ()) -> Reason | None:
-    facts = facts_of({"endorsementCAs": bundle}, machine=machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint}))
-    return outcome(tpm, facts, ek_certificate=certificate, ek_chain=chain)
-
-
-def changed(name: str, extension: Extension | None) -> Callable[[SoftTpm, Authority], bytes]:
-    def spoil(tpm: SoftTpm, authority: Authority) -> bytes:
-        key = tpm.ek.public_key()
-        extensions = leaf_extensions(key)
-        extensions.pop(name, None)
-        if extension is not None:
-            extensions[name] = extension
-        return authority.endorse(key, extensions=extensions)
-
-    return spoil
-
-
-def of_another_key_type(_: SoftTpm, authority: Authority) -> bytes:
-    return authority.endorse(rsa.generate_private_key(65537, 2048).public_key())
-
-
-BAD_CERTIFICATES: list[tuple[str, Callable[[SoftTpm, Authority], bytes], str]] = [
-    ("no extended key usage", changed("eku", None), "extended key usage"),
-    ("RSA's key usage", changed("ku", (key_usage("key_encipherment"), True)), "key usage"),
-    ("signing key usage", changed("ku", (key_usage("digital_signature"), True)), "key usage"),
-    (
-        "critical name constraints",
-        changed("nc", (x509.NameConstraints(None, [x509.DNSName("a")]), True)),
-        "critical extensions",
-    ),
-    ("another key type", of_another_key_type, "certified key"),
-]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "check"), [row[1:] for row in BAD_CERTIFICATES], ids=[row[0] for row in BAD_CERTIFICATES]
-)
-def test_a_certificate_that_is_wrong_in_one_thing_is_denied_for_it(
-    tpm: SoftTpm, authority: Authority, spoil: Callable[[SoftTpm, Authority], bytes], check: str
-) -> None:
-    bound = machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})
-    request = request_of(tpm.first(ek_certificate=spoil(tpm, authority)))
-    with pytest.raises(Denied) as denied:
-        verify(request, facts_of({"endorsementCAs": authority.pem}, machine=bound))
-    assert denied.value.reason is INVALID
-    failed = [item.name for item in denied.value.checks if not item.passed]
-    assert failed == [f"endorsement certificate: {check}"]
-
-
-def test_a_chain_through_an_intermediate_counts_wherever_the_intermediate_comes_from(
-    tpm: SoftTpm, authority: Authority
-) -> None:
-    issuer = authority.issuer()
-    certificate = issuer.endorse(tpm.ek.public_key())
-    assert evaluated(tpm, certificate, authority.pem, (issuer.der,)) is None
-    assert evaluated(tpm, certificate, issuer.pem) is None
-    assert evaluated(tpm, certificate, authority.pem + issuer.pem) is None
-    assert evaluated(tpm, certificate, authority.pem) is INVALID
-    assert evaluated(tpm, certificate, authority.pem, (b"\x30\x00",)) is INVALID
-
-
 TPM = SoftTpm("ecc-p384", new_key("ecc-p384"))
 
 
@@ -232,25 +157,6 @@ class Ec2:
 def instance(settings: dict[str, JsonValue] | None = None, **changes: object) -> Facts:
     of_ec2 = replace(machine(), provider_id=INSTANCE, **changes)
     return facts_of(FROM_EC2 if settings is None else settings, machine=of_ec2)
-
-
-def ec2_outcome(facts: Facts, ec2: Ec2, tpm: SoftTpm = TPM) -> Reason | None:
-    """Tell why a first request is refused; None when it is challenged."""
-    try:
-        verify(request_of(tpm.first()), facts, ec2.signer)
-    except ChallengeRequired:
-        return None
-    except Denied as denied:
-        return denied.reason
-    raise AssertionError("a first request never attests a node")
-
-
-def test_machines_of_other_platforms_are_trusted_by_the_other_sources_and_ec2_is_not_asked() -> None:
-    entry: JsonValue = {"providerID": MACHINE, "sha256": TPM.fingerprint}
-    ec2 = Ec2()
-    assert ec2_outcome(facts_of({**FROM_EC2, "endorsementKeys": [entry]}), ec2) is None
-    assert ec2_outcome(facts_of(FROM_EC2), ec2) is Reason.ENDORSEMENT_KEY_UNTRUSTED
-    assert not ec2.asked
 
 
 @pytest.mark.parametrize("make", [lambda: TpmSigner(platform=OFFLINE), lambda: TpmSigner(platform=Platform())])

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tpm_authority import Authority
-from tpm_world import MACHINE, PCR_VALUES, EkKind, SoftTpm, new_key, parsed, public_of
+from tpm_world import MACHINE, PCR_VALUES, SoftTpm, new_key, public_of
 
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
@@ -20,7 +18,6 @@ from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, Jso
 from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
-from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.node.device import split_der
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, parse_evidence
 from nodeattest_providers.tpm.quote import parse_quote, parse_signature
@@ -112,21 +109,6 @@ def test_an_unfit_rsa_key_is_denied(what: str, raw: bytes) -> None:
 # Credentials
 
 
-@pytest.mark.parametrize("kind", ["rsa2048", "ecc-p256", "ecc-p384"])
-def test_a_credential_is_fresh_each_time_and_no_longer_than_a_digest(kind: EkKind) -> None:
-    ek = parsed(public_of(kind, new_key(kind)))
-    counter = iter(range(256))
-
-    def random(size: int) -> bytes:
-        return bytes([next(counter)]) * size
-
-    one, other = (make_credential(ek, b"\x00\x0bname", bytes(32), random=random) for _ in range(2))
-    assert one.blob != other.blob
-    assert one.secret != other.secret
-    with pytest.raises(ValueError, match="at most a digest"):
-        make_credential(ek, b"\x00\x0bname", bytes(49), random=random)
-
-
 # NV areas
 
 
@@ -151,25 +133,6 @@ def test_a_certificate_stored_with_a_header_of_tpm_1_2_is_read(tag: bytes, paddi
 )
 def test_bytes_that_are_not_a_whole_certificate_are_none(data: bytes) -> None:
     assert list(split_der(data)) == []
-
-
-class Counting(bytes):
-    """Bytes that count what is copied out of them."""
-
-    copied = 0
-
-    def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, slice):
-            return super().__getitem__(cast("int", key))
-        found = Counting(super().__getitem__(cast("slice", key)))
-        Counting.copied += len(found)
-        return found
-
-
-def test_cutting_certificates_apart_copies_each_once() -> None:
-    data = Counting(b"\x30\x02ab" * 4096)
-    assert len(list(split_der(data))) == 4096
-    assert Counting.copied == len(data)
 
 
 FIRST = FirstEvidence(ek_public=b"EK", ak_public=b"AK", ek_certificate=b"certificate", ek_chain=(b"one", b"two"))
@@ -297,13 +260,6 @@ def test_a_wrong_setting_is_refused_in_words_that_help(settings: dict[str, JsonV
         parse_policy(settings)
     assert denied.value.reason is Reason.POLICY_INVALID
     assert words in str(denied.value)
-
-
-def test_a_leaf_certificate_is_no_trust_anchor() -> None:
-    root = Authority.root()
-    leaf = Authority(certificate=root.issuer(ca=False).certificate, key=root.key)
-    with pytest.raises(Denied, match="CA certificates only"):
-        parse_policy({"endorsementCAs": root.pem + leaf.pem})
 
 
 def settings_of(number: int) -> dict[str, JsonValue]:

@@ -55,16 +55,6 @@ def test_a_node_whose_key_has_no_certificate_joins_by_allow_list(real_tpm: Softw
     assert verify(request_of(joined.answer), joined.facts).checks
 
 
-def test_attestors_leave_no_key_and_no_session_in_the_tpm(real_tpm: SoftwareTpm) -> None:
-    for _ in range(5):  # a TPM without resource manager holds three keys and three sessions
-        with attestor_of(real_tpm, "rsa2048") as attestor:
-            facts = facts_of(by_allow_list(attestor.endorsement_fingerprint()))
-            exchange(attestor, facts)
-            exchange(attestor, facts)
-            exchange(attestor, facts)
-            exchange(attestor, facts)
-
-
 def test_three_power_losses_lock_out_neither_the_attestation_key_nor_any_endorsement_key(tpm_folder: Path) -> None:
     tpm = SoftwareTpm.create(tpm_folder, name="power")
     names: set[str] = set()
@@ -143,30 +133,12 @@ def test_an_endorsement_hierarchy_with_a_password_is_unavailable_and_says_so(tpm
             attestor.attest(binding_of(filed_nothing()))
 
 
-def test_a_disabled_endorsement_hierarchy_is_unavailable_and_says_so(tpm_folder: Path) -> None:
-    with SoftwareTpm.create(tpm_folder, name="disabled") as tpm:
-        with connected(tpm.tcti) as esys:
-            esys.hierarchy_control(tss.ESYS_TR.PLATFORM, tss.ESYS_TR.ENDORSEMENT, False)  # noqa: FBT003 - the stack's signature
-        with attestor_of(tpm) as attestor, pytest.raises(Unavailable, match="is disabled"):
-            attestor.attest(binding_of(filed_nothing()))
-
-
 def test_an_inactive_pcr_bank_is_unavailable_and_says_so(real_tpm: SoftwareTpm) -> None:
     with attestor_of(real_tpm) as attestor:
         fingerprint = attestor.endorsement_fingerprint()
         facts = facts_of({**by_allow_list(fingerprint), "pcrs": {"bank": "sha384"}})
         first = filed(attestor.attest(binding_of(filed_nothing())))
         with pytest.raises(Unavailable, match=r"no SHA384 bank.*spec\.tpm\.pcrs\.bank"):
-            attestor.attest(binding_of(first), published(first, challenge_of(first, facts)))
-
-
-def test_a_tpm_that_dies_between_the_rounds_is_unavailable(tpm_folder: Path) -> None:
-    tpm = SoftwareTpm.create(tpm_folder, name="dying").start()
-    with attestor_of(tpm) as attestor:
-        facts = facts_of(by_allow_list(attestor.endorsement_fingerprint()))
-        first = filed(attestor.attest(binding_of(filed_nothing())))
-        tpm.kill()
-        with pytest.raises(Unavailable):
             attestor.attest(binding_of(first), published(first, challenge_of(first, facts)))
 
 
