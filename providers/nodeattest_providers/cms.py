@@ -1,8 +1,9 @@
 """CMS SignedData: what a cloud's metadata service signs, read strictly enough to be verified by one signature.
 
-DER throughout, one content, one signer, one digest algorithm of SHA-256 or better. A signature over signed attributes
-is also one over a content of the same bytes without attributes (RFC 5652 §5.4), so a content that could be attributes
-is refused. Azure names sha256WithRSAEncryption as the digest algorithm, which counts as SHA-256.
+DER throughout, one content, one signer named by issuer and serial number, RSASSA-PKCS1-v1_5 with SHA-256 or better:
+no cloud signs otherwise. A signature over signed attributes is also one over a content of the same bytes without
+attributes (RFC 5652 §5.4), so a content that could be attributes is refused. Azure names sha256WithRSAEncryption as the
+digest algorithm, which counts as SHA-256.
 Source: RFC 5652 §3, §5; RFC 3370 §3.2, RFC 5754 §3.
 """
 
@@ -16,7 +17,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.der import NotDer, Oid, Tag, elements, integer, octets, oid, tag_of
@@ -28,8 +29,7 @@ MAX_CERTIFICATES: Final = 8
 """Embedded certificates; Azure embeds one, AWS none."""
 MAX_CERTIFICATE: Final = 8 * 1024
 """Bytes of one of them."""
-MIN_RSA: Final = 2048
-"""Bits of a signer's RSA key."""
+_MIN_BITS: Final = 2048
 _MAX_ATTRIBUTES: Final = 8
 """Signed attributes; AWS sends four at most."""
 _MAX_VALUE: Final = 1024
@@ -44,31 +44,22 @@ _DATA: Final[Oid] = (1, 2, 840, 113549, 1, 7, 1)
 _SIGNED_DATA: Final[Oid] = (1, 2, 840, 113549, 1, 7, 2)
 _CONTENT_TYPE: Final[Oid] = (1, 2, 840, 113549, 1, 9, 3)
 _MESSAGE_DIGEST: Final[Oid] = (1, 2, 840, 113549, 1, 9, 4)
-
-_SHA256: Final = "sha256"
-_SHA384: Final = "sha384"
-_SHA512: Final = "sha512"
 _HASHES: Final[dict[str, hashes.HashAlgorithm]] = {
-    _SHA256: hashes.SHA256(),
-    _SHA384: hashes.SHA384(),
-    _SHA512: hashes.SHA512(),
+    "sha256": hashes.SHA256(),
+    "sha384": hashes.SHA384(),
+    "sha512": hashes.SHA512(),
 }
 _DIGESTS: Final[dict[Oid, str]] = {
-    (2, 16, 840, 1, 101, 3, 4, 2, 1): _SHA256,
-    (2, 16, 840, 1, 101, 3, 4, 2, 2): _SHA384,
-    (2, 16, 840, 1, 101, 3, 4, 2, 3): _SHA512,
-    (1, 2, 840, 113549, 1, 1, 11): _SHA256,  # Azure's spelling
+    (2, 16, 840, 1, 101, 3, 4, 2, 1): "sha256",
+    (2, 16, 840, 1, 101, 3, 4, 2, 2): "sha384",
+    (2, 16, 840, 1, 101, 3, 4, 2, 3): "sha512",
+    (1, 2, 840, 113549, 1, 1, 11): "sha256",  # Azure's spelling
 }
-_RSA: Final[dict[Oid, frozenset[str]]] = {
+_SIGNATURES: Final[dict[Oid, frozenset[str]]] = {
     (1, 2, 840, 113549, 1, 1, 1): frozenset(_HASHES),  # rsaEncryption: the digest algorithm decides
-    (1, 2, 840, 113549, 1, 1, 11): frozenset({_SHA256}),
-    (1, 2, 840, 113549, 1, 1, 12): frozenset({_SHA384}),
-    (1, 2, 840, 113549, 1, 1, 13): frozenset({_SHA512}),
-}
-_ECDSA: Final[dict[Oid, frozenset[str]]] = {
-    (1, 2, 840, 10045, 4, 3, 2): frozenset({_SHA256}),
-    (1, 2, 840, 10045, 4, 3, 3): frozenset({_SHA384}),
-    (1, 2, 840, 10045, 4, 3, 4): frozenset({_SHA512}),
+    (1, 2, 840, 113549, 1, 1, 11): frozenset({"sha256"}),
+    (1, 2, 840, 113549, 1, 1, 12): frozenset({"sha384"}),
+    (1, 2, 840, 113549, 1, 1, 13): frozenset({"sha512"}),
 }
 
 
@@ -76,15 +67,11 @@ _ECDSA: Final[dict[Oid, frozenset[str]]] = {
 class Signer:
     """Who says to have signed, and how; a claim until ``SignedData.signed_by`` holds."""
 
-    issuer: bytes | None
-    """DER of the issuer's name; None where the signer is named by its key identifier."""
-    serial: int | None
-    key_id: bytes | None
-    """SubjectKeyIdentifier; None where the signer is named by issuer and serial number."""
+    issuer: bytes
+    """DER of the issuer's name."""
+    serial: int
     digest: str
     """``sha256``, ``sha384`` or ``sha512``."""
-    is_rsa: bool
-    """RSASSA-PKCS1-v1_5; otherwise ECDSA."""
     signed_attributes: bytes | None = field(repr=False)
     """DER of the SET that was signed in place of the content; None where the content itself was."""
     message_digest: bytes | None = field(repr=False)
@@ -93,11 +80,8 @@ class Signer:
     def is_named_by(self, certificate: x509.Certificate) -> bool:
         """Return whether the document names this certificate as its signer's."""
         try:
-            if self.key_id is not None:
-                found = certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
-                return found.value.digest == self.key_id
             return certificate.serial_number == self.serial and certificate.issuer.public_bytes() == self.issuer
-        except (x509.ExtensionNotFound, *X509_ERRORS):
+        except X509_ERRORS:
             return False
 
 
@@ -114,7 +98,7 @@ class SignedData:
         """Return whether this certificate's key signed this content.
 
         1. The digest of the content is the signed one, where attributes were signed (RFC 5652 §5.4).
-        2. The key is of the signature's kind, and not a weak one.
+        2. The key is an RSA key, and not a weak one.
         3. The signature is right.
         """
         signer = self.signer
@@ -123,53 +107,49 @@ class SignedData:
             digest = hashlib.new(signer.digest, self.content).digest()
             if not hmac.compare_digest(digest, signer.message_digest):
                 return False
-        # 2, 3
         signed = self.content if signer.signed_attributes is None else signer.signed_attributes
         try:
-            return _verifies(certificate.public_key(), signer, signed)
+            # 2
+            key = certificate.public_key()
+            if not isinstance(key, rsa.RSAPublicKey) or key.key_size < _MIN_BITS:
+                return False
+            # 3
+            key.verify(signer.signature, signed, padding.PKCS1v15(), _HASHES[signer.digest])
         except (InvalidSignature, *X509_ERRORS):
             return False
+        return True
 
 
 def parse(der: bytes, *, limit: int = MAX_SIZE) -> SignedData:
-    """Read a document of at most ``limit`` bytes; anything else is ``Denied``."""
+    """Read a document of at most ``limit`` bytes, which is a ContentInfo (RFC 5652 §3); anything else is ``Denied``."""
     if len(der) > limit:
         raise _malformed(f"{len(der)} bytes, more than {limit}")
     try:
-        return _content_info(der)
+        return _signed_data(_wrapped(der, _SIGNED_DATA))
     except NotDer as error:
         raise _malformed(str(error)) from None
 
 
-def _content_info(der: bytes) -> SignedData:
-    """Read ContentInfo (RFC 5652 §3)."""
-    kind, wrapped = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
-    if oid(kind) != _SIGNED_DATA:
-        raise NotDer("a content that is not SignedData")
-    return _signed_data(_only(elements(wrapped, Tag.CONTENT, at_most=1)))
+def _wrapped(der: bytes, kind: Oid) -> bytes:
+    """Read ContentInfo or EncapsulatedContentInfo (RFC 5652 §3, §5.2) of this kind; a detached content is none."""
+    found, wrapped = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
+    if oid(found) != kind:
+        raise NotDer("a content of another kind")
+    return _only(elements(wrapped, Tag.CONTENT, at_most=1))
 
 
 def _signed_data(der: bytes) -> SignedData:
-    """Read SignedData (RFC 5652 §5.1)."""
+    """Read SignedData (RFC 5652 §5.1), of version 1: plain data, whose signer is not named by a key identifier."""
     version, algorithms, inner, *behind = _at_least(4, elements(der, Tag.SEQUENCE, at_most=5))
     digest = _digest(_only(elements(algorithms, Tag.SET, at_most=1)))
-    content = _content(inner)
+    content = octets(_wrapped(inner, _DATA), Tag.OCTET_STRING)
     certificates = _certificates(behind[0]) if len(behind) > 1 else ()
     signer = _signer(_only(elements(behind[-1], Tag.SET, at_most=1)), content)
-    # §5.1: 1, or 3 where the signer is named by its key, as no content here is other than plain data.
-    if integer(version) != (1 if signer.key_id is None else 3):
+    if integer(version) != 1:
         raise NotDer("a version that does not go with the signer")
     if signer.digest != digest:
         raise NotDer("a digest algorithm that is not announced")
     return SignedData(content=content, certificates=certificates, signer=signer)
-
-
-def _content(der: bytes) -> bytes:
-    """Read EncapsulatedContentInfo (RFC 5652 §5.2); a detached content is none."""
-    kind, wrapped = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
-    if oid(kind) != _DATA:
-        raise NotDer("a signed content that is not plain data")
-    return octets(_only(elements(wrapped, Tag.CONTENT, at_most=1)), Tag.OCTET_STRING)
 
 
 def _certificates(der: bytes) -> tuple[x509.Certificate, ...]:
@@ -192,12 +172,13 @@ def _certificate(der: bytes) -> x509.Certificate:
 
 
 def _signer(der: bytes, content: bytes) -> Signer:
-    """Read SignerInfo (RFC 5652 §5.3)."""
+    """Read SignerInfo (RFC 5652 §5.3), of version 1: issuer and serial number, and no unsigned attributes."""
     version, named, algorithm, *rest = _at_least(5, elements(der, Tag.SEQUENCE, at_most=6))
-    by_key = tag_of(named) == Tag.SUBJECT_KEY_ID
-    if integer(version) != (3 if by_key else 1):
+    if integer(version) != 1:
         raise NotDer("a signer's version that does not go with its name")
-    issuer, serial = (None, None) if by_key else _issuer_and_serial(named)
+    issuer, serial = _exactly(2, elements(named, Tag.SEQUENCE, at_most=2))
+    if tag_of(issuer) != Tag.SEQUENCE or len(issuer) > _MAX_VALUE or len(serial) > _MAX_SERIAL:
+        raise NotDer("a signer's issuer or serial number that none has")
     digest = _digest(algorithm)
     attributes = message_digest = None
     if tag_of(rest[0]) == Tag.ATTRIBUTES:
@@ -205,24 +186,17 @@ def _signer(der: bytes, content: bytes) -> Signer:
         rest = rest[1:]
     elif _could_be_attributes(content):
         raise NotDer("a content that could be signed attributes")
-    signature_algorithm, signature = _exactly(2, tuple(rest))  # unsigned attributes would be a third
+    signature_algorithm, signature = _exactly(2, tuple(rest))
+    if digest not in _SIGNATURES.get(_algorithm(signature_algorithm), ()):
+        raise NotDer("a signature algorithm other than RSA PKCS#1 v1.5 with the signer's digest")
     return Signer(
         issuer=issuer,
-        serial=serial,
-        key_id=octets(named, Tag.SUBJECT_KEY_ID) if by_key else None,
+        serial=integer(serial),
         digest=digest,
-        is_rsa=_is_rsa(signature_algorithm, digest),
         signed_attributes=attributes,
         message_digest=message_digest,
         signature=octets(signature, Tag.OCTET_STRING),
     )
-
-
-def _issuer_and_serial(der: bytes) -> tuple[bytes, int]:
-    issuer, serial = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
-    if tag_of(issuer) != Tag.SEQUENCE or len(issuer) > _MAX_VALUE or len(serial) > _MAX_SERIAL:
-        raise NotDer("a signer's issuer or serial number that none has")
-    return issuer, integer(serial)
 
 
 def _attributes(der: bytes) -> tuple[bytes, bytes]:
@@ -232,23 +206,18 @@ def _attributes(der: bytes) -> tuple[bytes, bytes]:
         raise NotDer("signed attributes out of order")  # X.690 §11.6: they are signed as DER
     values: dict[Oid, bytes] = {}
     for attribute in found:
-        kind, value = _attribute(attribute)
-        if kind in values:
+        kind, value = _exactly(2, elements(attribute, Tag.SEQUENCE, at_most=2))
+        if len(value) > _MAX_VALUE:
+            raise NotDer("a signed attribute larger than any in use")
+        if oid(kind) in values:
             raise NotDer("a signed attribute twice")
-        values[kind] = value
+        values[oid(kind)] = _only(elements(value, Tag.SET, at_most=1))
     if _CONTENT_TYPE not in values or _MESSAGE_DIGEST not in values:
         raise NotDer("signed attributes without content type and message digest")
     if oid(values[_CONTENT_TYPE]) != _DATA:
         raise NotDer("a signed content type that is not the content's")
     signed = bytes((Tag.SET,)) + der[1:]  # §5.4: signed with the tag of a SET, not with [0]
     return signed, octets(values[_MESSAGE_DIGEST], Tag.OCTET_STRING)
-
-
-def _attribute(der: bytes) -> tuple[Oid, bytes]:
-    kind, values = _exactly(2, elements(der, Tag.SEQUENCE, at_most=2))
-    if len(values) > _MAX_VALUE:
-        raise NotDer("a signed attribute larger than any in use")
-    return oid(kind), _only(elements(values, Tag.SET, at_most=1))
 
 
 def _could_be_attributes(content: bytes) -> bool:
@@ -267,33 +236,12 @@ def _digest(der: bytes) -> str:
     return name
 
 
-def _is_rsa(der: bytes, digest: str) -> bool:
-    """Read SignatureAlgorithmIdentifier."""
-    algorithm = _algorithm(der)
-    if digest in _RSA.get(algorithm, ()):
-        return True
-    if digest in _ECDSA.get(algorithm, ()):
-        return False
-    raise NotDer("a signature algorithm other than RSA PKCS#1 v1.5 and ECDSA with the signer's digest")
-
-
 def _algorithm(der: bytes) -> Oid:
     """Read AlgorithmIdentifier; its parameters are NULL or absent (RFC 5754 §2, §3)."""
     kind, *parameters = _at_least(1, elements(der, Tag.SEQUENCE, at_most=2))
     if any(each != _NULL for each in parameters):
         raise NotDer("an algorithm with parameters")
     return oid(kind)
-
-
-def _verifies(key: object, signer: Signer, signed: bytes) -> bool:
-    algorithm = _HASHES[signer.digest]
-    if signer.is_rsa and isinstance(key, rsa.RSAPublicKey) and key.key_size >= MIN_RSA:
-        key.verify(signer.signature, signed, padding.PKCS1v15(), algorithm)
-        return True
-    if not signer.is_rsa and isinstance(key, ec.EllipticCurvePublicKey):
-        key.verify(signer.signature, signed, ec.ECDSA(algorithm))
-        return True
-    return False
 
 
 def _only(found: tuple[bytes, ...]) -> bytes:

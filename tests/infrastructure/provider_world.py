@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import yaml
-from cloud_instances import CLOUDS, CloudInstances, Instance
+from cloud_fleets import CLOUDS, CloudInstances, Instance
 from cryptography import x509
 from guest import Guest
 from kinds import CONFIG, MACHINE, Kind, Object, made, owner, secret

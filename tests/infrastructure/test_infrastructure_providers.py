@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, cast
 
 import pytest
-from cloud_instances import CLOUDS, CloudInstances, cloud_instances
+from cloud_fleets import CLOUDS, CloudInstances, cloud_instances
 from kinds import Object
 from needs import ONLY_ROOT
 from polling import eventually

@@ -14,16 +14,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Final, Literal, Self, cast
+from types import MappingProxyType
+from typing import Any, Final, Self, cast
 
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from clouds.aws.front import Front, Mode
-from clouds.aws.metadata import Credentials, Instance, MetadataServer, TokenRule, make_region_key
+from clouds.aws.front import Front
+from clouds.aws.metadata import Credentials, Instance, MetadataServer, make_region_key
 from clouds.serving import Serving
 from nodeattest_sandbox.child_process import LOOPBACK
 from nodeattest_sandbox.pki import server_tls
@@ -43,7 +43,6 @@ _TRUST: Final = {
     ],
 }
 _Answer = Mapping[str, Any]
-Service = Literal["sts", "ec2"]
 
 
 class SandboxAws:
@@ -68,8 +67,7 @@ class SandboxAws:
         self._moto = ThreadedMotoServer(LOOPBACK, 0, verbose=False)
         self._moto.start()
         host, port = self._moto.get_host_and_port()
-        self._servers: dict[str, MetadataServer] = {}
-        self._front = Front(moto=f"http://{host}:{port}", regions=frozenset(_REGIONS))
+        self._front = Front(moto=f"http://{host}:{port}")
         names = [f"{service}.{region}.amazonaws.com" for service in ("sts", "ec2") for region in _REGIONS]
         self.ca_file, tls = server_tls(directory, "aws", [*names, "localhost"])
         """The CA of the HTTPS front."""
@@ -133,7 +131,6 @@ class SandboxAws:
         )
         assume = partial(self._assume_for, account, region, instance.instance_id)
         server = MetadataServer(instance=instance, region=self._keys[region], assume=assume, role=role)
-        self._servers[instance.instance_id] = server
         self._serving.append(Serving(server.answer))
         return replace(instance, metadata_endpoint=f"http://{LOOPBACK}:{self._serving[-1].port}")
 
@@ -152,26 +149,9 @@ class SandboxAws:
         self._front.principals[keys.access_key_id] = (keys, frozenset(may))
         return keys
 
-    def change(self, instance: Instance, action: str, **arguments: object) -> None:
-        """Do something to the instances of an account: an action of EC2 in botocore's spelling."""
-        self._do(instance.account, instance.region, action, **arguments)
-
     def terminate(self, instance: Instance) -> None:
         """Terminate an instance; what it held of credentials stays good for a while, as on AWS."""
-        self.change(instance, "terminate_instances", InstanceIds=[instance.instance_id])
-
-    def set_metadata(self, instance: Instance, *, tokens: TokenRule = "required", role: str | None = "nodes") -> None:
-        """Change an instance's metadata service, and the role that is there."""
-        server = self._servers[instance.instance_id]
-        server.tokens, server.role = tokens, role
-
-    def answer(self, service: Service, mode: Mode, *, seconds: float = 0.0) -> None:
-        """Let a service answer otherwise from now on."""
-        self._front.modes[service] = (mode, seconds)
-
-    def calls(self) -> Mapping[str, int]:
-        """Count what was asked so far: ``sts:GetCallerIdentity``, ``ec2:RequestLimitExceeded``."""
-        return dict(self._front.calls)
+        self._do(instance.account, instance.region, "terminate_instances", InstanceIds=[instance.instance_id])
 
     def stop(self) -> None:
         """End it."""
@@ -182,9 +162,7 @@ class SandboxAws:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _assume_for(self, account: str, region: str, instance_id: str, role: str) -> Credentials:

@@ -1,4 +1,4 @@
-"""An instance's metadata service: version 2 of the protocol, and on demand what it was before or nothing.
+"""An instance's metadata service: version 2 of the protocol.
 
 Each instance has a port of its own, as link-local addresses are not to be had here, and so no hop limit. Identity
 documents are signed by a region's certificate, self-signed RSA-2048, as AWS publishes one for each region.
@@ -10,11 +10,10 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -25,12 +24,7 @@ from clouds.cms import aws_form
 from clouds.serving import Reply, Request
 from nodeattest_sandbox.pki import builder
 
-TokenRule = Literal["required", "version-1", "disabled"]
-"""Version 1 knows no tokens and answers everybody, as before 2019; disabled: the endpoint is switched off."""
-_TTL: Final = "x-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN: Final = "x-aws-ec2-metadata-token"
-_LONGEST: Final = 21600
-"""Seconds."""
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _CREDENTIALS: Final = "iam/security-credentials/"
 _LINE: Final = 64
@@ -48,14 +42,7 @@ class RegionKey:
 def make_region_key() -> RegionKey:
     """Make what signs the identity documents of one region."""
     key = rsa.generate_private_key(65537, 2048)
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.COUNTRY_NAME, "US"),
-            x509.NameAttribute(NameOID.STATE_OR_PROVINCE_NAME, "Washington State"),
-            x509.NameAttribute(NameOID.LOCALITY_NAME, "Seattle"),
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Sandbox Web Services"),
-        ]
-    )
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Sandbox Web Services")])
     return RegionKey(builder(subject, subject, key.public_key()).sign(key, hashes.SHA256()), key)
 
 
@@ -80,11 +67,6 @@ class Instance:
         """The provider ID, as cloud-provider-aws gives it."""
         return f"aws:///{self.zone}/{self.instance_id}"
 
-    @property
-    def addresses(self) -> tuple[tuple[str, str], ...]:
-        """What Cluster API's AWS provider reports in ``Machine.status.addresses``."""
-        return (("InternalDNS", self.private_dns), ("InternalIP", self.private_ip))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
@@ -107,39 +89,25 @@ class Credentials:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataServer:
-    """Serves one instance; tests change what it says."""
+    """Serves one instance."""
 
     instance: Instance
     region: RegionKey
     assume: Callable[[str], Credentials]
     """Gives credentials of a role."""
     role: str | None
-    tokens: TokenRule = "required"
-    _issued: dict[str, float] = field(default_factory=dict[str, float])
+    _issued: set[str] = field(default_factory=set[str])
 
     def answer(self, request: Request) -> Reply:
         """Answer one request."""
         if request.method == "PUT" and request.path == "/latest/api/token":
-            return self._token(request)
-        if self.tokens == "disabled":
-            return Reply(403)
-        good = self._issued.get(request.headers.get(_TOKEN, ""), 0.0) > time.monotonic()
-        if not good and self.tokens != "version-1":
+            token = secrets.token_urlsafe(40) + "=="
+            self._issued.add(token)
+            return Reply(200, token.encode())
+        if request.headers.get(_TOKEN, "") not in self._issued:
             return Reply(401)
         found = self._read(request.path.removeprefix("/latest/"))
         return Reply(404) if found is None else Reply(200, found, {"Content-Type": "text/plain"})
-
-    def _token(self, request: Request) -> Reply:
-        if self.tokens == "version-1":
-            return Reply(405)
-        if self.tokens == "disabled" or "x-forwarded-for" in request.headers:
-            return Reply(403)
-        seconds = request.headers.get(_TTL, "")
-        if not seconds.isdecimal() or not 1 <= int(seconds) <= _LONGEST:
-            return Reply(400)
-        token = secrets.token_urlsafe(40) + "=="
-        self._issued[token] = time.monotonic() + int(seconds)
-        return Reply(200, token.encode(), {_TTL: seconds})
 
     def _read(self, path: str) -> bytes | None:
         instance, role = self.instance, self.role
@@ -148,10 +116,6 @@ class MetadataServer:
             "dynamic/instance-identity/rsa2048": lambda: signature(
                 document(instance), self.region, now=datetime.now(UTC)
             ),
-            "meta-data/instance-id": instance.instance_id.encode,
-            "meta-data/placement/availability-zone": instance.zone.encode,
-            "meta-data/placement/region": instance.region.encode,
-            "meta-data/local-ipv4": instance.private_ip.encode,
         }
         if role is not None:
             plain |= {

@@ -1,8 +1,4 @@
-"""The sandbox's authorities: who signs attested documents, and who signs tokens.
-
-Promises: a chain as Azure's (root, issuing authority, signer named metadata.azure.com with a region's name besides);
-RS256 tokens that are really verified.
-"""
+"""Who signs the sandbox's attested documents: a chain as Azure's, of root, issuing authority and signer."""
 
 from __future__ import annotations
 
@@ -16,9 +12,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from joserfc import jwt
-from joserfc.errors import JoseError
-from joserfc.jwk import RSAKey
 
 from nodeattest_sandbox.pki import usage
 
@@ -37,19 +30,19 @@ class Issuer:
     def root(cls, name: str) -> Issuer:
         """Make a root."""
         key = _key()
-        return cls(_certify(name, key, name, key, key, ca=True, names=()), key)
+        return cls(_certify(name, key, name, key, ca=True, names=()), key)
 
     def issuing(self, name: str) -> Issuer:
         """Make an authority below."""
         key = _key()
-        return Issuer(_certify(name, key, self._name, self.key, self.key, ca=True, names=()), key)
+        return Issuer(_certify(name, key, self._name, self.key, ca=True, names=()), key)
 
     def issue(
         self, name: str, names: Sequence[x509.GeneralName], *, now: datetime | None = None
     ) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
         """Certify a TLS server."""
         key = _key()
-        return _certify(name, key, self._name, self.key, self.key, ca=False, names=names, now=now), key
+        return _certify(name, key, self._name, self.key, ca=False, names=names, now=now), key
 
     @property
     def _name(self) -> str:
@@ -68,27 +61,6 @@ def pem(*certificates: x509.Certificate) -> bytes:
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
 
 
-class TokenKey:
-    """Signs and verifies JSON Web Tokens (RFC 7519) by RS256."""
-
-    def __init__(self) -> None:
-        self._key = RSAKey.import_key(_key())
-
-    def sign(self, claims: dict[str, object]) -> str:
-        """Write a token."""
-        return jwt.encode({"alg": "RS256", "typ": "JWT"}, claims, self._key)
-
-    def verified(self, token: str, *, audience: str) -> dict[str, object] | None:
-        """Return the claims of a token of ours for an audience, in its time; None for any other text."""
-        rules = jwt.JWTClaimsRegistry(aud={"essential": True, "value": audience}, exp={"essential": True})
-        try:
-            claims = jwt.decode(token, self._key, algorithms=["RS256"]).claims
-            rules.validate(claims)
-        except (JoseError, ValueError):
-            return None
-        return claims
-
-
 def _key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(65537, _BITS)
 
@@ -97,7 +69,6 @@ def _certify(
     name: str,
     key: rsa.RSAPrivateKey,
     issuer: str,
-    issuer_key: rsa.RSAPrivateKey,
     signing: rsa.RSAPrivateKey,
     *,
     ca: bool,
@@ -113,7 +84,7 @@ def _certify(
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
         .not_valid_after(begin + 365 * _DAY)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         .add_extension(usage(signing=ca), critical=True)

@@ -7,16 +7,14 @@ controller needs to reach and trust them is in files and in ``configuration``. N
 from __future__ import annotations
 
 import ssl
-import threading
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from clouds.azure import manager, metadata
-from clouds.azure.authority import Issuer, TokenKey, pem, signer_of
+from clouds.azure.authority import Issuer, pem, signer_of
 from clouds.azure.state import SandboxMachine, State
 from clouds.serving import Reply, Request, Serving
 from nodeattest_sandbox.child_process import LOOPBACK
@@ -37,12 +35,11 @@ class SandboxAzure:
         self.root = Issuer.root("Sandbox Global Root")
         self.issuing = self.root.issuing("Sandbox Azure TLS Issuing CA 01")
         self.signing = metadata.Signing(*signer_of(self.issuing))
-        self.tenant = manager.Directory(str(uuid.uuid4()), str(uuid.uuid4()), TokenKey(), TokenKey())
+        self.tenant = manager.Directory(str(uuid.uuid4()), str(uuid.uuid4()), str(uuid.uuid4()))
         self._servers: list[Serving] = []
-        self._lock = threading.Lock()
         self.ca_bundle, context = server_tls(directory / "tls", "azure")
         self.trust_bundle = self._write("trust.pem", pem(self.root.certificate, self.issuing.certificate))
-        self.token_file = self._write("token", self.tenant.federated_token().encode())
+        self.token_file = self._write("token", self.tenant.federated.encode())
         self.url = (
             f"https://{LOOPBACK}:{self._serve(partial(manager.answer_manager, self.state, self.tenant), context)}"
         )
@@ -74,20 +71,19 @@ class SandboxAzure:
         tags: Mapping[str, str] | None = None,
     ) -> SandboxMachine:
         """Make a machine and start its metadata service."""
-        with self._lock:
-            number = len(self.state.machines) + 4  # Azure keeps the first four addresses of a subnet
-            machine = SandboxMachine(
-                subscription=subscription or self.subscription,
-                group=group,
-                name=name,
-                scale_set=scale_set,
-                computer_name=computer_name or name,
-                address=f"10.240.{number // 250}.{number % 250}",
-                tags=dict(tags or {}),
-            )
-            self.state.machines.append(machine)
-            answer = partial(metadata.answer_metadata, machine, self.signing, self.tenant.managed_token)
-            machine.metadata = f"http://{LOOPBACK}:{self._serve(answer)}"
+        number = len(self.state.machines) + 4  # Azure keeps the first four addresses of a subnet
+        machine = SandboxMachine(
+            subscription=subscription or self.subscription,
+            group=group,
+            name=name,
+            scale_set=scale_set,
+            computer_name=computer_name or name,
+            address=f"10.240.0.{number}",
+            tags=dict(tags or {}),
+        )
+        self.state.machines.append(machine)
+        answer = partial(metadata.answer_metadata, machine, self.signing, self.tenant.managed_token)
+        machine.metadata = f"http://{LOOPBACK}:{self._serve(answer)}"
         return machine
 
     def stop(self) -> None:
@@ -98,9 +94,7 @@ class SandboxAzure:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _serve(self, answer: Callable[[Request], Reply], context: ssl.SSLContext | None = None) -> int:

@@ -1,8 +1,7 @@
 """A machine's metadata service: what it says of the machine, and the document that it signs.
 
-Promises: the rules of the real one: the header ``Metadata: true`` is demanded, a forwarded request refused, the API's
-version named; a nonce has at most 32 letters and digits. One service a machine, each at a port of its own, since
-loopback has one address for all.
+As the real one, it demands the header ``Metadata: true`` and a nonce of at most 32 letters and digits. Each machine has
+one at a port of its own.
 Source: Azure, "Instance Metadata Service".
 """
 
@@ -26,16 +25,14 @@ from clouds.serving import Reply, Request, as_json
 
 _NONCE: Final = re.compile(r"[0-9A-Za-z]{1,32}")
 _LIFE: Final = timedelta(hours=6)
-_VERSION: Final = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass
 class Signing:
-    """Who signs, and when it is; tests change both."""
+    """Who signs."""
 
     certificate: x509.Certificate
     key: rsa.RSAPrivateKey
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
 def content_of(machine: SandboxMachine, nonce: str, created: datetime, life: timedelta = _LIFE) -> dict[str, object]:
@@ -58,57 +55,22 @@ def attested(signing: Signing, content: dict[str, object]) -> bytes:
 
 
 def answer_metadata(
-    machine: SandboxMachine,
-    signing: Signing,
-    identity: Callable[[str], dict[str, object] | None],
-    request: Request,
+    machine: SandboxMachine, signing: Signing, identity: Callable[[str], dict[str, object] | None], request: Request
 ) -> Reply:
     """Answer one machine's request; ``identity`` gives its managed identity's tokens."""
-    status, answer = _answer(machine, signing, identity, request)
-    return as_json(answer, status)
-
-
-def _answer(
-    machine: SandboxMachine,
-    signing: Signing,
-    identity: Callable[[str], dict[str, object] | None],
-    request: Request,
-) -> tuple[HTTPStatus, dict[str, object]]:
     query = request.parameters
-    if request.headers.get("metadata") != "true" or "x-forwarded-for" in request.headers:
-        return HTTPStatus.BAD_REQUEST, {"error": "Bad request. Required metadata header not specified"}
-    if not _VERSION.fullmatch(query.get("api-version", "")):
-        return HTTPStatus.BAD_REQUEST, {"error": "Bad request. api-version is invalid or was not specified"}
-    if request.path == "/metadata/instance/compute":
-        return HTTPStatus.OK, _compute(machine)
-    if request.path == "/metadata/identity/oauth2/token":
-        token = identity(query.get("resource", ""))
-        return (HTTPStatus.OK, token) if token else (HTTPStatus.BAD_REQUEST, {"error": "invalid_resource"})
-    if request.path != "/metadata/attested/document":
-        return HTTPStatus.NOT_FOUND, {"error": "Not found"}
-    return _document(machine, signing, query.get("nonce"))
-
-
-def _document(machine: SandboxMachine, signing: Signing, asked: str | None) -> tuple[HTTPStatus, dict[str, object]]:
-    """Sign a document; without a nonce, it is the time."""
-    now = signing.now()
-    nonce = now.strftime("%Y%m%d%H%M%S") if asked is None else asked
-    if not _NONCE.fullmatch(nonce):
-        return HTTPStatus.BAD_REQUEST, {"error": "Bad request. Invalid nonce"}
-    signature = attested(signing, content_of(machine, nonce, now))
-    return HTTPStatus.OK, {"encoding": "pkcs7", "signature": base64.b64encode(signature).decode()}
-
-
-def _compute(machine: SandboxMachine) -> dict[str, object]:
-    return {
-        "azEnvironment": "AzurePublicCloud",
-        "name": machine.computer_name,
-        "resourceGroupName": machine.group,
-        "resourceId": machine.resource_id,
-        "subscriptionId": machine.subscription,
-        "vmId": machine.vm_id,
-        "vmScaleSetName": machine.scale_set or "",
-    }
+    if request.headers.get("metadata") != "true" or "api-version" not in query:
+        return as_json({"error": "Bad request"}, HTTPStatus.BAD_REQUEST)
+    match request.path:
+        case "/metadata/instance/compute":
+            return as_json({"name": machine.computer_name, "resourceId": machine.resource_id, "vmId": machine.vm_id})
+        case "/metadata/identity/oauth2/token" if token := identity(query.get("resource", "")):
+            return as_json(token)
+        case "/metadata/attested/document" if _NONCE.fullmatch(query.get("nonce", "")):
+            signature = attested(signing, content_of(machine, query["nonce"], datetime.now(UTC)))
+            return as_json({"encoding": "pkcs7", "signature": base64.b64encode(signature).decode()})
+        case _:
+            return as_json({"error": "Bad request"}, HTTPStatus.BAD_REQUEST)
 
 
 def _time(moment: datetime) -> str:

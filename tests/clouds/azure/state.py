@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +17,6 @@ class SandboxMachine:
     """The number, for an instance of a uniform scale set."""
     scale_set: str | None = None
     """A uniform one."""
-    flexible_set: str | None = None
-    """A flexible one, whose machines have names of their own."""
     computer_name: str
     address: str
     tags: dict[str, str] = field(default_factory=dict[str, str])
@@ -43,8 +40,6 @@ class SandboxMachine:
 
     def in_list(self) -> Mapping[str, object]:
         """Show it as the Resource Manager lists it."""
-        group = self.resource_id.partition("/providers/")[0]
-        flexible = f"{group}/providers/Microsoft.Compute/virtualMachineScaleSets/{self.flexible_set}"
         return {
             "id": self.resource_id,
             "name": self.name,
@@ -54,7 +49,6 @@ class SandboxMachine:
                 "vmId": self.vm_id,
                 "provisioningState": self.provisioning_state,
                 "osProfile": {"computerName": self.computer_name},
-                **({"virtualMachineScaleSet": {"id": flexible}} if self.flexible_set else {}),
             },
         }
 
@@ -76,12 +70,8 @@ class Switches:
 
     down: bool = False
     """Every request is answered 503."""
-    slow: float = 0.0
-    """Seconds before each answer."""
     throttled: int = 0
     """Retry-After in seconds; 0: not throttled."""
-    throttled_only: str = ""
-    """The subscription that is throttled; empty: every one."""
     forbidden: bool = False
     redirect: str = ""
     """Where every request is sent on to."""
@@ -101,9 +91,3 @@ class State:
     switches: Switches = field(default_factory=Switches)
     calls: list[str] = field(default_factory=list[str])
     """Paths that the Resource Manager and the authority were asked for."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def called(self, path: str) -> None:
-        """Note a call."""
-        with self._lock:
-            self.calls.append(path)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from clouds.gcp.instances import CloudInstance, filtered, masked
@@ -41,8 +40,6 @@ class CloudSwitches:
     """HTTP status 503."""
     throttled: set[str] = field(default_factory=set[str])
     """HTTP status 429, with Retry-After."""
-    slow: set[str] = field(default_factory=set[str])
-    """Nothing is answered until the switch is off, or the cloud ends."""
     garbled: set[str] = field(default_factory=set[str])
     """Answers that are no JSON."""
     redirecting: dict[str, str] = field(default_factory=dict[str, str])
@@ -63,7 +60,6 @@ class GoogleCloud:
         """Every request to the Compute API that had a token: its path, and how many names its filter has."""
         self.tokens = TokenServer()
         self._directory = directory
-        self._stopping = threading.Event()
         self._lock = threading.Lock()
         self.ca_file, context = server_tls(directory, "google-cloud")
         self._serving = Serving(self._answer, context)
@@ -91,11 +87,6 @@ class GoogleCloud:
             self.instances.append(instance)
         return instance
 
-    def remove(self, instance: CloudInstance) -> None:
-        """Delete an instance."""
-        with self._lock:
-            self.instances.remove(instance)
-
     def metadata_endpoint(self, instance: CloudInstance) -> str:
         """Start an instance's metadata server, if it has none yet, and tell where it is."""
         with self._lock:
@@ -107,16 +98,13 @@ class GoogleCloud:
 
     def stop(self) -> None:
         """End every server."""
-        self._stopping.set()
         for serving in (self._serving, *self._metadata.values()):
             serving.stop()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _answer(self, request: Request) -> Reply:
@@ -144,11 +132,9 @@ class GoogleCloud:
 
     def _trouble(self, project: str) -> Reply | None:
         """Misbehave as switched."""
-        while project in self.switches.slow and not self._stopping.wait(0.02):
-            pass
         switches = self.switches
         replies: tuple[tuple[bool, Callable[[], Reply]], ...] = (
-            (project in switches.down or self._stopping.is_set(), lambda: Reply(0)),
+            (project in switches.down, lambda: Reply(0)),
             (project in switches.failing, lambda: _error(503, "Backend error", "backendError")),
             (project in switches.throttled, _throttled),
             (project in switches.garbled, lambda: Reply(200, b"<html>")),

@@ -7,7 +7,6 @@ Source: Google, "View and query VM metadata".
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Final
 
 from clouds.gcp.instances import CloudInstance
@@ -23,28 +22,19 @@ def answer_metadata(instance: CloudInstance, tokens: TokenServer, request: Reque
     """Answer one request."""
     if request.headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in request.headers:
         return Reply(403, b"Missing Metadata-Flavor:Google header.", _FLAVOR)
-    if request.path == "/":
-        return Reply(200, b"computeMetadata/\n", _FLAVOR)
-    found = _documents(instance, tokens, request).get(request.path.removeprefix(_ROOT))
-    if found is None or not request.path.startswith(_ROOT):
-        return Reply(404, b"not found", _FLAVOR)
-    kind = "application/json" if found.startswith("{") else "application/text"
-    return Reply(200, found.encode(), {**_FLAVOR, "Content-Type": kind})
-
-
-def _documents(instance: CloudInstance, tokens: TokenServer, request: Request) -> Mapping[str, str]:
-    account = instance.service_account
     found = {
         "project/project-id": instance.project,
-        "instance/id": instance.number,
         "instance/name": instance.name,
         "instance/zone": f"projects/123456789012/zones/{instance.zone}",
-        "instance/hostname": f"{instance.name}.{instance.zone}.c.{instance.project}.internal",
     }
-    if account is not None and request.path.endswith("/token"):
-        answer = {"access_token": tokens.issue(account), "expires_in": 3599, "token_type": "Bearer"}
-        found["instance/service-accounts/default/token"] = json.dumps(answer)
+    account = instance.service_account
     if account is not None:
+        answer = {"access_token": tokens.issue(account), "expires_in": 3599, "token_type": "Bearer"}
         described = {"aliases": ["default"], "email": account, "scopes": [_SCOPES]}
+        found["instance/service-accounts/default/token"] = json.dumps(answer)
         found["instance/service-accounts/default/"] = json.dumps(described)
-    return found
+    text = "computeMetadata/" if request.path == "/" else found.get(request.path.removeprefix(_ROOT))
+    if text is None:
+        return Reply(404, b"not found", _FLAVOR)
+    kind = "application/json" if text.startswith("{") else "application/text"
+    return Reply(200, text.encode(), {**_FLAVOR, "Content-Type": kind})
