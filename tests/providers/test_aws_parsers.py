@@ -24,8 +24,10 @@ from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, p
 from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import parse_bundle, parse_identity_document, read_trust_bundle
 from nodeattest_providers.aws.protocol import (
+    BINDING_HEADER,
     MAX_DOCUMENT,
     PARTITIONS,
+    SIGNED_HEADERS,
     AwsEvidence,
     SignedHeaders,
     parse_authorization,
@@ -295,3 +297,10 @@ def test_a_date_or_token_of_another_form_is_denied(date: str, token: str) -> Non
     with pytest.raises(Denied) as denied:
         parse_authorization(SignedHeaders(authorization=SIGNED.authorization, date=date, security_token=token))
     assert denied.value.reason is Reason.PLATFORM_PROOF_MALFORMED
+
+
+def test_a_login_that_knows_amazons_own_headers_only_refuses_the_signed_request() -> None:
+    known = {"algorithm", "content-sha256", "credential", "date", "security-token", "signature", "signedheaders"}
+    known |= {"user-agent"}  # Vault's default list, and Consul's
+    amazons = {name.removeprefix("x-amz-") for name in SIGNED_HEADERS if name.startswith("x-amz-")}
+    assert amazons - known == {BINDING_HEADER.removeprefix("x-amz-")}
