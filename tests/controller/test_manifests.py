@@ -13,7 +13,7 @@ from nodeattest_controller.controllers.bootstrap_config import handler as admiss
 from nodeattest_controller.model import attestation, policy, webhook_configuration
 from nodeattest_controller.settings import Settings
 from nodeattest_parsing.objects import items, mapping, strings, text
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import identifiers
 
 TREE = Path(manifests.__file__).parents[2] / "manifests"
@@ -110,59 +110,34 @@ def test_the_policy_s_defaults_are_the_code_s() -> None:
     assert parsed.serving == policy.ServingPolicy(approves_kubelet=False, signs_attested=True)
 
 
-def test_the_webhook_is_called_as_it_serves_for_two_kinds_and_no_longer_than_it_answers() -> None:
-    settings = Settings(identity="replica-a")
-    configuration, service = find("webhook", "MutatingWebhookConfiguration"), find("webhook", "Service")
-    assert text(configuration, "metadata", "name") == settings.webhook_configuration
-    [called] = items(configuration, "webhooks")
-    where = mapping(called, "clientConfig", "service")
-    assert (where["name"], where["path"]) == (text(service, "metadata", "name"), config_reviewer.PATH)
-    assert service["spec"] == {
-        "selector": mapping(find("manager", "Deployment"), "spec", "selector", "matchLabels"),
-        "ports": [{"name": "webhook", "port": where["port"], "targetPort": 9443}],
-    }
-    kinds = {(group, name) for rule in items(called, "rules") for group in strings(rule, "apiGroups")
-             for name in strings(rule, "resources")}  # fmt: skip
-    assert kinds == {
-        ("bootstrap.cluster.x-k8s.io", "kubeadmconfigs"),
-        ("controlplane.cluster.x-k8s.io", "kubeadmcontrolplanes"),
-    }
-    assert (called["failurePolicy"], called["sideEffects"]) == ("Fail", "NoneOnDryRun")
-    patience = called["timeoutSeconds"]
-    assert isinstance(patience, int)
-    assert patience > admission.MAX_WAIT
-
-
-def test_policies_are_reviewed_when_they_are_written_and_no_outage_stops_that() -> None:
-    settings = Settings(identity="replica-a")
-    configuration = find("webhook", "ValidatingWebhookConfiguration")
-    assert text(configuration, "metadata", "name") == settings.webhook_configuration
-    asked = items(configuration, "webhooks")
-    wheres = [mapping(called, "clientConfig", "service") for called in asked]
-    assert {text(where, "name") for where in wheres} == {text(find("webhook", "Service"), "metadata", "name")}
-    assert [where["path"] for where in wheres] == [policy_reviewer.PATH, policy_reviewer.UNLABELLED_PATH]
-    for called in asked:
-        [rule] = items(called, "rules")
-        assert strings(rule, "resources") == ("nodeattestationpolicies",)
-        assert strings(rule, "operations") == ("CREATE", "UPDATE")
-        assert [called[field] for field in ("failurePolicy", "sideEffects", "matchPolicy")] == [
-            "Ignore", "None", "Equivalent",
-        ]  # fmt: skip
-        patience = called["timeoutSeconds"]
-        assert isinstance(patience, int)
-        assert patience > admission.MAX_WAIT
-
-
-def test_a_namespace_is_rendered_by_its_label_and_each_policy_is_reviewed_once() -> None:
-    [rendered] = items(find("webhook", "MutatingWebhookConfiguration"), "webhooks")
-    reviewed = items(find("webhook", "ValidatingWebhookConfiguration"), "webhooks")
-    terms = [items(called, "namespaceSelector", "matchExpressions") for called in (rendered, *reviewed)]
-    assert [
-        [(text(term, "key"), text(term, "operator"), strings(term, "values")) for term in each] for each in terms
-    ] == [
-        [(webhook_configuration.LABEL, "In", ("enabled",))],
-        [(webhook_configuration.LABEL, "In", ("enabled", "disabled"))],
-        [(webhook_configuration.LABEL, "NotIn", ("enabled", "disabled"))],
+def test_webhooks_are_called_where_they_serve_by_label_and_no_longer_than_they_answer() -> None:
+    name, service = Settings(identity="replica-a").webhook_configuration, find("webhook", "Service")
+    selector = mapping(find("manager", "Deployment"), "spec", "selector", "matchLabels")
+    bootstrap, control_plane = "bootstrap.cluster.x-k8s.io", "controlplane.cluster.x-k8s.io"
+    rendered = {(bootstrap, "kubeadmconfigs"), (control_plane, "kubeadmcontrolplanes")}
+    reviewed = {("attestation.cluster.x-k8s.io", "nodeattestationpolicies")}
+    found: list[tuple[object, ...]] = []
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        configuration = find("webhook", kind)
+        assert text(configuration, "metadata", "name") == name
+        for called in items(configuration, "webhooks"):
+            where, patience = mapping(called, "clientConfig", "service"), called["timeoutSeconds"]
+            assert where["name"] == text(service, "metadata", "name")
+            ports: list[JsonValue] = [{"name": "webhook", "port": where["port"], "targetPort": 9443}]
+            assert service["spec"] == {"selector": selector, "ports": ports}
+            assert isinstance(patience, int)
+            assert patience > admission.MAX_WAIT
+            rules = items(called, "rules")
+            kinds = {(*strings(rule, "apiGroups"), *strings(rule, "resources")) for rule in rules}
+            assert {strings(rule, "operations") for rule in rules} == {("CREATE", "UPDATE")}
+            [term] = items(called, "namespaceSelector", "matchExpressions")
+            label = (text(term, "operator"), strings(term, "values"))
+            assert text(term, "key") == webhook_configuration.LABEL
+            found.append((where["path"], kinds, called["failurePolicy"], called["sideEffects"], *label))
+    assert found == [
+        (config_reviewer.PATH, rendered, "Fail", "NoneOnDryRun", "In", ("enabled",)),
+        (policy_reviewer.PATH, reviewed, "Ignore", "None", "In", ("enabled", "disabled")),
+        (policy_reviewer.UNLABELLED_PATH, reviewed, "Ignore", "None", "NotIn", ("enabled", "disabled")),
     ]
     for value in ("enabled", "disabled", "Enabled", ""):
         namespace: JsonObject = {"metadata": {"labels": {webhook_configuration.LABEL: value}}}

@@ -47,7 +47,6 @@ class _Connection:
     server: str
     logged: str = DISCONNECTED
     """The last line about it."""
-    is_open: bool = True
     refused_since: float | None = None
     """The first refusal since it last granted a request, or did not answer."""
     lines: int = 0
@@ -77,32 +76,25 @@ class ClusterLog:
         return False
 
     def report(self) -> None:
-        """Log how many lines were left out since the last call, and which connections are closed meanwhile."""
+        """Log how many lines were left out since the last call."""
         left_out, self._left_out = self._left_out, Counter()
         for (cluster, message), lines in left_out.items():
             _LOG.warning("left out log lines about a cluster", extra=fields(cluster=cluster, line=message, lines=lines))
-        for cluster, connection in list(self._connections.items()):
-            if not connection.is_open:
-                self.closed(cluster)
-
-    # Connections
 
     def opened(self, cluster: ClusterKey, server: str) -> None:
         """Expect requests to a cluster; nothing is logged before the first one ended."""
-        connection = self._connections.setdefault(cluster, _Connection(server))
-        connection.server, connection.is_open, connection.refused_since = server, True, None
+        self._connections[cluster] = _Connection(server)
 
     def closed(self, cluster: ClusterKey) -> None:
-        """Log that no request is sent any more, now or later, and forget the connection then."""
-        connection = self._connections[cluster]
-        connection.is_open = False
-        if connection.logged == DISCONNECTED or self._log(cluster, connection, DISCONNECTED):
-            del self._connections[cluster]
+        """Log that no request is sent any more, if it may be logged, and forget the connection."""
+        connection = self._connections.pop(cluster)
+        if connection.logged != DISCONNECTED:
+            self._log(cluster, connection, DISCONNECTED)
 
     def answered(self, cluster: ClusterKey, error: ApiError | None) -> None:
         """Note how a request ended: None if it was granted."""
         connection, now = self._connections.get(cluster), self._clock()
-        if connection is None:  # its last line is logged
+        if connection is None:
             return
         if error is None:
             connection.refused_since = None
@@ -122,23 +114,22 @@ class ClusterLog:
         is_silent = connection is not None and connection.logged == SILENT
         return is_silent and isinstance(error, Unreachable | Unauthorized)
 
-    def _log(self, cluster: ClusterKey, connection: _Connection, line: str, error: ApiError | None = None) -> bool:
+    def _log(self, cluster: ClusterKey, connection: _Connection, line: str, error: ApiError | None = None) -> None:
         """Log where a connection is now, if that is another state and may be logged, or is due again."""
         now, more = self._clock(), {"cluster": cluster, "server": connection.server}
         if line != connection.logged:
             if line != CONNECTED and not self._outages.take(cluster):
-                return False
+                return
             connection.logged, connection.lines = line, 0
         elif now < connection.again:
-            return False
+            return
         if error is None:
             _LOG.info(line, extra=fields(**more))
-            return True
+            return
         connection.lines += 1
         delay = AGAIN.delay(connection.lines, lambda: 0.0, None)
         connection.again = now + delay
         _LOG.warning(line, extra=fields(**more, error=str(error), next=delay, remedy=_REMEDIES[line]))
-        return True
 
 
 PERIOD: Final = 600.0
