@@ -90,6 +90,12 @@ def test_a_cluster_that_turned_kubelet_authentication_off_authorizes_nobody() ->
         {"serving": {"kubelt": "Approve"}},
         {"serving": "Approve"},
         {"infrastructure": "x"},
+        {"infrastructure": {"hostObjects": ["Host"]}},
+        {"infrastructure": {"shortNodeNames": "yes"}},
+        {"infrastructure": {"providerIDs": [{"group": "g", "kind": "k", "expression": "{infra.spec.a}"}]}},
+        {"providers": {"tpm": {}}},
+        {"maxFailedShare": 101},
+        {"tpm": {"pcrs": 1.5}},
         {"clusterSelector": {"matchLabel": {"env": "prod"}}},
     ],
 )

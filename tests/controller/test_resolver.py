@@ -67,13 +67,6 @@ def test_token_and_provider_id_lead_to_the_same_machine(binding: TokenBinding) -
     assert "node-1" in refused.value.expected
 
 
-@pytest.mark.parametrize("state", [{"deleting": True}, {"paused": True}, {"bootstrap_ready": False}])
-def test_a_machine_that_is_not_ready_is_told_nothing(state: dict[str, bool]) -> None:
-    with pytest.raises((Denied, Unavailable)) as refused:
-        select_machine(make_request(provider_id=""), [], [nameless(**state)], REQUIRED)
-    assert refused.value.reason in {Reason.MACHINE_DELETING, Reason.MACHINE_NOT_READY}
-
-
 STATED: JsonObject = {"spec": {"providerID": "metal3://stated"}}
 TOLD = ExpectedProviderID(ProviderID("x://1"), "a source")
 PREFIX = ExpectedProviderID(ProviderID("byoh://host/"), "a source", is_prefix=True)
@@ -209,13 +202,6 @@ def test_two_lists_of_operands_never_give_one_provider_id(a: str, b: str, c: str
         assert len(ids) == len({(a, b), (c, d)})
 
 
-@given(st.text(max_size=80))
-def test_any_text_is_an_expression_or_none(source: str) -> None:
-    for is_provider_id in (True, False):
-        parsed = parse_expression(source, is_provider_id=is_provider_id)
-        assert parsed is None or parsed.source == source
-
-
 METAL3: JsonObject = {
     "metadata": {
         "name": "worker-1",
@@ -243,25 +229,3 @@ METAL3: JsonObject = {
 def test_the_shipped_expressions_give_what_their_providers_set(kind: str, host: JsonObject, expected: str) -> None:
     found = KINDS[GROUP, kind]
     assert found.provider_ids[0].identifier({"infra": METAL3, "host": host}) == expected
-
-
-def consumer(**changes: JsonValue) -> JsonObject:
-    return {"spec": {"consumerRef": {"kind": "Metal3Machine", "namespace": "fleet", "name": "worker-1", **changes}}}
-
-
-@pytest.mark.parametrize(
-    ("host", "is_mutual"),
-    [
-        (consumer(), True),
-        (consumer(kind="HetznerBareMetalMachine"), False),
-        (consumer(namespace="other"), False),
-        (consumer(namespace=""), False),
-        (consumer(name="worker-2"), False),
-        ({"spec": {}}, False),
-        ({}, False),
-    ],
-)
-def test_a_host_object_names_its_infrastructure_machine_in_turn(host: JsonObject, is_mutual: bool) -> None:
-    reference = KINDS[GROUP, "Metal3Machine"].host
-    assert reference is not None
-    assert reference.is_mutual({"infra": METAL3, "host": host}) is is_mutual

@@ -1,8 +1,7 @@
-"""Which names a serving certificate may have: one law a test, one hostile name a row."""
+"""Which names a serving certificate may have: what passes, and the laws of control planes; the attacks are in D8."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,6 @@ from builders import make_member
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.serving_names import (
-    ClusterNetwork,
-    ConflictingMachines,
     check_sans_listed,
     check_sans_unclaimed,
     for_machine,
@@ -25,55 +22,27 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import NodeName
 from nodeattest_providers.verifier_interface import Addresses
 
-
-def check_sans(
-    wanted: SubjectAltNames,
-    *,
-    node_name: NodeName,
-    listed: Addresses,
-    network: ClusterNetwork,
-    rivals: ConflictingMachines,
-    settled: bool,
-) -> None:
-    """Check names as the declared checks do."""
-    check_sans_unclaimed(wanted, network=network, rivals=rivals)
-    check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)
-
-
-NODE = NodeName("node-1")
-LISTED = (
-    ("Hostname", "node-1"),
-    ("InternalDNS", "node-1.lan"),
-    ("ExternalDNS", "node-1.example.com"),
-    ("InternalIP", "10.0.0.1"),
-    ("InternalIP", "fd00::1"),
-    ("ExternalIP", "203.0.113.7"),
-)
+VIP = "10.0.0.100"
+LISTED = (("InternalDNS", "node-1.lan"), ("InternalIP", "10.0.0.1"))
 CLUSTER: JsonObject = {
     "spec": {
-        "controlPlaneEndpoint": {"host": "10.0.0.100", "port": 6443},
+        "controlPlaneEndpoint": {"host": VIP, "port": 6443},
         "clusterNetwork": {"services": {"cidrBlocks": ["10.96.0.0/12", "fd96::/112"]}, "serviceDomain": "corp.local"},
     }
 }
+SERVER, BESIDE = (make_member(name=name, is_control_plane=True) for name in ("cp-0", "cp-1"))
+WORKER = make_member(name="worker")
 
 
 def check(
-    *places: str,
-    listed: Addresses = LISTED,
-    rivals: Callable[[str], Sequence[MachineView]] = lambda _: (),
-    settled: bool = True,
-    cluster: JsonObject = CLUSTER,
+    *places: str, listed: Addresses, cluster: JsonObject = CLUSTER, by: MachineView = WORKER, rivals: object = ()
 ) -> None:
+    """Check names as the declared checks do; ``rivals`` list whatever is asked for."""
     addresses = tuple(place for place in places if ":" in place or not any(letter.isalpha() for letter in place))
-    names = tuple(place for place in places if place not in addresses)
-    check_sans(
-        SubjectAltNames(names, addresses),
-        node_name=NODE,
-        listed=listed,
-        network=network_of(cluster),
-        rivals=rivals,
-        settled=settled,
-    )
+    wanted = SubjectAltNames(tuple(place for place in places if place not in addresses), addresses)
+    network, others = for_machine(by, network_of(cluster), lambda _: rivals)  # pyright: ignore[reportArgumentType, reportReturnType] - machines
+    check_sans_unclaimed(wanted, network=network, rivals=others)
+    check_sans_listed(wanted, node_name=NodeName("node-1"), listed=listed, settled=True)
 
 
 @pytest.mark.parametrize(
@@ -91,90 +60,51 @@ def test_what_the_machine_lists_in_another_spelling_passes_in_the_ordinary_one(
     check(asked, listed=(listed,))
 
 
-NOBODY: Callable[[str], Sequence[MachineView]] = lambda _: ()  # noqa: E731 - typed
-VIP = "10.0.0.100"
-
-
-def at_the_endpoint(asking: MachineView, *rivals: MachineView, listed: Addresses) -> None:
-    network, others = for_machine(asking, network_of(CLUSTER), lambda _: rivals)
-    check_sans(SubjectAltNames((), (VIP,)), node_name=NODE, listed=listed, network=network, rivals=others, settled=True)
-
-
 def test_a_control_planes_machine_may_serve_the_endpoint_that_it_lists_and_no_worker_may() -> None:
-    server, worker = make_member(name="cp-0", is_control_plane=True), make_member(name="worker")
-    beside = make_member(name="cp-1", is_control_plane=True)
     listed = (*LISTED, ("InternalIP", VIP))
-    at_the_endpoint(server, listed=listed)
-    at_the_endpoint(server, beside, worker, replace(beside, deleting=True), listed=listed)
-    for asking, says in ((server, LISTED), (worker, listed)):
+    check(VIP, listed=listed, by=SERVER, rivals=[BESIDE, WORKER, replace(BESIDE, deleting=True)])
+    for asking, says in ((SERVER, LISTED), (WORKER, listed)):
         with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
-            at_the_endpoint(asking, listed=says)
+            check(VIP, listed=says, by=asking)
 
 
-def test_control_planes_share_nothing_but_the_endpoint() -> None:
-    server, beside = make_member(name="cp-0", is_control_plane=True), make_member(name="cp-1", is_control_plane=True)
-    network, others = for_machine(server, network_of(CLUSTER), lambda _: [beside])
-    assert list(others(VIP)) == []
-    assert others("10.0.0.1") == [beside]
-    for place in ("10.96.0.1", "169.254.169.254"):
-        with pytest.raises(Denied):
-            check_sans(
-                SubjectAltNames((), (place,)),
-                node_name=NODE,
-                listed=(("InternalIP", place),),
-                network=network,
-                rivals=NOBODY,
-                settled=True,
-            )
+@pytest.mark.parametrize("place", ["10.0.0.1", "10.96.0.1", "169.254.169.254"])
+def test_control_planes_share_nothing_but_the_endpoint(place: str) -> None:
+    with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
+        check(place, listed=(("InternalIP", place),), by=SERVER, rivals=[BESIDE] if place == "10.0.0.1" else [])
 
 
 @pytest.mark.parametrize("cluster", [{}, {"spec": {"clusterNetwork": {"services": {"cidrBlocks": ["x", 7]}}}}])
 def test_a_cluster_that_says_nothing_still_protects_what_is_never_a_nodes(cluster: JsonObject) -> None:
-    check("node-1", "10.0.0.1", cluster=cluster)
+    check("node-1", "10.0.0.1", listed=LISTED, cluster=cluster)
     check("10.96.0.2", listed=(("InternalIP", "10.96.0.2"),), cluster=cluster)
     for place in ("kubernetes.default.svc.cluster.local", "10.96.0.1"):
         with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
             check(place, listed=(("InternalIP", place),), cluster=cluster)
 
 
-# Other machines
-
-
-def others(*places: str, deleting: bool = False) -> Callable[[str], Sequence[MachineView]]:
-    other = make_member(name="other", deleting=deleting)
-    return lambda place: [other] if place in places else []
-
-
-def machine(name: str, *addresses: tuple[str, str], node: str = "") -> JsonObject:
-    return {
-        "metadata": {"name": name, "namespace": "fleet", "uid": name},
-        "spec": {"clusterName": "c", "providerID": f"x://{name}"},
-        "status": {
-            "addresses": [{"type": kind, "address": address} for kind, address in addresses],
-            **({"nodeRef": {"name": node}} if node else {}),
-        },
-    }
-
-
 @pytest.mark.parametrize(
-    ("listed", "asked"),
+    ("kind", "listed", "asked"),
     [
-        (("InternalIP", "10.0.0.1"), "10.0.0.1"),
-        (("Odd", "10.0.0.1"), "10.0.0.1"),
-        (("InternalIP", "::ffff:10.0.0.1"), "10.0.0.1"),
-        (("InternalIP", "FD00:0::1"), "fd00::1"),
-        (("InternalIP", "fd00::1%eth0"), "fd00::1"),
-        (("InternalIP", "10.0.0.1/24"), "10.0.0.1"),
-        (("InternalIP", "[FD00::1]/64"), "fd00::1"),
-        (("Hostname", "Node-1."), "node-1"),
+        ("Odd", "10.0.0.1", "10.0.0.1"),
+        ("InternalIP", "::ffff:10.0.0.1", "10.0.0.1"),
+        ("InternalIP", "FD00:0::1", "fd00::1"),
+        ("InternalIP", "fd00::1%eth0", "fd00::1"),
+        ("InternalIP", "10.0.0.1/24", "10.0.0.1"),
+        ("InternalIP", "[FD00::1]/64", "fd00::1"),
+        ("Hostname", "Node-1.", "node-1"),
     ],
 )
-def test_the_inventory_finds_another_machine_in_any_spelling(listed: tuple[str, str], asked: str) -> None:
-    inventory = Inventory()
-    inventory.put_machine("other", machine("other", listed))
-    cluster = cluster_key("fleet", "c")
-    assert [one.name for one in inventory.conflicting_members(cluster, normalize_host(asked), "x://mine")] == ["other"]
-    assert inventory.conflicting_members(cluster, normalize_host(asked), "x://other") == []
-    assert inventory.conflicting_members(cluster_key("fleet", "d"), normalize_host(asked), "x://mine") == []
+def test_the_inventory_finds_another_machine_in_any_spelling(kind: str, listed: str, asked: str) -> None:
+    other: JsonObject = {
+        "metadata": {"name": "other", "namespace": "fleet", "uid": "other"},
+        "spec": {"clusterName": "c", "providerID": "x://other"},
+        "status": {"addresses": [{"type": kind, "address": listed}]},
+    }
+    inventory, cluster, place = Inventory(), cluster_key("fleet", "c"), normalize_host(asked)
+    inventory.put_machine("other", other)
+    assert [one.name for one in inventory.conflicting_members(cluster, place, "x://mine")] == ["other"]
+    assert inventory.conflicting_members(cluster, place, "x://other") == []
+    assert inventory.conflicting_members(cluster_key("fleet", "d"), place, "x://mine") == []
     inventory.put_machine("other", None)
-    assert inventory.conflicting_members(cluster, normalize_host(asked), "x://mine") == []
+    assert inventory.conflicting_members(cluster, place, "x://mine") == []

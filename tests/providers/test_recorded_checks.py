@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NoReturn
 
 import pytest
 from azure_world import AZURE
@@ -13,7 +12,7 @@ from gcp_world import PROJECT
 from tpm_authority import Authority
 from tpm_world import MACHINE, PCR_VALUES, SoftTpm, facts_of, ledger, machine, sound_round
 
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, make_signer
@@ -176,20 +175,3 @@ def test_pins_of_more_parts_than_are_wanted_leave_open_which_the_node_shows(tpm:
     wanted: dict[str, JsonValue] = {"allOf": ["tpm", "challenge"]}
     facts = of_parts(tpm, wanted, "tpm.ek", "challenge.secret", "aws.instance")
     assert composite().check_recorded(facts, None) == ("which parts the node shows is not on record",)
-
-
-class Unreadable(dict[str, str]):
-    """Annotations that nobody may read."""
-
-    def items(self) -> NoReturn:
-        raise Unavailable(Reason.MACHINE_NOT_READY, "the annotation was not read", remedy="")
-
-
-def test_what_could_not_be_read_is_unknown_and_a_wrong_register_is_refused_all_the_same(
-    tpm: SoftTpm, joined: AttestedNode
-) -> None:
-    hidden = replace(machine(), endorsement_keys=Unreadable())
-    (unknown,) = check("tpm", recorded(joined, tpm.settings, machine=hidden), joined.boot)
-    assert "was not read" in unknown
-    wrong = with_values(tpm, values={"0": [OTHER]})
-    assert refusal("tpm", recorded(joined, wrong, machine=hidden), joined.boot) is Reason.PCR_VALUE_NOT_ALLOWED

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -24,6 +24,7 @@ from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, NodeName, Purpose
+from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.pkcs10 import kubelet_subject
 
 BACKDATE: Final = timedelta(minutes=5)
@@ -153,9 +154,7 @@ def sign_certificate(
     """
     if bool(names) is not (purpose is Purpose.SERVING):
         raise ValueError("a serving certificate has names, a client certificate has none")
-    public_key = serialization.load_der_public_key(spki)
-    if not isinstance(public_key, (ec.EllipticCurvePublicKey, rsa.RSAPublicKey)):
-        raise TypeError("the envelope lets only RSA and ECDSA keys through")
+    public_key = cast("PublicKey", serialization.load_der_public_key(spki))  # no other passes the envelope
     now = now.replace(microsecond=0)
     ca = authority.certificate
     begin = min(now, created) if created is not None else now
