@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 
 from bench.joiner import Kind, Node, Orders, Outcome, Server, join_all
 from bench.software_tpm import SoftwareAttestor
@@ -36,12 +37,8 @@ KIB_A_MIB = 1024
 
 def cpu_seconds(*pids: int) -> float:
     """Return the user and system time of the processes, together."""
-    return sum(_cpu_seconds(pid) for pid in pids)
-
-
-def _cpu_seconds(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / TICKS
+    words = [Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split() for pid in pids]
+    return sum(int(one[11]) + int(one[12]) for one in words) / TICKS
 
 
 def resident(pid: int, field: str = "VmRSS") -> float:
@@ -131,6 +128,17 @@ class Burst:
         """Joins a second."""
         return self.joins / self.seconds if self.seconds else 0.0
 
+    def samples(self) -> dict[str, float]:
+        """Return the figures of the page."""
+        return {
+            "rate": self.rate,
+            "latency": 1000 * median(self.latencies) if self.latencies else 0,
+            "controller_cpu": self.controller_cpu,
+            "server_cpu": self.server_cpu,
+            "node_cpu": self.node_cpu,
+            "failed": sum(self.failures.values()),
+        }
+
 
 def provision_in(world: World, kind: Kind, numbers: Sequence[int]) -> list[Node]:
     """Do what Cluster API and an infrastructure provider do for new machines: each has a bootstrap token of its own."""
@@ -212,21 +220,15 @@ def say(what: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class Requests:
-    """Requests a join, by side."""
-
-    node: float
-    controller: float
-    controller_writes: float
-    lease_reads: float
-    """Reads of Leases by the controller, which are in none of the others."""
-
-
-def count_requests(entries: Sequence[AuditEntry], *, user: str, joins: int) -> Requests:
-    """Count the finished requests of nodes, and of the controller's user; those of Leases by themselves."""
-    nodes = [one for one in entries if one.user.startswith(("system:bootstrap:", "system:node:"))]
-    own = [one for one in entries if one.user == user and one.resource != "leases"]
-    writes = sum(one.verb not in READS for one in own)
-    leases = [one for one in entries if one.user == user and one.resource == "leases" and one.verb == "get"]
-    return Requests(len(nodes) / joins, len(own) / joins, writes / joins, len(leases) / joins)
+def count_requests(entries: Sequence[AuditEntry], *, user: str, joins: int) -> dict[str, float]:
+    """Count the finished requests a join of nodes, and of the controller's user; reads of Leases by themselves."""
+    nodes = sum(one.user.startswith(("system:bootstrap:", "system:node:")) for one in entries)
+    own = [one for one in entries if one.user == user]
+    controller = [one for one in own if one.resource != "leases"]
+    counted = {
+        "node_requests": nodes,
+        "controller_requests": len(controller),
+        "controller_writes": sum(one.verb not in READS for one in controller),
+        "lease_reads": sum(one.resource == "leases" and one.verb == "get" for one in own),
+    }
+    return {name: count / joins for name, count in counted.items()}

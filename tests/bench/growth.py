@@ -82,18 +82,11 @@ def _grow(tools: Tools, name: str, count: int) -> Case:
                 seconds=LONGEST,
             )
             time.sleep(SETTLE)
-            requests = count_requests(recorded(), user=USER, joins=len(numbers))
             case.samples = {}
             case.add(
                 joins=burst.joins,
-                failed=sum(burst.failures.values()),
-                rate=burst.rate,
-                latency=1000 * median(burst.latencies) if burst.latencies else 0,
-                controller_cpu=burst.controller_cpu,
-                server_cpu=burst.server_cpu,
-                node_cpu=burst.node_cpu,
-                controller_requests=requests.controller,
-                node_requests=requests.node,
+                **burst.samples(),
+                **count_requests(recorded(), user=USER, joins=len(numbers)),
                 resident=resident(env.controller_pid),
                 peak=resident(env.controller_pid, "VmHWM"),
             )

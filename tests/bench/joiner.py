@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -88,27 +90,41 @@ class NoDrafts(PendingRequestFile):
         pass
 
 
-def join(orders: Orders, node: Node, attestor: Attestor | None) -> None:
-    """Get one certificate."""
-    server = orders.server
+@contextmanager
+def connected(server: Server, token: str, seconds: float) -> Generator[ApiServerClient]:
+    """Make a node's client with a bootstrap token."""
     ca_pem = Path(server.ca_file).read_bytes()
-    deadline = Deadline.after(Clock(), orders.seconds)
-    login = Credentials(username=f"system:bootstrap:{node.token[:6]}", token=node.token)
+    login = Credentials(username=f"system:bootstrap:{token[:6]}", token=token)
+    deadline = Deadline.after(Clock(), seconds)
     client = ApiServerClient(Cluster(endpoint=Endpoint.parse(server.url), ca_pem=ca_pem), login, deadline)
     try:
-        if attestor is None:
-            _ask_in_tree(client, node)
-            return
-        spec = CertificateSpec(
-            node_name=NodeName(node.name),
-            provider_id=ProviderID(node.provider_id),
-            signer=signer_for(ProviderName(attestor.provider), Purpose.CLIENT),
-            ca_pem=ca_pem,
-            pin=certificate.select_ca_pin(ca_pem),
-        )
-        enroll(spec, attestor=attestor, client=client, store=NoDrafts(), deadline=deadline, random=random_unit)
+        yield client
     finally:
         client.close()
+
+
+def attest(server: Server, node: Node, attestor: Attestor, store: PendingRequestFile, seconds: float) -> None:
+    """Get one certificate by an attestor."""
+    ca_pem = Path(server.ca_file).read_bytes()
+    spec = CertificateSpec(
+        node_name=NodeName(node.name),
+        provider_id=ProviderID(node.provider_id),
+        signer=signer_for(ProviderName(attestor.provider), Purpose.CLIENT),
+        ca_pem=ca_pem,
+        pin=certificate.select_ca_pin(ca_pem),
+    )
+    with connected(server, node.token, seconds) as client:
+        deadline = Deadline.after(Clock(), seconds)
+        enroll(spec, attestor=attestor, client=client, store=store, deadline=deadline, random=random_unit)
+
+
+def join(orders: Orders, node: Node, attestor: Attestor | None) -> None:
+    """Get one certificate."""
+    if attestor is not None:
+        attest(orders.server, node, attestor, NoDrafts(), orders.seconds)
+        return
+    with connected(orders.server, node.token, orders.seconds) as client:
+        _ask_in_tree(client, node)
 
 
 def _ask_in_tree(client: ApiServerClient, node: Node) -> None:

@@ -118,17 +118,13 @@ def in_turns(bursts: Mapping[str, NextBurst], rounds: int) -> list[Case]:
 def _case_of(name: str, rounds: Sequence[Round]) -> Case:
     case = Case(name)
     for one in rounds:
-        _add(case, one.burst)
-        case.add(resident=one.resident)
+        assert one.burst.joins, f"{name}: nobody joined: {one.burst.failures}"
+        case.add(**one.burst.samples(), resident=one.resident)
+        if one.burst.management_cpu:  # the in-tree signer has no management cluster
+            case.add(management_cpu=one.burst.management_cpu)
     entries = [entry for one in rounds for entry in one.requests]
     if entries:
-        requests = count_requests(entries, user=USER, joins=sum(one.burst.joins for one in rounds))
-        case.add(
-            node_requests=requests.node,
-            controller_requests=requests.controller,
-            controller_writes=requests.controller_writes,
-            lease_reads=requests.lease_reads,
-        )
+        case.add(**count_requests(entries, user=USER, joins=sum(one.burst.joins for one in rounds)))
     return case
 
 
@@ -242,20 +238,6 @@ def _join(env: BenchEnvironment, kind: Kind, nodes: Sequence[Node], sizes: Sizes
         processes=min(PROCESSES, len(nodes)),
         at_once=sizes.at_once,
     )
-
-
-def _add(case: Case, burst: Burst) -> None:
-    assert burst.joins, f"{case.name}: nobody joined: {burst.failures}"
-    case.add(
-        rate=burst.rate,
-        latency=1000 * burst.latencies[len(burst.latencies) // 2],
-        controller_cpu=burst.controller_cpu,
-        server_cpu=burst.server_cpu,
-        node_cpu=burst.node_cpu,
-        failed=sum(burst.failures.values()),
-    )
-    if burst.management_cpu:  # the in-tree signer has no management cluster
-        case.add(management_cpu=burst.management_cpu)
 
 
 BURSTS: Mapping[str, Callable[[Tools, Sizes], AbstractContextManager[NextBurst | None]]] = {

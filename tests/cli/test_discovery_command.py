@@ -16,12 +16,6 @@ NOWHERE = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -15,23 +15,17 @@ from itertools import count
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from bench.burst import server_of
 from bench.chaos.fleet import UNREACHABLE, Fleet, Registered, Stopped
 from bench.chaos.history import History, Truth
+from bench.joiner import Node, attest
 from bench.software_tpm import SoftwareAttestor
-from nodeattest_authenticator import certificate
-from nodeattest_authenticator.api_client import ApiServerClient, Credentials
-from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_demo.forged_tpm import ForgedTpm
-from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
-from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.pkcs10 import parse_csr
 from nodeattest_providers.tpm.protocol import Challenge
 
-SIGNER = signer_for(ProviderName("tpm"), Purpose.CLIENT)
 ONE_JOIN = 60.0
 """Seconds of one try; the agent's own limit."""
 ONE_ATTACK = 45.0
@@ -135,7 +129,7 @@ class Crowd:
         machine, pending, began = self._register(node, attestor, joins=True), Pending(), time.monotonic()
         while True:
             try:
-                self._enroll(machine.truth, machine, attestor, pending, ONE_JOIN)
+                self._attest(machine.truth, machine.token, attestor, pending, ONE_JOIN)
             except (AgentError, OSError) as error:
                 self.failures.append(str(error))
                 if self.fleet.stop.wait(1.0):
@@ -153,27 +147,10 @@ class Crowd:
 
         self.attacks += 1
         try:
-            self._enroll(victim.truth, thief, attestor, Pending(note), ONE_ATTACK)
+            self._attest(victim.truth, thief.token, attestor, Pending(note), ONE_ATTACK)
         except (AgentError, *UNREACHABLE):
             return
 
-    def _enroll(
-        self, wanted: Truth, login: Registered, attestor: SoftwareAttestor, pending: Pending, seconds: float
-    ) -> None:
-        workload = self.fleet.world.workload
-        ca_pem = workload.ca_certificate.read_bytes()
-        deadline = Deadline.after(Clock(), seconds)
-        credentials = Credentials(username=f"system:bootstrap:{login.token[:6]}", token=login.token)
-        cluster = Cluster(endpoint=Endpoint.parse(workload.server), ca_pem=ca_pem)
-        client = ApiServerClient(cluster, credentials, deadline)
-        spec = CertificateSpec(
-            node_name=NodeName(wanted.node),
-            provider_id=ProviderID(wanted.provider_id),
-            signer=SIGNER,
-            ca_pem=ca_pem,
-            pin=certificate.select_ca_pin(ca_pem),
-        )
-        try:
-            enroll(spec, attestor=attestor, client=client, store=pending, deadline=deadline, random=random_unit)
-        finally:
-            client.close()
+    def _attest(self, wanted: Truth, token: str, attestor: SoftwareAttestor, pending: Pending, seconds: float) -> None:
+        node = Node(0, wanted.node, wanted.provider_id, token)
+        attest(server_of(self.fleet.world.workload), node, attestor, pending, seconds)
