@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from polling import eventually
 from test_credential import certificate, challenge_then_sign
-from test_credential_cache import cut, link, pem_key, store
+from test_exec_plugin import cut, link, pem_key, store
 
 from nodeattest_providers.challenge.protocol import Challenge
 

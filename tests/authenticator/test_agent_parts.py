@@ -1,4 +1,4 @@
-"""The small parts: locks, remembered failures, storage, PEM, addresses, drafts, time."""
+"""The small parts: locks, failures, storage, PEM, drafts, certificates, and what the machine says of itself."""
 
 from __future__ import annotations
 
@@ -7,21 +7,37 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from agent_cluster import Authority
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_authenticator.errors import AgentError, FailureKind
+from nodeattest_authenticator.certificate import (
+    ExpectedCertificate,
+    check_validity,
+    has_several,
+    select_ca_pin,
+    validate,
+)
+from nodeattest_authenticator.enrollment.machine_sources import MachineSources
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state import failure_backoff
 from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_authenticator.state.storage import Storage, exclusive, exclusive_if_free
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
-from nodeattest_providers.identifiers import ProviderID
+from nodeattest_providers.binding import cluster_pin
+from nodeattest_providers.identifiers import NodeName, ProviderID
 
 
 class VirtualTime:
@@ -223,3 +239,191 @@ def test_any_draft_file_is_a_draft_or_none(document: object, tmp_path_factory: p
         storage.write("draft", json.dumps(document).encode(), durable=False)
         draft = PendingRequestFile(storage).load()
         assert draft is None or draft.purpose
+
+
+# Certificates
+
+
+OURS, OTHER = Authority(), Authority()
+KEY = ec.generate_private_key(ec.SECP256R1())
+KEY_PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+WANTED = ExpectedCertificate(node_name=NodeName("node-0"), ca_pem=OURS.pem)
+
+
+def leaf(*, by: Authority = OURS, node: str = "node-0", **changes: Any) -> bytes:
+    return by.client(changes.pop("key", KEY.public_key()), node, **changes)
+
+
+def test_a_good_certificate_passes_and_tells_its_times() -> None:
+    canonical, not_before, not_after = validate(b"junk before\n" + leaf(), KEY_PEM, WANTED)
+    assert canonical.startswith(b"-----BEGIN CERTIFICATE-----")
+    assert not_before < time.time() < not_after
+
+
+@pytest.mark.parametrize(
+    ("certificate", "says"),
+    [
+        (leaf() * 5, "1 to 4 certificates"),
+        (b"", "1 to 4 certificates"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "cannot be parsed"),
+        (leaf()[:-40], "cannot be parsed"),
+    ],
+)
+def test_a_spoilt_certificate_is_refused(certificate: bytes, says: str) -> None:
+    with pytest.raises(AgentError, match="CertificateRefused") as caught:
+        validate(certificate, KEY_PEM, WANTED)
+    assert says in str(caught.value)
+
+
+def test_a_certificate_below_an_intermediate_ca_passes() -> None:
+    subordinate = Authority("subordinate")
+    link = OURS.certify(subordinate.name, subordinate.key.public_key(), is_ca=True).public_bytes(Encoding.PEM)
+    canonical, *_ = validate(leaf(by=subordinate) + link, KEY_PEM, WANTED)
+    assert canonical.count(b"BEGIN") == 2
+    with pytest.raises(AgentError, match="no CA of the cluster"):
+        validate(leaf(by=subordinate), KEY_PEM, WANTED)
+
+
+@given(certificate=st.binary(max_size=300), key=st.binary(max_size=300))
+def test_any_bytes_are_refused_and_nothing_else_happens(certificate: bytes, key: bytes) -> None:
+    with pytest.raises(AgentError):
+        validate(certificate, KEY_PEM, WANTED)
+    with pytest.raises(AgentError):
+        validate(leaf(), key, WANTED)
+
+
+@pytest.mark.parametrize(
+    ("now", "ahead", "says"),
+    [
+        (699, None, "begins 5 minutes in its future"),
+        (100, -1200, "20 minutes behind the API server's"),
+        (2000, 660, "11 minutes ahead of the API server's"),
+        (2000, None, "expired"),
+        (2000, 10, "expired"),
+    ],
+)
+def test_a_wrong_time_is_laid_to_the_clock_where_that_explains_it(now: float, ahead: float | None, says: str) -> None:
+    with pytest.raises(AgentError) as caught:
+        check_validity(1000, 2000, now=now, clock_skew=ahead)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("now", [700, 1000, 1999])
+def test_five_minutes_of_skew_are_tolerated_at_the_beginning(now: float) -> None:
+    check_validity(1000, 2000, now=now, clock_skew=None)
+
+
+def spki_pin(authority: Authority) -> str:
+    key = authority.key.public_key()
+    return cluster_pin(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+
+
+def test_of_several_cas_the_one_that_issued_the_servers_certificate_is_pinned() -> None:
+    server = x509.load_pem_x509_certificate(leaf(by=OTHER)).public_bytes(Encoding.DER)
+    bundle = OURS.pem + OTHER.pem
+    assert has_several(bundle)
+    assert not has_several(OURS.pem)
+    assert select_ca_pin(bundle, server) == spki_pin(OTHER)
+    assert select_ca_pin(bundle) == spki_pin(OURS)
+    assert select_ca_pin(OURS.pem, server) == spki_pin(OURS)
+
+
+# SMBIOS, the host name and cloud-init
+
+
+UUID = "421c8d5a-7f3b-1c2d-9a8b-7c6d5e4f3a2b"
+DATA = {
+    "ds": {
+        "meta_data": {"providerid": "fleet/rack-1/m3m", "local-hostname": "worker-1", "droplet_id": 7, "flag": True}
+    },
+    "v1": {"instance_id": "i-0", "cloud_name": "metal3", "region": "redacted for non-root user"},
+    "merged_cfg": {"ratio": 0.5},
+}
+Machine = Callable[..., MachineSources]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Make a machine with these files of SMBIOS and this instance data."""
+
+    def made(data: Any = None, **dmi: str) -> MachineSources:
+        for name, text in dmi.items():
+            tmp_path.joinpath(name).write_text(text)
+        path = tmp_path / "instance-data.json"
+        if data is not None:
+            path.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
+        return MachineSources(dmi=str(tmp_path), instance_data=str(path))
+
+    return made
+
+
+def unknown(machine: MachineSources, source: str) -> str:
+    with pytest.raises(AgentError) as caught:
+        machine.value(source)
+    assert caught.value.reason == AgentReason.PROVIDER_ID_UNKNOWN
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("product_uuid", f"{UUID.upper()}\n", UUID),
+        ("product_serial", "VMware-42 1c 8d 5a 7f 3b 1c 2d-9a 8b 7c 6d 5e 4f 3a 2b\n", UUID),  # vCenter's order
+        ("product_serial", "CZ-12/34\n", "CZ-12/34"),
+        ("product_uuid", "", None),
+        ("product_uuid", "7", None),
+        ("product_uuid", "00000000-0000-0000-0000-000000000000", None),
+        ("product_uuid", "03000200-0400-0500-0006-000700080009", None),
+        ("product_serial", "To Be Filled By O.E.M.", None),
+        ("product_serial", "a{b}", None),
+        ("product_serial", "VMware-42 1c", None),
+    ],
+)
+def test_smbios_is_read_in_one_spelling_and_defaults_of_firmware_are_refused(
+    machine: Machine, name: str, text: str, value: str | None
+) -> None:
+    found = machine(**{name: text})
+    if value is None:
+        assert name in unknown(found, f"dmi:{name}")
+    else:
+        assert found.value(f"dmi:{name}") == value
+
+
+def test_the_host_name_is_in_lower_case(machine: Machine) -> None:
+    assert machine().value("hostname") == os.uname().nodename.lower()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ds.meta_data.providerid", "fleet/rack-1/m3m"),
+        ("ds.meta_data.local_hostname", "worker-1"),
+        ("ds.meta_data.local-hostname", "worker-1"),
+        ("ds.meta_data.droplet_id", "7"),
+        ("v1.instance_id", "i-0"),
+        ("instance_id", "i-0"),
+    ],
+)
+def test_keys_are_those_of_cloud_inits_templates(machine: Machine, key: str, value: str) -> None:
+    assert machine(DATA).value(f"cloud-init:{key}") == value
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("ds.meta_data", "got dict"),
+        ("ds.meta_data.flag", "got bool"),
+        ("ds.meta_data.nothing.deeper", "got none"),
+        ("merged_cfg.ratio", "got float"),
+        ("region", "without spaces"),
+    ],
+)
+def test_what_is_no_text_of_one_word_is_refused(machine: Machine, key: str, says: str) -> None:
+    assert says in unknown(machine(DATA), f"cloud-init:{key}")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{", b'{"v1": 1e999}', b'{"v1":' + b"[" * 10_000, b"\xff", b" " * (1 << 23)]
+)
+def test_instance_data_that_is_none_is_refused(machine: Machine, data: bytes) -> None:
+    assert "instance-data.json" in unknown(machine(data), "cloud-init:v1.instance_id")

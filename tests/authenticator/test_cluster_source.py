@@ -1,12 +1,24 @@
-"""The command line of join: which words name one cluster and one token, and what is said of all others."""
+"""The command line: which words name one cluster and one token, what is said of others, what rendering writes."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 from agent_cluster import TOKEN, FakeApi
 from test_join import Joiner, in_process
+
+from nodeattest_authenticator.commands.cli import parser
+from nodeattest_authenticator.commands.cli_args import provider_settings
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
+    ADOPT_SCRIPT,
+    MARK,
+    adopt_files,
+    agent_join_command,
+)
+from nodeattest_providers.identifiers import ProviderName
 
 PIN = "sha256:4c98b015c6fbe20a237ba402c10f08a847294b6a06167e36fc2fb1417ce85ebf"
 SHORT = "abcdef.0123456789abcde"
@@ -97,3 +109,32 @@ def test_a_token_among_the_words_is_warned_of(typed: Joiner) -> None:
     said = typed.join(*SERVER, *HASH, "--token", TOKEN, "--discovery-timeout", "1").stderr
     assert "--token: a token on the command line can be read by every user of this machine" in said
     assert TOKEN not in said
+
+
+PLAN = RenderOptions(
+    provider=ProviderName("composite"),
+    settings={"tpm": {"tcti": "swtpm:host=127.0.0.1,port=7"}, "name": "it's", "number": 7},
+    provider_id_command="dmi 'product uuid'",
+)
+
+
+@pytest.mark.parametrize("file_format", ["cloud-config", "ignition"])
+@pytest.mark.parametrize("may_init", [True, False])
+def test_the_agent_understands_the_rendered_join(file_format: str, may_init: bool) -> None:
+    command = agent_join_command(PLAN, file_format=file_format, may_init=may_init)
+    assert command.endswith(f" || exit 1 {MARK}")
+    words = shlex.split(command, comments=True)[:-3]
+    options = parser().parse_args(words[words.index("join") :])
+    assert options.kubeadm_config in {"/run/kubeadm/kubeadm-join-config.yaml", "/etc/kubeadm.yml"}
+    assert options.provider == "composite"
+    assert options.provider_id_command == PLAN.provider_id_command
+    assert provider_settings(options) == dict(PLAN.settings)
+
+
+def test_the_agent_understands_the_rendered_adoption() -> None:
+    script = next(str(file["content"]) for file in adopt_files(PLAN) if file["path"] == ADOPT_SCRIPT)
+    line = next(line for line in script.splitlines() if line.startswith(PLAN.program))
+    options = parser().parse_args(shlex.split(line)[1:])
+    assert (options.command, options.provider) == ("adopt", "composite")
+    assert options.provider_id_command == PLAN.provider_id_command
+    assert provider_settings(options) == dict(PLAN.settings)

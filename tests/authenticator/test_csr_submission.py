@@ -88,25 +88,11 @@ def test_what_stays_forbidden_is_refused_after_six_answers() -> None:
     assert len(server.slept) == 5
 
 
-def test_a_young_clusters_answers_leave_the_back_off_for_an_absent_one_short() -> None:
-    server = Server(creates=[*(forbidden() for _ in range(5)), UnreachableError("away"), OURS])
-    assert submitted(server) == OURS
-    assert server.slept[-1] == 0.25
-
-
 def test_a_watch_is_not_opened_again_before_the_server_said_so() -> None:
     issued = replace(OURS, certificate=b"pem")
     server = Server(creates=[OURS], watches=[UnreachableError("busy", 17), issued])
     assert server.session().wait_for_decision(OURS, certificate) == b"pem"
     assert server.slept == [17]
-
-
-def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait() -> None:
-    server = Server(creates=[OURS], watches=[UnreachableError("busy", 10_000)])
-    with pytest.raises(AgentError) as caught:
-        server.session(60).wait_for_decision(OURS, certificate)
-    assert caught.value.reason == AgentReason.TIMEOUT
-    assert server.slept == [60]
 
 
 def test_a_request_that_is_not_decided_names_the_provider_id_that_was_sent() -> None:

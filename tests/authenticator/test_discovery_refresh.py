@@ -14,11 +14,13 @@ from agent_cluster import Authority, FakeApi
 from cryptography import x509
 from discovered_cluster import Discoverer, killed, pin, publish
 from polling import eventually
+from test_credential import make_due
 from test_join import Joiner, in_process
 
 from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.state import credential_cache
 from nodeattest_authenticator.state.storage import Storage
+from nodeattest_discovery import clusterinfo
 from nodeattest_parsing.endpoint import Endpoint
 
 
@@ -185,3 +187,54 @@ def test_killed_before_any_of_its_writes_it_leaves_a_node_that_works_and_a_refre
             began = node.info
     assert deaths >= 5
     assert node.api.posts() == 2
+
+
+# Before a renewal
+
+
+def renew(node: Discoverer) -> None:
+    """Let the renewal moment pass, ask as kubelet does, and wait for the certificate that this leads to."""
+    had = certificate(node)
+    make_due(node.installed)
+    assert node.installed.run(info=node.info).returncode == 0
+    eventually(lambda: certificate(node) != had, seconds=20)
+
+
+def log(node: Discoverer) -> str:
+    return node.folder.joinpath("cache/renewal.log").read_text()
+
+
+@pytest.mark.parametrize("spoilt", ["gone", "no YAML", "a foreign CA"])
+def test_a_refresh_that_fails_is_a_line_in_the_log_of_a_renewal_that_succeeds(node: Discoverer, spoilt: str) -> None:
+    match spoilt:
+        case "gone":
+            node.api.public.clear()
+        case "no YAML":
+            node.api.public[clusterinfo.PATH]["data"]["kubeconfig"] = "{"
+        case _:
+            publish(node.api, trusts=[Authority("foreign")])
+    before = node.settings
+    renew(node)
+    assert node.settings == before
+    assert "stays as it is" in log(node) or "was not asked what changed" in log(node)
+
+
+def test_a_node_whose_server_is_away_renews_at_another_one_that_it_knows(
+    node: Discoverer,
+    elsewhere: FakeApi,
+) -> None:
+    config = node.folder / "config.json"
+    document = json.loads(config.read_bytes())
+    document["server"] = "https://127.0.0.1:1"
+    document["discovery"]["servers"] = ["https://127.0.0.1:1", node.api.url, elsewhere.url]
+    config.write_text(json.dumps(document))
+    info = node.machine.info(server="https://127.0.0.1:1")
+    node.api.stand_under(Authority("a stranger in its place"))
+    publish(elsewhere, server="https://127.0.0.1:1")
+    had = certificate(node)
+    make_due(node.installed)
+    assert node.installed.run(info=info).returncode == 0
+    eventually(lambda: certificate(node) != had, seconds=20)
+    assert elsewhere.posts() == 2
+    assert "https://127.0.0.1:1 is not asked" in log(node)
+    assert f"{node.api.url} is not asked" in log(node)

@@ -343,14 +343,6 @@ def test_a_lost_reply_is_found_again_by_name(bench: Bench) -> None:
     assert len(bench.fake.objects) == 2
 
 
-def test_watches_that_end_at_once_cause_no_storm(bench: Bench) -> None:
-    bench.fake.refuses = {"WATCH": 410}
-    bench.fake.on_create = lambda _, __: None
-    bench.pass_time_at_once()
-    assert bench.refused().reason == "Timeout"
-    assert len(bench.fake.requests) < 40
-
-
 def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
     def deletes(api: FakeApi, name: str) -> None:
         if len(api.requests) <= 1:
@@ -416,12 +408,6 @@ def test_a_wrong_certificate_is_refused_and_not_asked_for_again(bench: Bench) ->
     bench.fake.on_create = lambda api, name: api.sign(name, node="node-1")
     assert bench.refused().reason == "CertificateRefused"
     assert bench.drafts.draft is None
-
-
-def test_a_token_that_is_not_accepted_is_a_clear_refusal(bench: Bench) -> None:
-    failure = bench.refused(token="zzzzzz.0123456789abcdef")
-    assert failure.reason == "CredentialRejected"
-    assert "zzzzzz" not in str(failure)
 
 
 @pytest.mark.parametrize(("key", "csr"), [(b"no key", None), (None, b"no request"), ("other", None)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import os
@@ -10,7 +9,6 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
 from agent_cluster import TOKEN, Authority, FakeApi, filed_ids, tells_provider_id
@@ -78,31 +76,6 @@ def in_process(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]
 @pytest.fixture
 def joiner(tmp_path: Path, api: FakeApi) -> Joiner:
     return Joiner(tmp_path, api)
-
-
-def plugin(joiner: Joiner) -> dict[str, Any]:
-    return json.loads(joiner.kubeconfig.read_bytes())["users"][0]["user"]["exec"]
-
-
-def test_join_leaves_a_kubeconfig_whose_plugin_answers_without_another_request(joiner: Joiner) -> None:
-    done = joiner.join()
-    assert done.returncode == 0, done.stderr
-    assert f"node {NODE} may start kubelet" in done.stdout
-    exec_section = plugin(joiner)
-    assert exec_section["apiVersion"] == "client.authentication.k8s.io/v1"
-    assert (exec_section["interactiveMode"], exec_section["provideClusterInfo"]) == ("Never", True)
-    cluster = json.loads(joiner.kubeconfig.read_bytes())["clusters"][0]["cluster"]
-    assert base64.b64decode(cluster["certificate-authority-data"]) == joiner.api.authority.pem
-    sent = len(joiner.api.requests)
-    answer = subprocess.run(
-        [exec_section["command"], *exec_section["args"]],
-        env=joiner.machine.environment(joiner.machine.info(server=cluster["server"])),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(answer.stdout)["status"]["clientCertificateData"]
-    assert len(joiner.api.requests) == sent
 
 
 def test_every_file_is_private_and_the_token_stands_in_one_only(joiner: Joiner) -> None:
@@ -315,18 +288,6 @@ def test_status_tells_the_certificate_in_words_and_in_json(machine: Machine) -> 
     )
     assert document["lastFailure"] is None
     assert f"subject: CN=system:node:{NODE},O=system:nodes" in status(machine).stdout
-
-
-def test_status_tells_the_last_failure_and_makes_nothing(machine: Machine) -> None:
-    machine.api.on_create = lambda api, name: api.deny(name, "MachineDeleting", "wait")
-    machine.run()
-    sent = len(machine.api.requests)
-    document = json.loads(status(machine, "--json").stdout)
-    assert document["state"] == "none"
-    assert document["certificate"] is None
-    assert document["lastFailure"]["reason"] == "MachineDeleting"
-    assert "wait" in document["lastFailure"]["message"]
-    assert len(machine.api.requests) == sent
 
 
 def test_evidence_sends_nothing(machine: Machine) -> None:

@@ -276,22 +276,6 @@ def test_a_name_or_provider_id_that_is_wrong_is_named_by_its_field(registration:
     assert says in str(caught.value)
 
 
-def test_a_configuration_that_others_may_write_is_not_obeyed(joiner: Discoverer) -> None:
-    write(joiner, discovered(joiner.api), mode=0o660)
-    done = joiner.join()
-    assert done.returncode == 2
-    assert "may be written by others" in done.stderr
-    assert joiner.files() == {}
-
-
-def test_the_node_of_kubeadm_init_joins_nothing(joiner: Discoverer) -> None:
-    write(joiner, {"apiVersion": "kubeadm.k8s.io/v1beta3", "kind": "InitConfiguration"})
-    done = joiner.join()
-    assert done.returncode == 0
-    assert "nothing to join" in done.stdout
-    assert joiner.files() == {}
-
-
 @pytest.mark.parametrize(
     "more", [("--node-name", "x"), ("--token", TOKEN), ("--server", "https://x"), ("10.0.0.1:6443",)]
 )

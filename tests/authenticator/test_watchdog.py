@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from agent_cluster import FakeApi
 from agent_machine import COMMAND
-from discovered_cluster import Discoverer, publish
 from test_adopt import OldNode
-from test_credential import challenge_then_sign
 from test_join import Joiner
 
 from nodeattest_authenticator import watchdog
@@ -38,18 +36,7 @@ def adopt(folder: Path, api: FakeApi) -> list[str]:
     return OldNode.make(folder, api).words("--timeout", "3")
 
 
-def refresh(folder: Path, api: FakeApi) -> list[str]:
-    publish(api)
-    api.on_create = challenge_then_sign
-    node = Discoverer(folder, api)
-    node.challenged()
-    assert node.join().returncode == 0
-    node.kubeconfig.unlink()
-    os.mkfifo(node.kubeconfig)
-    return [*node.installed.arguments("refresh")[1:], "--timeout", "3"]
-
-
-@pytest.mark.parametrize("words", [join, adopt, refresh])
+@pytest.mark.parametrize("words", [join, adopt])
 def test_a_command_that_hangs_is_ended(
     tmp_path: Path, api: FakeApi, words: Callable[[Path, FakeApi], list[str]]
 ) -> None:

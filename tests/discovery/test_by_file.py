@@ -1,17 +1,95 @@
-"""Discovery by file: how a file is reached, what counts in it, and what the server that it names must prove."""
+"""Discovery by file: how a file is reached, what it may say, and what the server that it names must prove."""
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
-from discovery_files import ANY_SERVER, CA, EVIL, PUBLIC, Cluster, published, text_of
-from lying_servers import CLUSTER_INFO, QUIET, Ca, Reply, config_map, script, status
+from lying_servers import (
+    CLUSTER_INFO,
+    QUIET,
+    Ca,
+    LyingServer,
+    Reply,
+    Says,
+    VirtualTime,
+    config_map,
+    script,
+    status,
+)
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_discovery.node.by_file import FileFound, by_file
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+
+CA: Final = Ca()
+EVIL: Final = Ca("evil")
+PUBLIC: Final = Ca("public")
+"""Whom this machine trusts for servers of public names, in the place of the system's CAs."""
+SECRET: Final = "hunter2"
+ANY_SERVER: Final = "https://127.0.0.1:1"
+
+Config = dict[str, Any]
+
+
+class Cluster:
+    """One server of the cluster, and files that name it."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self.stack, self.folder = stack, folder
+        self.time = VirtualTime()
+        self.server = self.stand(CA, status(403, "Forbidden"))
+        self.stdin: Callable[[], bytes] = lambda: b""
+
+    def stand(self, ca: Ca, says: Says | Reply) -> LyingServer:
+        return self.stack.enter_context(LyingServer(ca.server(), says))
+
+    def config(self, *, server: str | None = None, ca: bytes | None = CA.pem, user: Config | None = None) -> Config:
+        """Make a kubeconfig: one cluster, and perhaps one user, who is current."""
+        cluster: Config = {"server": server or self.server.url}
+        if ca is not None:
+            cluster["certificate-authority-data"] = base64.b64encode(ca).decode()
+        config: Config = {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": cluster}]}
+        if user is not None:
+            config["users"] = [{"name": "node", "user": user}]
+            config["contexts"] = [{"name": "main", "context": {"cluster": "", "user": "node"}}]
+            config["current-context"] = "main"
+        return config
+
+    def write(self, content: Config | str | bytes, name: str = "discovery.conf") -> str:
+        data = content if isinstance(content, bytes) else text_of(content).encode()
+        (self.folder / name).write_bytes(data)
+        return str(self.folder / name)
+
+    def find(self, content: Config | str | bytes, *, allow_credentials: bool = False) -> FileFound:
+        return self.find_at(self.write(content), allow_credentials=allow_credentials)
+
+    def find_at(self, source: str, *, allow_credentials: bool = False) -> FileFound:
+        environment = self.time.environment(limit=12, public_roots=PUBLIC.pem)
+        return by_file(source, environment, stdin=self.stdin, allow_credentials=allow_credentials)
+
+    def reason(self, content: Config | str | bytes, *, allow_credentials: bool = False) -> Reason:
+        return self.reason_at(self.write(content), allow_credentials=allow_credentials)
+
+    def reason_at(self, source: str, *, allow_credentials: bool = False) -> Reason:
+        with pytest.raises((Denied, Unavailable)) as caught:
+            self.find_at(source, allow_credentials=allow_credentials)
+        assert isinstance(caught.value, Denied | Unavailable)
+        assert SECRET not in str(caught.value)
+        return caught.value.reason
+
+
+def text_of(content: Config | str) -> str:
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def published(server: str, *authorities: Ca) -> Reply:
+    return config_map({"kubeconfig": clusterinfo.build(server, b"".join(ca.pem for ca in authorities))})
 
 
 @pytest.fixture
@@ -162,4 +240,138 @@ def test_a_file_that_is_not_taken_from_there(cluster: Cluster, case: str) -> Non
 @pytest.mark.parametrize("ca", [EVIL, Ca("expired", starts=-600, lasts=-300), Ca("early", starts=300)])
 def test_a_foreign_or_expired_ca_lets_no_server_pass(cluster: Cluster, ca: Ca) -> None:
     assert cluster.reason(cluster.config(ca=ca.pem)) == Reason.SERVER_NOT_TRUSTED
+    assert cluster.server.seen == []
+
+
+# What it may say
+
+
+# What it may not say
+
+
+def with_cluster(**fields: object) -> Callable[[Cluster], Config]:
+    def make(cluster: Cluster) -> Config:
+        config = cluster.config()
+        config["clusters"][0]["cluster"] |= fields
+        return config
+
+    return make
+
+
+def with_user(**user: object) -> Callable[[Cluster], Config]:
+    return lambda cluster: cluster.config(user=user)
+
+
+def with_top(**fields: object) -> Callable[[Cluster], Config]:
+    return lambda cluster: cluster.config() | fields
+
+
+def runs(command: str) -> Callable[[Cluster], Config]:
+    return with_user(exec={"apiVersion": "client.authentication.k8s.io/v1", "command": command})
+
+
+def unmeant_user(cluster: Cluster) -> Config:
+    return cluster.config() | {"users": [{"name": "other", "user": {"token": SECRET}}]}
+
+
+def unnamed_besides(cluster: Cluster) -> Config:
+    config = cluster.config(user={"exec": {"command": "kubelet-authenticator"}})
+    config["clusters"].append({"name": "named", "cluster": {"server": ANY_SERVER}})
+    config["contexts"][0]["context"]["cluster"] = "named"
+    return config
+
+
+def two_named(cluster: Cluster) -> Config:
+    config = cluster.config()
+    config["clusters"] = [{**config["clusters"][0], "name": name} for name in ("a", "b")]
+    return config
+
+
+def twice(cluster: Cluster) -> Config:
+    config = cluster.config()
+    config["clusters"] *= 2
+    return config
+
+
+MALFORMED, NOT_ALLOWED = Reason.CLUSTER_INFO_MALFORMED, Reason.DISCOVERY_FILE_NOT_ALLOWED
+PEM: Final = base64.b64encode(CA.pem).decode()
+REFUSED: dict[str, tuple[Callable[[Cluster], Config], Reason]] = {
+    "no verification": (with_cluster(**{"insecure-skip-tls-verify": True}), NOT_ALLOWED),
+    "plain http": (with_cluster(server="http://127.0.0.1:1"), NOT_ALLOWED),
+    "a proxy": (with_cluster(**{"proxy-url": "http://127.0.0.1:1"}), MALFORMED),
+    "no server": (with_cluster(server=""), MALFORMED),
+    "an odd server name": (with_cluster(**{"tls-server-name": "a b"}), MALFORMED),
+    "an unknown field of the cluster": (with_cluster(server_name="a"), MALFORMED),
+    "a CA file that is not there": (
+        with_cluster(**{"certificate-authority-data": "", "certificate-authority": "none"}),
+        NOT_ALLOWED,
+    ),
+    "a token": (with_user(token=SECRET), NOT_ALLOWED),
+    "a password": (with_user(username="a", password=SECRET), NOT_ALLOWED),
+    "a client certificate": (with_user(**{"client-certificate-data": PEM, "client-key-data": PEM}), NOT_ALLOWED),
+    "an auth provider": (with_user(**{"auth-provider": {"name": "gcp"}}), NOT_ALLOWED),
+    "impersonation": (with_user(**{"as": "admin"}), NOT_ALLOWED),
+    "another command": (runs("/bin/sh"), NOT_ALLOWED),
+    "a command that ends alike": (runs("/opt/not-kubelet-authenticator"), NOT_ALLOWED),
+    "a token of a user who is not meant": (unmeant_user, NOT_ALLOWED),
+    "an unnamed cluster besides the current one": (unnamed_besides, MALFORMED),
+    "two clusters": (two_named, MALFORMED),
+    "one name twice": (twice, MALFORMED),
+    "a current context that is not there": (with_top(**{"current-context": "none"}), MALFORMED),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_says_too_much_or_too_little_is_refused_before_anybody_is_asked(
+    cluster: Cluster, case: str
+) -> None:
+    make, reason = REFUSED[case]
+    assert cluster.reason(make(cluster)) == reason
+    assert cluster.server.seen == []
+
+
+@pytest.mark.parametrize("path", ["certificate-authority", "tokenFile"])
+def test_a_file_from_elsewhere_names_no_files_of_this_machine(cluster: Cluster, path: str) -> None:
+    config = cluster.config() if path == "certificate-authority" else cluster.config(user={path: "/etc/hostname"})
+    if path == "certificate-authority":
+        config["clusters"][0]["cluster"] = {"server": cluster.server.url, path: "/etc/hostname"}
+    cluster.stdin = text_of(config).encode
+    assert cluster.reason_at("-", allow_credentials=True) == NOT_ALLOWED
+
+
+def test_a_command_from_elsewhere_is_refused_even_if_it_is_ours(cluster: Cluster) -> None:
+    cluster.stdin = text_of(runs("kubelet-authenticator")(cluster)).encode
+    assert cluster.reason_at("-") == NOT_ALLOWED
+
+
+# Credentials, where they are allowed
+
+
+def test_an_allowed_token_goes_to_the_verified_server_only(cluster: Cluster) -> None:
+    found = cluster.find(cluster.config(user={"token": SECRET}), allow_credentials=True)
+    assert found.token == SECRET
+    assert ("authorization", f"Bearer {SECRET}") in cluster.server.seen[0].headers
+    assert SECRET not in repr(found)
+
+
+def test_an_allowed_token_does_not_go_to_a_server_whose_certificate_does_not_pass(cluster: Cluster) -> None:
+    evil = cluster.stand(EVIL, status(403))
+    config = cluster.config(server=evil.url, user={"token": SECRET})
+    assert cluster.reason(config, allow_credentials=True) == Reason.SERVER_NOT_TRUSTED
+    assert evil.seen == []
+
+
+CREDENTIALS_REFUSED: dict[str, tuple[Config, Reason]] = {
+    "a token with a line end inside": ({"token": "a\r\nB: c"}, MALFORMED),
+    "a token that is not ASCII": ({"token": "é"}, MALFORMED),
+    "a token and a command": ({"token": "a", "exec": {"command": "kubelet-authenticator"}}, MALFORMED),
+    "a token and a password": ({"token": "a", "username": "b", "password": "c"}, NOT_ALLOWED),
+    "a client certificate": ({"client-certificate-data": PEM, "client-key-data": PEM}, NOT_ALLOWED),
+}
+
+
+@pytest.mark.parametrize("case", CREDENTIALS_REFUSED)
+def test_a_credential_that_cannot_be_used_is_refused_even_if_allowed(cluster: Cluster, case: str) -> None:
+    user, reason = CREDENTIALS_REFUSED[case]
+    assert cluster.reason(cluster.config(user=user), allow_credentials=True) == reason
     assert cluster.server.seen == []

@@ -1,4 +1,4 @@
-"""The front over real TLS: one signed answer for whoever proves a token, and the same bytes for everybody else."""
+"""The front over real TLS: one signed answer for whoever proves a token, and the webhook that knows its holder."""
 
 from __future__ import annotations
 
@@ -7,18 +7,31 @@ import contextlib
 import json
 import logging
 import ssl
+import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, front, get, listening, secret_object, service
-from jwt_kit import NOW, TOKEN, jwt
+from jwt_kit import CLAIMS, NOW, TOKEN, jwt
+from polling import until
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.front.service import FrontLimits, authenticate
+from nodeattest_discovery.front import tokenreview
+from nodeattest_discovery.front.cluster_cache import ClusterCache
+from nodeattest_discovery.front.service import FrontLimits, FrontSettings, Metrics, WebhookSettings, authenticate
+from nodeattest_discovery.front.tokenreview import PATH, TokenReviewService
 from nodeattest_discovery.jwt import hs256, mint, parse
-from nodeattest_discovery.token import BootstrapToken
+from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name, stored_token
+from nodeattest_discovery.token import BootstrapToken, generate
+from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
+from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
+from nodeattest_serving.listener import Listener
 
 OTHER = BootstrapToken("fedcba", "fedcba9876543210")
 
@@ -190,3 +203,143 @@ async def test_the_log_names_token_client_and_decision_and_never_the_proof(
     assert f"refused {LOOPBACK}, token abcdef: expected a MAC by the token's secret" in caplog.text
     for part in (*mint(TOKEN, NOW).split("."), TOKEN.secret, jwt(secret="0123456789abcdee").decode()):
         assert part not in caplog.text
+
+
+# What it knows of its cluster
+
+
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+
+
+async def test_tokens_are_known_and_what_was_read_last_is_good_for_a_bounded_time(control_plane: ControlPlane) -> None:
+    admin, made, passed = control_plane.client(), generate(), [0.0]
+    metadata: JsonMap = {"name": secret_name(made.id), "annotations": {"a": "b"}}
+    secret: JsonMap = {"metadata": metadata, "type": SECRET_TYPE, "data": {**encode(TokenSecret(token=made))}}
+    await asyncio.to_thread(admin.create, SECRETS, secret)
+    opaque: JsonMap = {"metadata": {"name": "bootstrap-token-opaque"}, "data": {"a": "Yg=="}}
+    await asyncio.to_thread(admin.create, SECRETS, opaque)
+    async with ApiClient.from_kubeconfig_file(control_plane.admin_kubeconfig) as client:
+        view = ClusterCache(client, max_stale=300, clock=lambda: time.monotonic() + passed[0])
+        assert view.unready_reason() == "the tokens of the cluster were not read yet"
+        assert view.token(made.id) is None
+        task = asyncio.create_task(view.run())
+        try:
+            await until(lambda: view.unready_reason() is None, "a cluster that was read")
+            known = view.token(made.id)
+            assert known is not None
+            assert stored_token(known) == made
+            assert set(known) == {"metadata", "type", "data"}
+            assert known["metadata"].keys() <= {"name", "namespace", "uid", "resourceVersion"}  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue, reportUnknownMemberType] - an object of the API
+            assert view.token("opaque") is None
+            passed[0] = 301.0
+            assert view.unready_reason() == "no contact to the API server about tokens for more than 300 s"
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+    for name in (secret_name(made.id), "bootstrap-token-opaque"):
+        await asyncio.to_thread(admin.send, "DELETE", f"{SECRETS}/{name}")
+
+
+# The TokenReview webhook
+
+
+V1 = "authentication.k8s.io/v1"
+
+
+@pytest.fixture
+async def webhook(known: KnownCluster, authority: Authority, tmp_path: Path) -> AsyncGenerator[Listener]:
+    service = TokenReviewService(known, audience="cluster-1", metrics=Metrics(), now=lambda: NOW)
+    async with listening(service.handle, tmp_path, authority) as listener:
+        yield listener
+
+
+def review(token: str | None = None, *, version: str = V1, audiences: object = None) -> bytes:
+    spec: dict[str, object] = {"token": mint(TOKEN, NOW) if token is None else token}
+    if audiences is not None:
+        spec["audiences"] = audiences
+    return json.dumps(
+        {"kind": "TokenReview", "apiVersion": version, "metadata": {"creationTimestamp": None}, "spec": spec}
+    ).encode()
+
+
+def post(body: bytes, path: str = PATH + "?timeout=30s", method: str = "POST") -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nHost: webhook\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def status(webhook: Listener, authority: Authority, body: bytes) -> JsonObject:
+    answer = await ask(webhook.port, post(body), authority)
+    assert answer.status == 200
+    document = json.loads(answer.body)
+    assert (document["kind"], document["apiVersion"]) == ("TokenReview", json.loads(body)["apiVersion"])
+    return cast("JsonObject", document["status"])
+
+
+@pytest.mark.parametrize("version", [V1, "authentication.k8s.io/v1beta1"])
+async def test_whoever_proves_a_token_is_a_reader_of_cluster_info_and_nothing_of_system(
+    version: str, webhook: Listener, authority: Authority
+) -> None:
+    said = await status(webhook, authority, review(version=version))
+    user = {"username": "nodeattest:discovery:abcdef", "groups": ["nodeattest:discovery"]}
+    assert said == {"authenticated": True, "user": user}
+    assert "system:" not in json.dumps(said)
+
+
+@pytest.mark.parametrize(
+    ("token", "secret"),
+    [
+        pytest.param(jwt(secret="0123456789abcdee").decode(), secret_object(), id="another secret"),
+        pytest.param(jwt(claims=CLAIMS | {"exp": NOW}).decode(), secret_object(), id="expired"),
+        pytest.param(jwt(claims=CLAIMS | {"aud": "cluster-2"}).decode(), secret_object(), id="another cluster's"),
+        pytest.param(TOKEN.reveal(), secret_object(), id="the token itself"),
+        pytest.param(None, secret_object(usage_bootstrap_authentication=None), id="a token that may only sign"),
+    ],
+)
+async def test_any_other_bearers_token_is_nobodys(
+    token: str | None, secret: JsonObject, known: KnownCluster, webhook: Listener, authority: Authority
+) -> None:
+    known.secrets[TOKEN.id] = secret
+    assert await status(webhook, authority, review(token)) == {"authenticated": False}
+
+
+async def test_an_audience_is_answered_for_when_it_is_asked_for_and_the_tokens_own(
+    webhook: Listener, authority: Authority
+) -> None:
+    minted = mint(TOKEN, NOW, audience="cluster-1")
+    assert await status(webhook, authority, review(minted, audiences=["other"])) == {"authenticated": False}
+    said = await status(webhook, authority, review(minted, audiences=["other", "cluster-1"]))
+    assert (said["authenticated"], said["audiences"]) == (True, ["cluster-1"])
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (post(b"{}"), 400),
+        (post(b""), 400),
+        (post(b"[" * 10_000), 400),
+        (post(review(version="authentication.k8s.io/v2")), 400),
+        (post(review().replace(b"TokenReview", b"Token")), 400),
+        (post(review("")), 400),
+        (post(review(audiences="x")), 400),
+        (post(review(audiences=[1])), 400),
+        (post(review(audiences=["x"] * 65)), 400),
+        (post(review().replace(b'"token"', b'"token": "another", "token"', 1)), 400),
+        (post(b" " * (tokenreview.MAX_BODY + 1)), 413),
+        (post(review(), path="/"), 404),
+        (post(b"", method="GET"), 405),
+    ],
+)
+async def test_what_is_no_token_review_is_refused(
+    request_: bytes, code: int, webhook: Listener, authority: Authority
+) -> None:
+    assert (await ask(webhook.port, request_, authority)).status == code
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "192.0.2.1", "::", "localhost"])
+def test_without_a_client_ca_only_this_machine_may_ask(host: str) -> None:
+    address = BindAddress("127.0.0.1", 0)
+    with pytest.raises(SettingsError, match="client CA"):
+        FrontSettings(
+            address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=BindAddress(host, 9444))
+        )
+    FrontSettings(address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=address))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from odd_secrets import OddSecret, odd_secrets
 from polling import eventually
-from test_discovery_token import NO_TOKENS
+from test_discovery_tokens import NO_TOKENS
 
 from nodeattest_discovery import clusterinfo, jws, secret, token
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX

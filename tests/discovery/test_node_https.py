@@ -1,4 +1,4 @@
-"""The node half's one question: what goes out, what may come back, and how long either may take."""
+"""The node half's one question: to which address, what goes out, what may come back, and how long either may take."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from hypothesis import given
+from hypothesis import strategies as st
 from lying_servers import LOOPBACK, QUIET, Ca, LyingServer, Reply, status
 
 from nodeattest_discovery.node import client, https
-from nodeattest_discovery.node.client import Environment, fetch_cluster_info, parse_server
+from nodeattest_discovery.node.client import (
+    Environment,
+    cluster_info_path,
+    fetch_cluster_info,
+    parse_endpoint,
+    parse_server,
+)
 from nodeattest_discovery.tls import client_context, unverified_context
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 CA = Ca()
 HELLO = Reply(body=b"hello")
@@ -196,3 +204,58 @@ def test_a_dripping_answer_does_not_stretch_the_time() -> None:
     # Each byte comes within any time-out of one read; only the whole exchange's end stops it.
     with LyingServer(CA.server(), Reply(body=b"x" * 1000, slowly=0.02)) as server:
         assert "no whole answer" in refused(of(server), limit=2).detail
+
+
+# Addresses, and the ConfigMap
+
+
+NO_ENDPOINTS = [
+    "",
+    ":6443",
+    "127.0.0.1",
+    "127.0.0.1:",
+    "127.0.0.1:6443/",
+    "127.0.0.1:6443\n",
+    "127.0.0.1:+1",
+    "http://127.0.0.1:6443",
+    "HTTPS://127.0.0.1:6443",
+    "https://127.0.0.1:6443/path",
+    "https://127.0.0.1:6443//",
+    "https://https://a:1",
+    "https://",
+    "::1:6443",
+    "https://::1",
+    "[::1]",
+]
+
+
+@pytest.mark.parametrize("text", NO_ENDPOINTS)
+def test_everything_else_is_no_endpoint(text: str) -> None:
+    with pytest.raises(Denied) as caught:
+        parse_endpoint(text)
+    assert caught.value.reason == Reason.DISCOVERY_ENDPOINT_MALFORMED
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_endpoint_or_denied(text: str) -> None:
+    try:
+        address = parse_endpoint(text)
+    except Denied:
+        return
+    assert parse_endpoint(address.url) == address
+    assert parse_server(address.url) == address
+
+
+def test_a_servers_url_keeps_its_path() -> None:
+    address = parse_server("https://Api.Example/k8s/clusters/c-1/")
+    assert address == Endpoint("api.example", 443, "/k8s/clusters/c-1")
+    assert address.url == "https://api.example:443/k8s/clusters/c-1"
+    assert cluster_info_path(address) == (
+        "/k8s/clusters/c-1/api/v1/namespaces/kube-public/configmaps/cluster-info?timeout=10s"
+    )
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_configmap_or_denied(body: bytes) -> None:
+    with pytest.raises(Denied):
+        client.parse_config_map(body)
