@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,19 +14,17 @@ from cases import attacks, evaluated
 from catalogue import Expected, Row, Verdict
 from front_kit import Answer, Authority, KnownCluster, ask, front, get, secret_object
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
-from lying_servers import Ca, LyingServer, Reply, VirtualTime, config_map, status
+from lying_servers import Ca, Reply, config_map, status
+from test_by_token import EVIL, REAL, Scene, answer, fronted, sign
 
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.front import tokenreview
 from nodeattest_discovery.front.service import FrontLimits, authenticate, bearer_token
 from nodeattest_discovery.jwt import mint, parse
-from nodeattest_discovery.node.by_token import by_front
-from nodeattest_discovery.node.client import Found
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
-REAL, EVIL = Ca(), Ca("evil")
 BODY = config_map({"kubeconfig": clusterinfo.build("https://10.0.0.1:6443", REAL.pem)}).body
 
 
@@ -176,32 +173,8 @@ def test_whoever_caught_a_question_is_nobody_of_kubernetes_own(row: Row, wanted:
 # The node
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A hostile front, and the server that the answers name."""
-
-    front: LyingServer
-    server: LyingServer
-
-    def text(self, *bundle: Ca) -> str:
-        return clusterinfo.build(self.server.url, b"".join(one.pem for one in bundle or (REAL,)))
-
-    def find(self) -> Found:
-        return by_front(self.front.endpoint, TOKEN, frozenset({REAL.pin}), VirtualTime().environment(limit=12))
-
-
-@contextmanager
-def standing(certificate: bytes) -> Generator[Scene]:
-    with LyingServer(EVIL.server(), status(404)) as asked, LyingServer(certificate, status(403)) as server:
-        yield Scene(asked, server)
-
-
-def signed(body: bytes) -> Reply:
-    return Reply(body=body, headers={"X-Kubernetes-JWS": jws.sign(body, TOKEN)})
-
-
-def answer(text: str) -> Reply:
-    return signed(config_map({"kubeconfig": text}).body)
+def bundle(scene: Scene, *authorities: Ca) -> str:
+    return clusterinfo.build(scene.cluster.url, b"".join(ca.pem for ca in authorities))
 
 
 def reflected(scene: Scene) -> Reply:
@@ -217,36 +190,36 @@ def compressed(_: Scene) -> Reply:
 
 
 def two_signatures(scene: Scene) -> Reply:
-    body = answer(scene.text()).body
+    body = answer(scene.text).body
     lines = ["X-Kubernetes-JWS: a..b", f"X-Kubernetes-JWS: {jws.sign(body, TOKEN)}", f"Content-Length: {len(body)}"]
     return Reply(raw="\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode() + body)
 
 
 def two_data(scene: Scene) -> Reply:
-    body = answer(scene.text()).body
-    return signed(body[:-1] + b',"data":{"kubeconfig":"evil"}}')
+    body = answer(scene.text).body
+    return sign(body[:-1] + b',"data":{"kubeconfig":"evil"}}')
 
 
 def other_text(old: str, new: str) -> Callable[[Scene], Reply]:
-    return lambda scene: answer(scene.text().replace(old, new))
+    return lambda scene: answer(scene.text.replace(old, new))
 
 
 LIES: dict[str, Callable[[Scene], Reply]] = {
     "D9-114": reflected,
-    "D9-115": lambda scene: signed(scene.text().encode()),
-    "D9-116": lambda _: signed(spell(CLAIMS)),
-    "D9-117": lambda scene: answer(scene.text(REAL, EVIL)),
-    "D9-118": lambda scene: answer(scene.text(REAL, EVIL)),
-    "D9-119": lambda scene: answer(scene.text()),
-    "D9-120": lambda scene: answer(scene.text()),
-    "D9-121": lambda scene: config_map({"kubeconfig": scene.text()}),
-    "D9-122": lambda scene: Reply(status=302, headers={"Location": scene.server.url + clusterinfo.PATH}),
+    "D9-115": lambda scene: sign(scene.text.encode()),
+    "D9-116": lambda _: sign(spell(CLAIMS)),
+    "D9-117": lambda scene: answer(bundle(scene, REAL, EVIL)),
+    "D9-118": lambda scene: answer(bundle(scene, REAL, EVIL)),
+    "D9-119": lambda scene: answer(scene.text),
+    "D9-120": lambda scene: answer(scene.text),
+    "D9-121": lambda scene: config_map({"kubeconfig": scene.text}),
+    "D9-122": lambda scene: Reply(status=302, headers={"Location": scene.cluster.url + clusterinfo.PATH}),
     "D9-123": compressed,
     "D9-124": two_signatures,
     "D9-125": two_data,
     "D9-126": other_text("    server:", "    insecure-skip-tls-verify: true\n    server:"),
     "D9-127": other_text("users: null", "users: [{name: a, user: {exec: {command: /bin/evil}}}]"),
-    "D9-128": lambda scene: answer(scene.text(EVIL)),
+    "D9-128": lambda scene: answer(bundle(scene, EVIL)),
 }
 
 
@@ -254,17 +227,18 @@ LIES: dict[str, Callable[[Scene], Reply]] = {
 def test_what_a_front_says_counts_as_far_as_token_and_cluster_bear_it_out(
     row: Row, lie: Callable[[Scene], Reply]
 ) -> None:
-    with standing((EVIL if row.id == "D9-117" else REAL).server()) as scene:
+    with fronted((EVIL if row.id == "D9-117" else REAL).server()) as scene:
+        scene.cluster.says = status(403)
 
         def says(_number: int) -> Reply:
             return lie(scene)
 
         scene.front.says = says
         if row.id in {"D9-119", "D9-120"}:
-            now = scene.text(EVIL) if row.id == "D9-119" else scene.text()
-            scene.server.says = config_map({"kubeconfig": now})
+            now = bundle(scene, EVIL) if row.id == "D9-119" else scene.text
+            scene.cluster.says = config_map({"kubeconfig": now})
         assert evaluated(scene.find) == row.expected
         assert all(TOKEN.secret not in str(seen) for seen in scene.front.seen)
-        assert not any("authorization" in seen.names for seen in scene.server.seen)
+        assert not any("authorization" in seen.names for seen in scene.cluster.seen)
         if row.expected.verdict is Verdict.ACCEPT:
             assert scene.find().ca_pem == REAL.pem

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from cases import attacks, evaluated
 from catalogue import Row
 from discovery_cases import CASES, TOKEN, World, standing
 from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
+from test_by_file import Cluster, downgrade, text_of
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.node.by_file import by_file
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.refresh import refresh
 from nodeattest_discovery.pins import CaPin
@@ -26,7 +26,6 @@ from nodeattest_parsing.strict_base64 import encode_base64url
 
 REAL: Final = Ca("real")
 EVIL: Final = Ca("evil")
-PUBLIC: Final = Ca("public")
 WORLD: Final = World(REAL, EVIL)
 
 
@@ -35,7 +34,6 @@ class Scene:
     """The servers of an attack, which stand until it is over, and the node."""
 
     stack: ExitStack
-    folder: Path
     servers: list[LyingServer]
 
     def stand(self, certificate: bytes, says: Reply | None = None) -> LyingServer:
@@ -46,23 +44,14 @@ class Scene:
     def join(self, *endpoints: str, pins: frozenset[CaPin] = frozenset({REAL.pin})) -> object:
         return by_token(endpoints, TOKEN, pins, VirtualTime().environment(limit=12))
 
-    def read(self, source: str, *, stdin: str = "", allow_credentials: bool = False) -> object:
-        environment = VirtualTime().environment(limit=12, public_roots=PUBLIC.pem)
-        return by_file(source, environment, stdin=stdin.encode, allow_credentials=allow_credentials)
-
-    def file(self, content: object) -> str:
-        path = self.folder / "discovery.conf"
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-        return str(path)
-
     def refresh(self, server: LyingServer) -> object:
         return refresh([server.url], REAL.pem, "known", VirtualTime().environment())
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene() -> Iterator[Scene]:
     with ExitStack() as stack:
-        yield Scene(stack, tmp_path, [])
+        yield Scene(stack, [])
 
 
 Attack = Callable[[Scene], object]
@@ -197,46 +186,39 @@ def test_a_server_that_lies_is_not_believed_and_sees_no_credential(scene: Scene,
 # Files
 
 
-def kubeconfig(server: str, *authorities: Ca, **user: object) -> dict[str, Any]:
-    data = _encoded(b"".join(ca.pem for ca in authorities))
-    return {
-        "clusters": [{"name": "", "cluster": {"server": server, "certificate-authority-data": data}}],
-        "users": [{"name": "node", "user": user}],
-        "contexts": [{"name": "main", "context": {"cluster": "", "user": "node"}}],
-        "current-context": "main",
-    }
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack, tmp_path)
 
 
-def filed(**user: object) -> Attack:
-    return lambda scene: scene.read(scene.file(kubeconfig(scene.stand(REAL.server()).url, REAL, **user)))
+def filed(**user: object) -> Callable[[Cluster], object]:
+    return lambda cluster: cluster.find(cluster.config(user=user))
 
 
-def downgraded(scene: Scene) -> object:
-    files = scene.stand(PUBLIC.server(), Reply(status=302, headers={"Location": "http://127.0.0.1:1/x"}))
-    return scene.read(files.url + "/x")
+def reaching_out(cluster: Cluster) -> object:
+    cluster.stdin = text_of(cluster.config(user={"tokenFile": "/etc/hostname"})).encode
+    return cluster.find_at("-", allow_credentials=True)
 
 
-def reaching_out(scene: Scene) -> object:
-    config = kubeconfig(scene.stand(REAL.server()).url, REAL, tokenFile="/etc/hostname")
-    return scene.read("-", stdin=json.dumps(config), allow_credentials=True)
+def ambiguous(cluster: Cluster) -> object:
+    config = cluster.config(user={"exec": {"command": "kubelet-authenticator"}})
+    config["clusters"].append({"name": "b", "cluster": {"server": cluster.stand(EVIL, status(403)).url}})
+    config["contexts"][0]["context"]["cluster"] = "b"
+    return cluster.find(config)
 
 
-def ambiguous(scene: Scene) -> object:
-    config = kubeconfig(scene.stand(REAL.server()).url, REAL)
-    config["clusters"].append({"name": "b", "cluster": {"server": scene.stand(EVIL.server()).url}})
-    config["contexts"] = [{"name": "main", "context": {"cluster": "b"}}]
-    return scene.read(scene.file(config))
+def moved_away(cluster: Cluster) -> object:
+    evil = cluster.stand(EVIL, status(403))
+    try:
+        return cluster.find(cluster.config(server=evil.url, user={"token": "secret"}), allow_credentials=True)
+    finally:
+        assert evil.seen == []
 
 
-def moved_away(scene: Scene) -> object:
-    evil = scene.stand(EVIL.server(), status(403))
-    config = kubeconfig(evil.url, REAL, token="secret")
-    return scene.read(scene.file(config), allow_credentials=True)
-
-
-FILES: dict[str, Attack] = {
-    "D9-65": lambda scene: scene.read("http://127.0.0.1:1/discovery.conf"),
-    "D9-66": downgraded,
+FILES: dict[str, Callable[[Cluster], object]] = {
+    "D9-65": lambda cluster: cluster.find_at("http://127.0.0.1:1/discovery.conf"),
+    "D9-66": lambda cluster: cluster.find_at(downgrade(cluster)),
     "D9-67": filed(token="secret"),
     "D9-68": filed(exec={"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh"}),
     "D9-69": reaching_out,
@@ -246,9 +228,11 @@ FILES: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize(("row", "attack"), attacks(FILES))
-def test_a_file_gives_no_power_and_no_credential_away(scene: Scene, row: Row, attack: Attack) -> None:
-    assert evaluated(lambda: attack(scene)) == row.expected
-    assert all(server.headers <= QUIET for server in scene.servers)
+def test_a_file_gives_no_power_and_no_credential_away(
+    cluster: Cluster, row: Row, attack: Callable[[Cluster], object]
+) -> None:
+    assert evaluated(lambda: attack(cluster)) == row.expected
+    assert cluster.server.headers <= QUIET
 
 
 # News
