@@ -19,10 +19,17 @@ from nodeattest_cli.serving import COUNT, FILE, POSITIVE, Address, api_client, s
 from nodeattest_identity.addon.gateway import app as gateway_app
 from nodeattest_identity.addon.gateway.keyset import RotationSchedule
 from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY, GatewaySettings, UserLimits
-from nodeattest_identity.addon.sidecar import app as sidecar_app
+from nodeattest_identity.addon.sidecar import service as sidecar_service
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
-from nodeattest_identity.addon.sidecar.verifiers import JwtVerifier, TokenReviewVerifier, first_keys
+from nodeattest_identity.addon.sidecar.verifiers import (
+    JWT_CACHE_SECONDS,
+    REVIEW_CACHE_SECONDS,
+    CachedVerifier,
+    JwtVerifier,
+    TokenReviewVerifier,
+    first_keys,
+)
 from nodeattest_identity.issuer.documents import UrlError, issuer_url
 from nodeattest_identity.issuer.keys import KeysError
 from nodeattest_identity.proxy.limits import ProxyLimits
@@ -158,12 +165,12 @@ async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
                 services = _services(client, flags)
                 tasks.append(services.run)
         if flags["token_review"] and client is not None:
-            verifier, keep = TokenReviewVerifier(client), sidecar_app.REVIEW_CACHE_SECONDS
+            verifier, keep = TokenReviewVerifier(client), REVIEW_CACHE_SECONDS
         else:
             keys = _keys(flags)
             stack.push_async_callback(keys.aclose)
             tasks.append(partial(first_keys, keys))
-            keep = sidecar_app.JWT_CACHE_SECONDS
+            keep = JWT_CACHE_SECONDS
             verifier = JwtVerifier(
                 keys, issuer=flags["issuer"], longest_lifetime=flags["longest_lifetime"], now=time.time
             )
@@ -173,14 +180,11 @@ async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
                 return "the issuer's keys were not read yet"
             return None if services is None else services.unready_reason()
 
-        setup = sidecar_app.VerifierSetup(
-            verifier=verifier,
-            audiences=(lambda: named) if services is None else services.audiences,
-            keep=keep,
-            unready_reason=unready_reason,
-            tasks=tuple(tasks),
+        ours = (lambda: named) if services is None else services.audiences
+        verified = CachedVerifier(verifier, ours, keep=keep)
+        await sidecar_service.run(
+            settings, verified, unready_reason=unready_reason, tasks=tasks, started=lambda _: None
         )
-        await sidecar_app.run(settings, setup, started=lambda _: None)
 
 
 def _sidecar_settings(flags: dict[str, Any]) -> SidecarSettings:

@@ -21,7 +21,7 @@ from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode,
 from nodeattest_discovery.token import generate
 from nodeattest_identity.addon.gateway.target import ROOT
 from nodeattest_identity.issuer.documents import documents
-from nodeattest_identity.tokens.jwt import SigningKey, mint, signing_key
+from nodeattest_identity.tokens.jwt import mint, signing_key
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -31,8 +31,6 @@ from nodeattest_sandbox.definitions import install_cluster_api, install_definiti
 from nodeattest_sandbox.fleet import create_namespace
 
 ISSUER = "https://issuer.invalid"
-AUDIENCE = "apps/dashboard"
-LIFETIME = 3600
 NAMESPACE = "nodeattest-addon-auth"
 FRONT_PROXY = "front-proxy-client"
 _REVIEW: JsonObject = {
@@ -68,42 +66,13 @@ class FrontEnd:
     path: str
     tls: ssl.SSLContext | None
     """Of an honest client; None: plain HTTP."""
-    ca: str = ""
+    ca: str
     """File of the CA of its certificate; empty: plain HTTP."""
 
     def memory(self) -> int:
         """Return its bytes of memory (VmRSS, proc(5))."""
         lines = Path(f"/proc/{self.process.pid()}/status").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) << 10
-
-
-@dataclass(frozen=True, slots=True)
-class ServingFiles:
-    """A serving certificate."""
-
-    certificate: Path
-    key: Path
-    ca: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Users:
-    """Who asks a sidecar."""
-
-    key: SigningKey
-
-    def line(self, user: str) -> str:
-        """Write the header field of a user."""
-        token = mint(
-            self.key,
-            issuer=ISSUER,
-            subject=user,
-            audience=AUDIENCE,
-            now=time.time(),
-            lifetime=LIFETIME,
-            jwt_id="1",
-        )
-        return f"Authorization: Bearer {token}\r\n"
 
 
 def container(base: str) -> tuple[list[str], int]:
@@ -118,62 +87,11 @@ def container(base: str) -> tuple[list[str], int]:
     raise LookupError(base)
 
 
-@contextmanager
-def sidecar(directory: Path, over: ServingFiles | None = None) -> Generator[tuple[FrontEnd, Users]]:
-    """Run a sidecar as manifests/addon-sidecar has it, before ``echo_upstream``; ``over`` TLS where it is given."""
-    port, upstream = free_ports(2)
-    users = Users(signing_key(ec.generate_private_key(ec.SECP256R1())))
-    jwks = directory / ("jwks.json" if over is None else "jwks-tls.json")  # each has users of its own
-    jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (users.key.verifying,)).jwks)
-    flags, most_memory = container("addon-sidecar")
-    with ExitStack() as stack:
-        add_on = started(stack, "add-on", [sys.executable, "-m", "echo_upstream", str(upstream)], directory)
-        wait(add_on, lambda: listens(upstream))
-        name = "sidecar" if over is None else "sidecar over TLS"
-        served = ["--plain-http"]
-        if over is not None:
-            served = [f"--tls-cert-file={over.certificate}", f"--tls-private-key-file={over.key}"]
-        command = [
-            *(*PROGRAM, "addon-auth", "sidecar", *served, f"--bind-address={LOOPBACK}:{port}"),
-            *(f"--upstream={LOOPBACK}:{upstream}", f"--issuer={ISSUER}", f"--jwks-file={jwks}"),
-            *(f"--audience={AUDIENCE}", f"--longest-lifetime={LIFETIME}", "--log-level=warning", *flags),
-        ]
-        process = started(stack, name.replace(" ", "-"), command, directory)
-        wait(process, lambda: listens(port))
-        asked = f"GET / HTTP/1.1\r\nHost: a\r\n{users.line('honest')}\r\n".encode()
-        yield (
-            FrontEnd(
-                name=name,
-                process=process,
-                port=port,
-                most_memory=most_memory,
-                request=lambda: asked,
-                path="/",
-                tls=None if over is None else ssl.create_default_context(cafile=over.ca),
-                ca="" if over is None else str(over.ca),
-            ),
-            users,
-        )
-
-
 def started(stack: ExitStack, name: str, command: list[str], directory: Path) -> Process:
     """Start a program of ours; it stops with ``stack``."""
     process = Process(name, command, directory, environment={"PYTHONPATH": str(Path(__file__).parent)})
     stack.callback(process.stop)
     return process
-
-
-@contextmanager
-def front_ends(directory: Path) -> Generator[list[FrontEnd]]:
-    """Run gateway, sidecar (also over TLS), issuer, discovery front and webhook, beside the sandbox's API server."""
-    with ExitStack() as stack:
-        plane = stack.enter_context(start_sandbox(directory / "plane", name="neighbours"))
-        first, _ = stack.enter_context(sidecar(directory))
-        files = ServingFiles(plane.pki.server_certificate, plane.pki.server_key, plane.ca_certificate)
-        second, _ = stack.enter_context(sidecar(directory, files))
-        place = _Place(stack, directory, plane)
-        made = [start(place) for start in (_gateway, _issuer, _discovery_front, _webhook)]
-        yield [first, second, *made]
 
 
 def front_proxy_config(plane: ControlPlane) -> JsonMap:
@@ -190,83 +108,19 @@ def front_proxy_config(plane: ControlPlane) -> JsonMap:
     return {"metadata": {"name": "extension-apiserver-authentication"}, "data": data}
 
 
-def _gateway(place: _Place) -> FrontEnd:
-    admin = place.plane.client()
-    create_namespace(admin, NAMESPACE)
-    admin.create("/api/v1/namespaces/kube-system/configmaps", front_proxy_config(place.plane))
-    flags = [
-        f"--kubeconfig={place.plane.admin_kubeconfig}",
-        "--issuer=https://gateway.invalid",
-        f"--namespace={NAMESPACE}",
-    ]
-    command = [*PROGRAM, "addon-auth", "gateway", *flags]
-    tls = _trust(place.plane)
-    tls.load_cert_chain(*place.plane.pki.files(FRONT_PROXY))
-    asked = f"GET {ROOT} HTTP/1.1\r\nHost: a\r\nX-Remote-User: honest\r\n\r\n".encode()
-    limits = container("addon-gateway")
-    return place.over_tls("gateway", command, (ROOT, lambda: asked), limits, tls)
+def get(path: str, *fields: str) -> Callable[[], bytes]:
+    """Write a request each time."""
+    data = "".join(f"{line}\r\n" for line in (f"GET {path} HTTP/1.1", "Host: a", *fields, "")).encode()
+    return lambda: data
 
 
-def _issuer(place: _Place) -> FrontEnd:
-    command = [
-        *(*PROGRAM, "issuer", "serve", f"--service-account-issuer={ISSUER}"),
-        f"--service-account-key-file={place.plane.pki.account_public_key}",
-    ]
-    path = "/openid/v1/jwks"
-    asked = f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
-    limits = container("discovery-front")  # there is no manifest of the issuer
-    return place.over_tls("issuer", command, (path, lambda: asked), limits)
-
-
-def _discovery_front(place: _Place) -> FrontEnd:
-    admin = place.plane.client()
-    kubeconfig = clusterinfo.build(place.plane.server, place.plane.ca_certificate.read_bytes())
-    admin.create(
-        "/api/v1/namespaces/kube-public/configmaps",
-        {"metadata": {"name": clusterinfo.NAME}, "data": {"kubeconfig": kubeconfig}},
-    )
-    token = generate()
-    data: JsonMap = {**encode(TokenSecret(token=token, usages=frozenset(Usage)))}
-    secret: JsonMap = {"metadata": {"name": secret_name(token.id)}, "type": SECRET_TYPE, "data": data}
-    admin.create("/api/v1/namespaces/kube-system/secrets", secret)
-    command = [*PROGRAM, "discovery", "serve", f"--kubeconfig={place.plane.admin_kubeconfig}"]
-
-    def asked() -> bytes:
-        question = jwt.mint(token, time.time())
-        return f"GET {clusterinfo.PATH} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {question}\r\n\r\n".encode()
-
-    path, limits = clusterinfo.PATH, container("discovery-front")
-    return place.over_tls("discovery front", command, (path, asked), limits)
-
-
-def _webhook(place: _Place) -> FrontEnd:
-    admin = place.plane.client()
-    install_cluster_api(admin)
-    install_definitions(admin, manifests.crds())  # pyright: ignore[reportArgumentType] - the sandbox's own JSON type
-    folder = place.directory / "webhook"
-    folder.mkdir()
-    (folder / "tls.crt").write_bytes(place.plane.pki.server_certificate.read_bytes())
-    (folder / "tls.key").write_bytes(place.plane.pki.server_key.read_bytes())
-    [port] = free_ports(1)
-    command = [
-        *(*_CONTROLLER, "run", "--kubeconfig", str(place.plane.admin_kubeconfig), "--leader-elect=false"),
-        *(f"--webhook-bind-address={LOOPBACK}:{port}", f"--webhook-cert-dir={folder}"),
-        *("--health-bind-address=127.0.0.1:0", "--metrics-bind-address=0"),
-    ]
-    process = started(place.stack, "webhook", command, place.directory)
-    wait(process, lambda: listens(port))
-    body = json.dumps(_REVIEW).encode()
-    fields = f"Host: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return FrontEnd(
-        name="webhook",
-        process=process,
-        port=port,
-        most_memory=container("manager")[1],
-        request=lambda: f"POST {REVIEWS} HTTP/1.1\r\n{fields}".encode() + body,
-        path=REVIEWS,
-        tls=_trust(place.plane),
-        ca=str(place.plane.ca_certificate),
-    )
+@contextmanager
+def front_ends(directory: Path) -> Generator[list[FrontEnd]]:
+    """Run gateway, sidecar (also over TLS), issuer, discovery front and webhook, beside the sandbox's API server."""
+    with ExitStack() as stack:
+        place = _Place(stack, directory, stack.enter_context(start_sandbox(directory / "plane", name="neighbours")))
+        sidecars = [place.sidecar("sidecar", over_tls=False), place.sidecar("sidecar over TLS", over_tls=True)]
+        yield [*sidecars, place.gateway(), place.issuer(), place.discovery_front(), place.webhook()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,33 +131,104 @@ class _Place:
     directory: Path
     plane: ControlPlane
 
-    def over_tls(
+    def _run(
         self,
         name: str,
+        base: str,
         command: list[str],
-        asked: tuple[str, Callable[[], bytes]],
-        limits: tuple[list[str], int],
+        path: str,
+        request: Callable[[], bytes],
+        *,
         tls: ssl.SSLContext | None = None,
+        over_tls: bool = True,
+        port: int | None = None,
     ) -> FrontEnd:
-        """Start a server; ``asked``: a path, and what writes an honest request for it."""
-        [port] = free_ports(1)
-        flags = [
-            *(f"--bind-address={LOOPBACK}:{port}", f"--tls-cert-file={self.plane.pki.server_certificate}"),
-            *(f"--tls-private-key-file={self.plane.pki.server_key}", *limits[0]),
-        ]
-        process = started(self.stack, name.replace(" ", "-"), [*command, *flags], self.directory)
+        """Start a server with the limits of its manifest; ``tls`` is an honest client's, ``port`` one of its flags."""
+        limits, most_memory = container(base)
+        if port is None:
+            [port], pki = free_ports(1), self.plane.pki
+            command = [*PROGRAM, *command, f"--bind-address={LOOPBACK}:{port}", *limits]
+            if over_tls:
+                command += [f"--tls-cert-file={pki.server_certificate}", f"--tls-private-key-file={pki.server_key}"]
+        process = started(self.stack, name.replace(" ", "-"), command, self.directory)
         wait(process, lambda: listens(port))
+        ca = self.plane.ca_certificate
         return FrontEnd(
             name=name,
             process=process,
             port=port,
-            most_memory=limits[1],
-            path=asked[0],
-            request=asked[1],
-            tls=tls or _trust(self.plane),
-            ca=str(self.plane.ca_certificate),
+            most_memory=most_memory,
+            request=request,
+            path=path,
+            tls=(tls or ssl.create_default_context(cafile=ca)) if over_tls else None,
+            ca=str(ca) if over_tls else "",
         )
 
+    def sidecar(self, name: str, *, over_tls: bool) -> FrontEnd:
+        """Run a sidecar before ``echo_upstream``."""
+        [upstream] = free_ports(1)
+        key = signing_key(ec.generate_private_key(ec.SECP256R1()))
+        jwks = self.directory / f"{name}.json"
+        jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (key.verifying,)).jwks)
+        add_on = started(self.stack, "add-on", [sys.executable, "-m", "echo_upstream", str(upstream)], self.directory)
+        wait(add_on, lambda: listens(upstream))
+        said = {"issuer": ISSUER, "subject": "honest", "audience": "apps/dashboard", "jwt_id": "1"}
+        token = mint(key, now=time.time(), lifetime=3600, **said)
+        command = [
+            *("addon-auth", "sidecar", f"--upstream={LOOPBACK}:{upstream}", f"--issuer={ISSUER}"),
+            *(f"--jwks-file={jwks}", "--audience=apps/dashboard", "--longest-lifetime=3600", "--log-level=warning"),
+            *(() if over_tls else ("--plain-http",)),
+        ]
+        asked = get("/", f"Authorization: Bearer {token}")
+        return self._run(name, "addon-sidecar", command, "/", asked, over_tls=over_tls)
 
-def _trust(plane: ControlPlane) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=plane.ca_certificate)
+    def gateway(self) -> FrontEnd:
+        admin = self.plane.client()
+        create_namespace(admin, NAMESPACE)
+        admin.create("/api/v1/namespaces/kube-system/configmaps", front_proxy_config(self.plane))
+        command = [
+            *("addon-auth", "gateway", f"--kubeconfig={self.plane.admin_kubeconfig}"),
+            *("--issuer=https://gateway.invalid", f"--namespace={NAMESPACE}"),
+        ]
+        tls = ssl.create_default_context(cafile=self.plane.ca_certificate)
+        tls.load_cert_chain(*self.plane.pki.files(FRONT_PROXY))
+        return self._run("gateway", "addon-gateway", command, ROOT, get(ROOT, "X-Remote-User: honest"), tls=tls)
+
+    def issuer(self) -> FrontEnd:
+        """Run an issuer with the limits of the discovery front: it has no manifest."""
+        key = self.plane.pki.account_public_key
+        command = ["issuer", "serve", f"--service-account-issuer={ISSUER}", f"--service-account-key-file={key}"]
+        return self._run("issuer", "discovery-front", command, "/openid/v1/jwks", get("/openid/v1/jwks"))
+
+    def discovery_front(self) -> FrontEnd:
+        admin, token = self.plane.client(), generate()
+        kubeconfig = clusterinfo.build(self.plane.server, self.plane.ca_certificate.read_bytes())
+        public: JsonMap = {"metadata": {"name": clusterinfo.NAME}, "data": {"kubeconfig": kubeconfig}}
+        admin.create("/api/v1/namespaces/kube-public/configmaps", public)
+        data: JsonMap = {**encode(TokenSecret(token=token, usages=frozenset(Usage)))}
+        secret: JsonMap = {"metadata": {"name": secret_name(token.id)}, "type": SECRET_TYPE, "data": data}
+        admin.create("/api/v1/namespaces/kube-system/secrets", secret)
+
+        def asked() -> bytes:
+            return get(clusterinfo.PATH, f"Authorization: Bearer {jwt.mint(token, time.time())}")()
+
+        command = ["discovery", "serve", f"--kubeconfig={self.plane.admin_kubeconfig}"]
+        return self._run("discovery front", "discovery-front", command, clusterinfo.PATH, asked)
+
+    def webhook(self) -> FrontEnd:
+        admin, pki, folder = self.plane.client(), self.plane.pki, self.directory / "webhook"
+        install_cluster_api(admin)
+        install_definitions(admin, manifests.crds())  # pyright: ignore[reportArgumentType] - the sandbox's own JSON type
+        folder.mkdir()
+        (folder / "tls.crt").write_bytes(pki.server_certificate.read_bytes())
+        (folder / "tls.key").write_bytes(pki.server_key.read_bytes())
+        [port] = free_ports(1)
+        command = [
+            *(*_CONTROLLER, "run", "--kubeconfig", str(self.plane.admin_kubeconfig), "--leader-elect=false"),
+            *(f"--webhook-bind-address={LOOPBACK}:{port}", f"--webhook-cert-dir={folder}"),
+            *("--health-bind-address=127.0.0.1:0", "--metrics-bind-address=0"),
+        ]
+        body = json.dumps(_REVIEW).encode()
+        head = f"POST {REVIEWS} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        data = f"{head}\r\n\r\n".encode() + body
+        return self._run("webhook", "manager", command, REVIEWS, lambda: data, port=port)

@@ -251,7 +251,7 @@ async def sidecar(
     if verifier is None:
         keys = StaticKeys((elliptic().verifying,))
         verifier = JwtVerifier(keys, issuer=ISSUER, longest_lifetime=3600.0, now=time)
-    verified = CachedVerifier(verifier, audiences, keep=keep, secret=b"k" * 32, now=time, clock=clock)
+    verified = CachedVerifier(verifier, audiences, keep=keep, now=time, clock=clock)
     async with Forwarder(settings.limits) as forwarder:
         service = SidecarService(settings, verified, forwarder, metrics=metrics, now=time, clock=clock)
         server = ProxyServer(service.handle, settings.address, None, settings.limits, refused=metrics.refused)

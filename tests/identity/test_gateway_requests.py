@@ -13,7 +13,7 @@ from front_kit import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, ServiceEndpoint, ready_endpoints
+from nodeattest_identity.addon.gateway.endpoints import EndpointResolver, ServiceEndpoint, ready_endpoints
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, UserInfo, identify, read_trust
 from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, parse
@@ -277,7 +277,7 @@ async def test_a_cluster_s_own_objects_are_read_and_kept_for_two_seconds(real_co
     admin.create(f"{root}/endpoints", {"metadata": metadata, "subsets": [subset]})
     now = 0.0
     async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
-        resolver = ApiEndpointResolver(client, clock=lambda: now)
+        resolver = EndpointResolver(client, clock=lambda: now)
         wanted = target("dashboard:web", "gateway-backends")
         for _ in range(2):
             assert await resolver.resolve(wanted) == ServiceEndpoint("10.1.2.3", 8080)

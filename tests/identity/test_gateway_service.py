@@ -19,7 +19,7 @@ from front_kit import LOOPBACK, Authority
 from gateway_kit import AddOn
 from yarl import URL
 
-from nodeattest_identity.addon.gateway.endpoints import ServiceEndpoint
+from nodeattest_identity.addon.gateway.endpoints import EndpointResolver, ServiceEndpoint
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls, UserInfo
 from nodeattest_identity.addon.gateway.keyset import generate_key
 from nodeattest_identity.addon.gateway.service import (
@@ -76,7 +76,7 @@ class Site:
         """Allow, and take note."""
         self.asked.append((user.user, target.audience, method))
 
-    async def resolve(self, _target: ServiceTarget, /) -> ServiceEndpoint:
+    async def resolve(self, _target: ServiceTarget) -> ServiceEndpoint:
         """Lead to the add-on."""
         return ServiceEndpoint(LOOPBACK, self.add_on.port)
 
@@ -109,7 +109,7 @@ async def running(site: Site) -> AsyncGenerator[Site]:
             ),
             tls=site.tls,
             authorizer=cast("SubjectAccessAuthorizer", site),
-            resolver=site,
+            resolver=cast("EndpointResolver", site),
             signer=lambda _: site.key,
             published=lambda: (site.key.verifying,) if site.key else (),
             forwarder=forwarder,

@@ -25,7 +25,7 @@ from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.app import KeysSource
 from nodeattest_identity.serve.clusters import KubeconfigSecretsSource
 from nodeattest_identity.serve.service import Metrics, RouteTable, issuer_paths
-from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, SourceError, read_api_server
+from nodeattest_identity.serve.sources import KeyFileReader, Poller, SourceError, read_api_server
 from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
@@ -201,8 +201,9 @@ async def test_what_was_read_last_is_served_while_the_source_is_away_and_not_for
             raise gives[0]
         return gives[0]
 
-    config = PollConfig(period=60.0, max_stale=3600.0)
-    poller = Poller([PLACE], read, routes=routes, metrics=Metrics(), config=config, clock=lambda: time[0])
+    poller = Poller(
+        [PLACE], read, routes=routes, metrics=Metrics(), period=60.0, max_stale=3600.0, clock=lambda: time[0]
+    )
     assert await poller.poll()
     last = ask(routes, PLACE.jwks_path)
     gives[0] = SourceError("unreachable", "away")

@@ -89,7 +89,7 @@ async def test_a_review_waits_in_the_line_of_the_peer_who_asks_for_it() -> None:
     peers: list[str] = []
     async with _nobody() as client:
         verifier = TokenReviewVerifier(client, semaphore=Line())
-        cached = CachedVerifier(verifier, lambda: OURS, keep=10, secret=b"k" * 32, now=lambda: 0.0, clock=lambda: 0.0)
+        cached = CachedVerifier(verifier, lambda: OURS, keep=10, now=lambda: 0.0, clock=lambda: 0.0)
         for peer in ("10.0.0.1", "10.0.0.2"):
             with pytest.raises(Unavailable):
                 await cached.caller(b"opaque", peer)

@@ -14,7 +14,7 @@ from aiohttp import web
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource
 from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteConflictError, RouteTable
-from nodeattest_identity.serve.sources import KeyFileReader, PollConfig, Poller, read_api_server
+from nodeattest_identity.serve.sources import KeyFileReader, Poller, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.health import HealthServer
@@ -110,10 +110,10 @@ async def _make_updater(
     routes: RouteTable,
     metrics: Metrics,
 ) -> Poller | Clusters:
-    source, config = settings.source, PollConfig(period=settings.period, max_stale=settings.max_stale)
+    source, period, max_stale = settings.source, settings.period, settings.max_stale
     if isinstance(source, KubeconfigSecretsSource):
         client = await stack.enter_async_context(connect())
-        return Clusters(client, source, routes=routes, metrics=metrics, config=config)
+        return Clusters(client, source, routes=routes, metrics=metrics, period=period, max_stale=max_stale)
     try:
         for paths in source.issuers:
             routes.open(paths)
@@ -122,10 +122,9 @@ async def _make_updater(
     if not source.files:
         client = await stack.enter_async_context(connect())
         read = partial(read_api_server, client, source.issuers[0].issuer)
-        return Poller(source.issuers, read, routes=routes, metrics=metrics, config=config)
-    config = PollConfig(period=min(_FILE_PERIOD, settings.period), max_stale=None)
+        return Poller(source.issuers, read, routes=routes, metrics=metrics, period=period, max_stale=max_stale)
     reader = KeyFileReader(source.files)
-    poller = Poller(source.issuers, reader.read, routes=routes, metrics=metrics, config=config)
+    poller = Poller(source.issuers, reader.read, routes=routes, metrics=metrics, period=min(_FILE_PERIOD, period))
     if not await poller.poll():
         raise SettingsError(f"--service-account-key-file: {poller.last_error}")
     return poller

@@ -17,7 +17,7 @@ from typing import Final
 
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable, issuer_paths
-from nodeattest_identity.serve.sources import PollConfig, Poller, SourceError, read_api_server
+from nodeattest_identity.serve.sources import Poller, SourceError, read_api_server
 from nodeattest_kube import paths
 from nodeattest_kube.addresses import TENANT_ADDRESSES, AddressRules
 from nodeattest_kube.client import ApiClient
@@ -79,9 +79,11 @@ class Clusters:
         *,
         routes: RouteTable,
         metrics: Metrics,
-        config: PollConfig,
+        period: float,
+        max_stale: float,
     ) -> None:
-        self._settings, self._routes, self._metrics, self._config = settings, routes, metrics, config
+        self._settings, self._routes, self._metrics = settings, routes, metrics
+        self._period, self._max_stale = period, max_stale
         self._lookups = Lookups()
         self._input = InputScheduler()
         self._clusters: dict[str, _PolledCluster] = {}
@@ -145,7 +147,8 @@ class Clusters:
                 cluster.read,
                 routes=self._routes,
                 metrics=self._metrics,
-                config=self._config,
+                period=self._period,
+                max_stale=self._max_stale,
                 gate=self._reading,
             )
         if cluster.kubeconfig != kubeconfig:
@@ -171,7 +174,7 @@ class Clusters:
                     await cluster.poller.run()
                 except Exception:  # noqa: BLE001 - one cluster's error must not end another's poller
                     _log.exception("an unexpected error ended the poller of %s; restarting it: please report this", key)
-                await asyncio.sleep(self._config.period)
+                await asyncio.sleep(self._period)
 
     def _served(self, key: str) -> IssuerPaths | None:
         """Return the paths of a cluster's issuer; None for a Secret of no cluster."""

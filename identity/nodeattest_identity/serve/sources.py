@@ -15,7 +15,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -118,16 +117,6 @@ ReadKeys = Callable[[], Awaitable[tuple[VerifyingKey, ...] | None]]
 """Reads keys; None: unchanged. Raises ``SourceError``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollConfig:
-    """Intervals of a poller."""
-
-    period: float
-    """Seconds."""
-    max_stale: float | None
-    """Seconds that the last documents stay served while the source fails; None: forever."""
-
-
 class Poller:
     """Polls one source for the issuers whose keys it has: one read at a time, however many clients ask.
 
@@ -142,17 +131,22 @@ class Poller:
         *,
         routes: RouteTable,
         metrics: Metrics,
-        config: PollConfig,
+        period: float,
+        max_stale: float | None = None,
         gate: AbstractAsyncContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``gate`` is held while reading. ``clock``: monotonic seconds."""
+        """``gate`` is held while reading; ``clock``: monotonic seconds.
+
+        ``max_stale``: seconds that the last documents stay served while the source fails; None: forever.
+        """
         self.tried = False
         """Whether the source was polled once."""
         self.last_error: str | None = None
         """Error of the last poll; None after a successful one."""
         self._issuers = tuple(issuers)
-        self._read, self._routes, self._metrics, self._config, self._clock = read, routes, metrics, config, clock
+        self._read, self._routes, self._metrics, self._clock = read, routes, metrics, clock
+        self._period, self._max_stale = period, max_stale
         self._gate = gate or nullcontext()
         self._read_at: float | None = None
         """When the source was last read, on ``clock``; None if nothing is served."""
@@ -166,8 +160,8 @@ class Poller:
         retry = _RETRY
         while True:
             succeeded = await self.poll()
-            delay = self._config.period if succeeded else min(retry, self._config.period)
-            retry = _RETRY if succeeded else min(2 * retry, self._config.period)
+            delay = self._period if succeeded else min(retry, self._period)
+            retry = _RETRY if succeeded else min(2 * retry, self._period)
             await asyncio.sleep(random.uniform(0.8, 1.2) * delay)  # noqa: S311 - spreads clients
 
     async def poll(self) -> bool:
@@ -191,7 +185,7 @@ class Poller:
 
     def _failed(self, error: SourceError) -> None:
         """Keep the last documents until they are stale; log the error if it is another than the last."""
-        stale, read_at = self._config.max_stale, self._read_at
+        stale, read_at = self._max_stale, self._read_at
         withdrawn = read_at is not None and stale is not None and self._clock() - read_at > stale
         for paths in self._issuers:
             if withdrawn:

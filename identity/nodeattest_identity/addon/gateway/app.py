@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from nodeattest_identity.addon.gateway.endpoints import ApiEndpointResolver, EndpointResolver
+from nodeattest_identity.addon.gateway.endpoints import EndpointResolver
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyWatcher, GatewayTls
 from nodeattest_identity.addon.gateway.keyset import KeyStore
 from nodeattest_identity.addon.gateway.service import Gateway, GatewaySettings, Metrics, SubjectAccessAuthorizer
@@ -19,19 +19,9 @@ from nodeattest_serving.health import HealthServer
 from nodeattest_serving.program import Ports, run_server
 
 
-async def run(
-    settings: GatewaySettings,
-    client: ApiClient,
-    *,
-    started: Callable[[Ports], None],
-    resolver: EndpointResolver | None = None,
-    now: Callable[[], float] = time.time,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen.
-
-    ``resolver`` replaces the lookup of endpoints, for a gateway outside the cluster; None: ask the API server.
-    """
+async def run(settings: GatewaySettings, client: ApiClient, *, started: Callable[[Ports], None]) -> None:
+    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
+    now, clock = time.time, time.monotonic
     tls = GatewayTls(settings.certificate, settings.key, clock=clock)
     async with client, Forwarder(settings.proxy) as forwarder:
         trust = FrontProxyWatcher(client, tls, clock=clock)
@@ -41,7 +31,7 @@ async def run(
             settings,
             tls=tls,
             authorizer=SubjectAccessAuthorizer(client, clock=clock),
-            resolver=resolver or ApiEndpointResolver(client, clock=clock),
+            resolver=EndpointResolver(client, clock=clock),
             signer=keys.signer,
             published=lambda: keys.keyset.published,
             forwarder=forwarder,

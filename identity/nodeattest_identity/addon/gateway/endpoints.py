@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.errors import StatusError
@@ -49,15 +49,7 @@ class ServiceEndpoint:
     port: int
 
 
-class EndpointResolver(Protocol):
-    """Finds an endpoint of a service."""
-
-    async def resolve(self, target: ServiceTarget, /) -> ServiceEndpoint:
-        """Return an endpoint; raises ``StatusError``."""
-        ...
-
-
-class ApiEndpointResolver:
+class EndpointResolver:
     """Reads Services and Endpoints from the API server, and chooses one endpoint at random."""
 
     def __init__(self, client: ApiClient, *, clock: Callable[[], float]) -> None:
@@ -65,7 +57,7 @@ class ApiEndpointResolver:
         self._clock = clock
         self._cache: ExpiringCache[tuple[str, str, str], list[ServiceEndpoint]] = ExpiringCache(_MAX_CACHED, clock)
 
-    async def resolve(self, target: ServiceTarget, /) -> ServiceEndpoint:
+    async def resolve(self, target: ServiceTarget) -> ServiceEndpoint:
         """Return an endpoint; raises ``StatusError``."""
         key = target.namespace, target.service, target.port
         found = self._cache.get(key)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -34,12 +35,14 @@ from nodeattest_identity.proxy.headers import CREDENTIALS
 from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
 from nodeattest_identity.proxy.paths import PathRule, RequestTarget, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.connection_slots import share_of_owner
-from nodeattest_serving.health import CounterFunc
+from nodeattest_serving.health import CounterFunc, HealthServer
 from nodeattest_serving.http_server import ServerConnection
-from nodeattest_serving.program import ProgramMetrics
+from nodeattest_serving.program import Ports, ProgramMetrics, run_server
+from nodeattest_serving.tls import ServingCertificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,3 +215,30 @@ class SidecarService:
             return
         who = caller.user, ",".join(sorted(caller.audiences)), caller.key_id
         _log.info("request %s: %s%s; user %a, aud %s, kid %a", request_id, kind, detail, *who)
+
+
+async def run(
+    settings: SidecarSettings,
+    verified: CachedVerifier,
+    *,
+    unready_reason: Callable[[], str | None],
+    tasks: Iterable[Callable[[], Awaitable[None]]],
+    started: Callable[[Ports], None],
+) -> None:
+    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen.
+
+    ``unready_reason`` returns why no token can be verified now; ``tasks`` run beside the server.
+    """
+    metrics = Metrics()
+    tls = None
+    if settings.certificate is not None and settings.key is not None:
+        tls = ServingCertificate(settings.certificate, settings.key).context
+    async with Forwarder(settings.limits) as forwarder:
+        service = SidecarService(settings, verified, forwarder, metrics=metrics, now=time.time, clock=time.monotonic)
+        server = ProxyServer(service.handle, settings.address, tls, settings.limits, refused=metrics.refused)
+        metrics.open.set_function(lambda: service.in_flight)
+        metrics.turned_away.set_function(lambda: server.turned_away)
+        health = None
+        if settings.health is not None:
+            health = HealthServer(settings.health, {"verifiers": unready_reason}, metrics)
+        await run_server(server, health, tasks, started)

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -32,6 +34,10 @@ from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
+REVIEW_CACHE_SECONDS: Final = 10.0
+"""Seconds that a TokenReview is cached, as in kube-apiserver: a revoked token stays valid for that long."""
+JWT_CACHE_SECONDS: Final = 300.0
+"""Seconds that a verified JWT is cached, if it lasts: a revoked key is noticed within this time."""
 _RETRY: Final = 5.0
 """Seconds between two attempts to get the first keys; the cache limits requests to the issuer."""
 _MAX_CACHED: Final = 10_000
@@ -161,15 +167,14 @@ class CachedVerifier:
         audiences: Callable[[], frozenset[str]],
         *,
         keep: float,
-        secret: bytes,
-        now: Callable[[], float],
-        clock: Callable[[], float],
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``audiences`` returns those that are ours now; ``now``: seconds since the epoch, ``clock``: monotonic."""
         self._verifier = verifier
         self._audiences = audiences
         self._keep = keep
-        self._secret = secret
+        self._secret = secrets.token_bytes(32)
         self._now = now
         self._clock = clock
         self._cache: ExpiringCache[bytes, Caller] = ExpiringCache(_MAX_CACHED, clock)
