@@ -7,7 +7,7 @@ Source: docs/wire-format.md, "Canonical JSON"; RFC 8785 §3.2.2.2 (strings); RFC
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -83,7 +83,7 @@ class Fields:
     def of(cls, value: JsonValue, where: str, required: Collection[str], optional: Collection[str] = ()) -> Fields:
         """Close the schema over a value; ``Denied`` unless it is an object with exactly these keys."""
         if not isinstance(value, dict):
-            raise _malformed(where, "an object", _kind(value))
+            raise _malformed(where, "an object", _KINDS[type(value)])
         missing = sorted(set(required) - value.keys())
         unknown = len(value.keys() - set(required) - set(optional))
         if missing or unknown:
@@ -100,7 +100,7 @@ class Fields:
         """Read a string of ``minimum`` to ``maximum`` characters."""
         value = self._values[key]
         if not isinstance(value, str):
-            raise self._wrong(key, "a string", _kind(value))
+            raise self._wrong(key, "a string", _KINDS[type(value)])
         if not minimum <= len(value) <= maximum:
             raise self._wrong(key, f"{minimum} to {maximum} characters", str(len(value)))
         return value
@@ -115,11 +115,9 @@ class Fields:
 
     def flag(self, key: str) -> bool:
         """Read an optional flag: true or absent, since false would be a second spelling of absent."""
-        if key not in self._values:
-            return False
-        if self._values[key] is not True:
-            raise self._wrong(key, "true, or no such field", _kind(self._values[key]))
-        return True
+        if self._values.get(key, True) is not True:
+            raise self._wrong(key, "true, or no such field", _KINDS[type(self._values[key])])
+        return key in self._values
 
     def octets(self, key: str, minimum: int, maximum: int) -> bytes:
         """Read base64url of ``minimum`` to ``maximum`` bytes."""
@@ -136,21 +134,19 @@ class Fields:
     def _array(self, key: str, items: int) -> list[JsonValue]:
         value = self._values[key]
         if not isinstance(value, list):
-            raise self._wrong(key, "an array", _kind(value))
+            raise self._wrong(key, "an array", _KINDS[type(value)])
         if len(value) > items:
             raise self._wrong(key, f"at most {items} items", str(len(value)))
         return value
 
     def _integer(self, key: str, value: JsonValue, minimum: int, maximum: int) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(key, "an integer", _kind(value))
-        if not minimum <= value <= maximum:
-            raise self._wrong(key, f"an integer from {minimum} to {maximum}", "one outside")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self._wrong(key, f"an integer from {minimum} to {maximum}", _KINDS[type(value)])
         return value
 
     def _octets(self, key: str, value: JsonValue, minimum: int, maximum: int) -> bytes:
         if not isinstance(value, str):
-            raise self._wrong(key, "base64url", _kind(value))
+            raise self._wrong(key, "base64url", _KINDS[type(value)])
         data = b64decode(value)
         if not minimum <= len(data) <= maximum:
             raise self._wrong(key, f"{minimum} to {maximum} bytes", str(len(data)))
@@ -160,21 +156,15 @@ class Fields:
         return _malformed(f"{self.where}, {key}", expected, got)
 
 
-def _kind(value: JsonValue) -> str:
-    """Name a value's JSON type."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "an integer"
-        case str():
-            return "a string"
-        case list():
-            return "an array"
-        case dict():
-            return "an object"
+_KINDS: Final[Mapping[type, str]] = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a fraction",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
 
 
 def _not_canonical(got: str) -> Denied:

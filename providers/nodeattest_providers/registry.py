@@ -30,16 +30,13 @@ class BuiltIn(NamedTuple):
 
     name: str
     secure: bool = True
-    """False: proves nothing, so it is never beside a secure provider in a policy and never part of a composite
-    proof."""
+    """False: proves nothing, so it is never beside a secure provider in a policy or in a composite proof."""
     required_lists: tuple[str, ...] = ()
     """Lists of its policy section that admit nobody while they are empty."""
     knows_provider_id: bool = False
-    """Whether its attestor finds the machine's provider ID itself; otherwise the bootstrap configuration must say
-    it."""
+    """Whether its attestor finds the machine's provider ID; otherwise the bootstrap configuration must say it."""
     attests_once: bool = False
-    """Whether a bootstrap token joins a machine once only: a token with another key needs a reset of its record. What
-    the node asks for by its own certificate is the verifier's to decide."""
+    """Whether a bootstrap token joins a machine once only: a token with another key needs a reset of its record."""
 
     @property
     def attestor(self) -> str:
@@ -99,15 +96,10 @@ def check_made(made: object, provider: ProviderName, *, is_complete: bool) -> No
     if getattr(made, "provider", None) != provider or not is_complete:
         got = "one of another provider" if is_complete else "one without its methods"
         raise _unknown(f"an implementation of {provider}", got)
-    if not _are_versions(getattr(made, "versions", None)):
+    versions = getattr(made, "versions", ())
+    numbers = [one for one in versions if type(one) is int and 1 <= one <= HIGHEST]
+    if not numbers or (*sorted(set(numbers), reverse=True),) != versions:
         raise _unknown(f"an implementation of {provider} with its evidence versions, newest first", "one without")
-
-
-def _are_versions(versions: object) -> bool:
-    """Whether these are distinct versions that an envelope can name, newest first, at least one."""
-    found = cast("tuple[object, ...]", versions) if isinstance(versions, tuple) else ()
-    numbers = [one for one in found if type(one) is int and 1 <= one <= HIGHEST]
-    return bool(found) and numbers == sorted(set(numbers), reverse=True) and len(numbers) == len(found)
 
 
 def _load(provider: ProviderName, group: str, built_in: str | None) -> Callable[..., object]:
