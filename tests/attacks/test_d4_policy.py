@@ -142,6 +142,11 @@ def of_tomorrow() -> object:
     return verified(filed(Evidence(CHALLENGE, 2, {"phase": 1})), FACTS)
 
 
+SECOND_PHASE: Final[dict[str, JsonValue]] = {
+    "phase": 2,
+    "first": {"name": "csr-u-0", "uid": "u-0"},
+    "mac": b64encode(bytes(32)),
+}
 ANOTHER_KEY: Final = filed(FIRST.evidence, csr=csr_of(ec.generate_private_key(ec.SECP256R1())))
 AT_SERVING: Final = filed(FIRST.evidence, csr=SERVING_CSR, purpose=Purpose.SERVING)
 
@@ -176,6 +181,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-60": answered(first=ANOTHER_KEY),
     "D4-61": answered(first=AT_SERVING),
     "D4-62": of_tomorrow,
+    "D4-161": answered(first=replace(FIRST, evidence=Evidence(CHALLENGE, 1, SECOND_PHASE))),
     "D4-97": with_new_secret(JOINED),
     "D4-99": with_new_secret(WAS_RESET, known=SECRET),
     "D4-100": with_new_secret(recorded(WAS_RESET, NEW_SECRET)),
@@ -192,4 +198,4 @@ def test_the_policy_and_the_answer_that_the_attacks_spoil_are_good() -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_weak_policy_and_a_weak_proof_let_nobody_in(row: Row, case: Case) -> None:
-    assert evaluated(case) == row.expected
+    assert evaluated(case, row) == row.expected

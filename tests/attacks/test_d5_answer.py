@@ -265,6 +265,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-207": by_another_version(mac=True),
     "D5-208": by_another_version(extra=True),
     "D5-209": by_another_version(mac=True, extra=True),
+    "D5-233": to_first(name="another"),
 }
 
 
@@ -274,4 +275,4 @@ def test_the_answer_that_the_attacks_spoil_attests_the_node(sound: Round) -> Non
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_spoilt_answer_is_denied(sound: Round, row: Row, case: Case) -> None:
-    assert evaluated(lambda: case(sound)) == row.expected
+    assert evaluated(lambda: case(sound), row) == row.expected

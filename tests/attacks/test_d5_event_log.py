@@ -93,4 +93,4 @@ CASES: Mapping[str, Case] = {
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_log_that_is_not_the_boots_gets_no_node(row: Row, case: Case) -> None:
     assert verify_log(crypto_agile_log(BOOT))
-    assert evaluated(case) == row.expected
+    assert evaluated(case, row) == row.expected

@@ -239,4 +239,4 @@ def test_the_victims_own_join_is_sound(scene: Scene) -> None:
 @pytest.mark.parametrize(("row", "attempt"), attacks(ATTEMPTS))
 def test_a_genuine_tpm_in_the_wrong_hands_gets_no_node(scene: Scene, row: Row, attempt: Attempt) -> None:
     request, facts = attempt(scene)
-    assert evaluated(lambda: verify(request, facts)) == row.expected
+    assert evaluated(lambda: verify(request, facts), row) == row.expected

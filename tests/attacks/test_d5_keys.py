@@ -249,6 +249,11 @@ def looping(s: Scene) -> tuple[NodeRequest, Facts]:
     return certified(lambda s: issued("unknown", s.tpm.ek.public_key()), lambda _: chain)(s)
 
 
+def first_use_of_a_node(s: Scene) -> tuple[NodeRequest, Facts]:
+    request, facts = with_policy(lambda s: {"endorsementCAs": s.maker.pem, "trustOnFirstUse": True})(s)
+    return replace(request, username="system:node:node-7", groups=frozenset({"system:nodes"})), facts
+
+
 CASES: Final[Mapping[str, Case]] = {
     "D5-001": with_policy(lambda _: {}),
     "D5-002": by_platform,
@@ -322,6 +327,8 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-205": of_policy(b""),
     "D5-230": chosen_suffix,
     "D5-066": data_of(version=3),
+    "D5-231": first_use_of_a_node,
+    "D5-232": ak_of(ak_prefix(symmetric="000600800043")),
 }
 
 
@@ -332,4 +339,4 @@ def test_the_request_that_the_attacks_spoil_is_challenged(scene: Scene) -> None:
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_keys_that_prove_nothing_get_no_challenge(scene: Scene, row: Row, case: Case) -> None:
     request, facts = case(scene)
-    assert evaluated(lambda: verify(request, facts)) == row.expected
+    assert evaluated(lambda: verify(request, facts), row) == row.expected

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aws_attacks import Stage
-from aws_cloud import node_role
+from aws_cloud import ACCOUNT, node_role
 from aws_signing import RoleSession
-from aws_world import INSTANCE, Node, filed_aws, region_certificate, region_key
+from aws_world import INSTANCE, Node, filed_aws, region_certificate, region_key, trust_bundle
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography import x509
@@ -21,7 +21,7 @@ from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from clouds import cms
 from nodeattest_providers.aws.protocol import AwsEvidence
-from nodeattest_providers.verifier_interface import AttestedNode
+from nodeattest_providers.verifier_interface import AttestedNode, LedgerFacts
 
 Case = Callable[[Stage], AttestedNode]
 SHA1 = bytes.fromhex("06052b0e03021a")
@@ -114,6 +114,24 @@ def twice(node: Node, evidence: AwsEvidence) -> AwsEvidence:
     return replace(evidence, document=content, pkcs7=node.pkcs7(content).der())
 
 
+def another_regions_bundle(stage: Stage) -> AttestedNode:
+    bundle = trust_bundle(stage.bundle.parent / "trust-eu-west-1", "eu-west-1")
+    return replace(stage, bundle=bundle).attest(filed_aws(stage.node))
+
+
+def of_another_owner(stage: Stage) -> AttestedNode:
+    """The account of the thief's is listed, too; the instance is not of it."""
+    thief = "999999999999"
+    node = replace(stage.node, account=thief)
+    stage.cloud.principal = node_role(node.instance_id, account=thief)
+    return stage.attest(filed_aws(node), node, accounts=[ACCOUNT, thief])
+
+
+def in_another_zone(stage: Stage) -> AttestedNode:
+    node = replace(stage.node, zone="us-east-1b")
+    return stage.attest(filed_aws(node), node)
+
+
 CASES: dict[str, Case] = {
     "D6-01": shown(lambda node, evidence: replace(evidence, document=node.document(imageId="ami-99999999"))),
     "D6-02": signed(region="eu-west-1"),
@@ -134,6 +152,13 @@ CASES: dict[str, Case] = {
     "D6-29": lambda stage: stage.attest(filed_aws(stage.node), tags={"kubernetes.io/cluster/c1": "owned"}),
     "D6-30": never,
     "D6-31": moved,
+    "D6-107": signed(instanceId=INSTANCE),
+    "D6-108": signed(pendingTime="2026-03-01T12:05:01Z"),
+    "D6-109": another_regions_bundle,
+    "D6-110": lambda stage: stage.attest(filed_aws(stage.node), ledger=LedgerFacts(fingerprints={"instance": "9/i-0"})),
+    "D6-111": of_another_owner,
+    "D6-112": in_another_zone,
+    "D6-113": lambda stage: stage.attest(filed_aws(stage.node), vpcs=["vpc-0123456789abcdef0"]),
 }
 
 
@@ -143,4 +168,4 @@ def test_the_honest_instance_passes(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_document_that_is_not_this_instances_proof_is_refused(stage: Stage, row: Row, case: Case) -> None:
-    assert evaluated(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage), row) == row.expected

@@ -28,7 +28,7 @@ from clouds.azure.metadata import Signing, content_of
 from clouds.azure.state import SandboxMachine
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue
-from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
 
 SHA1 = bytes.fromhex("06052b0e03021a")
 DOMAIN = "metadata.azure.com"
@@ -237,8 +237,13 @@ def traversing(stage: Stage) -> AttestedNode:
     return stage.shown(stage.honest, dataclasses.replace(facts, machine=about))
 
 
-def unlisted(stage: Stage) -> AttestedNode:
-    return stage.shown(stage.honest, facts_for(stage.victim, resourceGroups=["other-rg"]))
+def under(**policy: JsonValue) -> Case:
+    return lambda stage: stage.shown(stage.honest, facts_for(stage.victim, **policy))
+
+
+def pinned(stage: Stage) -> AttestedNode:
+    facts = dataclasses.replace(facts_for(stage.victim), ledger=LedgerFacts(fingerprints={"vm": "0" * 36}))
+    return stage.shown(stage.honest, facts)
 
 
 CASES: dict[str, Case] = {
@@ -252,7 +257,7 @@ CASES: dict[str, Case] = {
     "D6-44": by(lambda stage: Signing(*signer_of(stage.cloud.issuing, "metadata.azure.us"))),
     "D6-45": changed(created=timedelta(minutes=-6)),
     "D6-46": of(lambda stage: stage.cloud.launch("victim", subscription="8d10da13-8125-4ba9-a717-bf7490507b3d")),
-    "D6-47": unlisted,
+    "D6-47": under(resourceGroups=["other-rg"]),
     "D6-48": replayed(lambda request: request_of(dataclasses.replace(_NOBODY, name=request.name))),
     "D6-49": of_another_cluster,
     "D6-50": replayed(lambda request: dataclasses.replace(request, signer_name=_SERVING)),
@@ -270,6 +275,11 @@ CASES: dict[str, Case] = {
     "D6-62": altered,
     "D6-63": beside_azures(named_as_signer=False),
     "D6-64": beside_azures(named_as_signer=True),
+    "D6-65": packed(lambda document: dataclasses.replace(document, certificates=()).der()),
+    "D6-66": after(lambda machine: setattr(machine, "exists", False)),
+    "D6-67": pinned,
+    "D6-68": under(scaleSets=["pool"]),
+    "D6-69": under(tags={"owner": "us"}),
 }
 
 
@@ -279,4 +289,4 @@ def test_the_honest_machine_passes(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_document_that_is_not_this_machines_proof_is_refused(stage: Stage, row: Row, case: Case) -> None:
-    assert evaluated(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage), row) == row.expected

@@ -88,7 +88,13 @@ def changed(settings: dict[str, JsonValue] | None = None, **changes: object) -> 
 
 def unwanted(**settings: JsonValue) -> Case:
     """Ask where the policy wants others."""
-    return changed({**LISTED, **settings}, labels={"role": "shared"}, service_account=NODES, secure_boot=False)
+    return changed(
+        {**LISTED, **settings},
+        labels={"role": "shared"},
+        service_account=NODES,
+        secure_boot=False,
+        integrity_monitoring=False,
+    )
 
 
 def shown(**fields: JsonValue) -> Case:
@@ -241,11 +247,12 @@ def swapped(stage: Stage) -> AttestedNode:
             "D6-95": other_authority,
             "D6-96": endless,
             "D6-97": swapped,
+            "D6-140": unwanted(requireIntegrityMonitoring=True),
         }
     ),
 )
 def test_a_vm_that_is_not_the_machines_gets_nothing(stage: Stage, row: Row, case: Case) -> None:
-    assert evaluated(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage), row) == row.expected
 
 
 @pytest.mark.parametrize("header", HEADERS)

@@ -35,6 +35,10 @@ class Nitro:
     tpm: SoftTpm
     settings: Mapping[str, JsonValue]
     has_tpm: bool = True
+    owner: str = ACCOUNT
+    zone: str = "us-east-1a"
+    state: str = "running"
+    has_key: bool = True
     told: str = OWN
     """The instance that EC2 says the key is of."""
 
@@ -43,11 +47,13 @@ class Nitro:
         if action == "DescribeInstances":
             support = "<tpmSupport>v2.0</tpmSupport>" if self.has_tpm else ""
             instance = (
-                f"<instanceId>{OWN}</instanceId><instanceState><name>running</name></instanceState>"
-                f"<placement><availabilityZone>us-east-1a</availabilityZone></placement>{support}"
+                f"<instanceId>{OWN}</instanceId><instanceState><name>{self.state}</name></instanceState>"
+                f"<placement><availabilityZone>{self.zone}</availabilityZone></placement>{support}"
             )
-            item = f"<ownerId>{ACCOUNT}</ownerId><instancesSet><item>{instance}</item></instancesSet>"
+            item = f"<ownerId>{self.owner}</ownerId><instancesSet><item>{instance}</item></instancesSet>"
             return _xml(action, f"<reservationSet><item>{item}</item></reservationSet>")
+        if not self.has_key:
+            return 400, b"<Response><Errors><Error><Code>UnsupportedOperation</Code></Error></Errors></Response>"
         der = self.tpm.ek.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         key = f"<keyType>ecc-sec-p384</keyType><keyFormat>der</keyFormat><keyValue>{b64encode(der).decode()}</keyValue>"
         return _xml(action, f"<instanceId>{self.told}</instanceId>{key}")
@@ -92,6 +98,11 @@ CASES: dict[str, Case] = {
         nitro.tpm
     ),
     "D6-101": lambda nitro: replace(nitro, has_tpm=False).attest(nitro.tpm),
+    "D6-102": lambda nitro: nitro.attest(SoftTpm()),
+    "D6-103": lambda nitro: replace(nitro, owner="999999999999").attest(nitro.tpm),
+    "D6-104": lambda nitro: replace(nitro, zone="us-east-1b").attest(nitro.tpm),
+    "D6-105": lambda nitro: replace(nitro, state="terminated").attest(nitro.tpm),
+    "D6-106": lambda nitro: replace(nitro, has_key=False).attest(nitro.tpm),
 }
 
 
@@ -101,4 +112,4 @@ def test_the_instances_own_tpm_is_challenged(nitro: Nitro) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_key_that_ec2_does_not_name_for_this_instance_is_not_trusted(nitro: Nitro, row: Row, case: Case) -> None:
-    assert evaluated(lambda: case(nitro)) == row.expected
+    assert evaluated(lambda: case(nitro), row) == row.expected

@@ -12,6 +12,7 @@ import pytest
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from oci_world import Authority, Instance, OracleCloud, facts_for, ocid, request_of, subject
 from worlds import PIN, filed
 
@@ -124,6 +125,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D6-132": saying(*subject(ocid("victim"), compartment="ocid1.compartment.oc1..other")),
     "D6-133": elsewhere,
     "D6-134": with_the_key,
+    "D6-135": saying(usage=ExtendedKeyUsageOID.SERVER_AUTH),
 }
 
 
@@ -133,4 +135,4 @@ def test_the_instance_itself_is_attested(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_who_is_not_the_instance_gets_nothing(stage: Stage, row: Row, case: Case) -> None:
-    assert evaluated(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage), row) == row.expected

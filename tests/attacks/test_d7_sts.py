@@ -138,7 +138,7 @@ def test_a_signature_for_any_ca_of_the_cluster_passes(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("row", "case"), attacks(CASES))
 def test_a_request_that_the_instance_did_not_sign_for_this_is_refused(stage: Stage, row: Row, case: Case) -> None:
-    assert evaluated(lambda: case(stage)) == row.expected
+    assert evaluated(lambda: case(stage), row) == row.expected
 
 
 @pytest.mark.parametrize(("row", "case"), attacks({row: CASES[row] for row in ("D7-01", "D7-02", "D7-07", "D7-22")}))

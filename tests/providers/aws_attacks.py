@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from aws_world import POLICY, Node, facts_of, trust_bundle
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import ObserveCall, Platform
-from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,18 @@ class Stage:
         self.cloud.principal = node_role(self.node.instance_id)
         return self
 
-    def attest(self, request: NodeRequest, node: Node | None = None, **policy: JsonValue) -> AttestedNode:
+    def attest(
+        self, request: NodeRequest, node: Node | None = None, ledger: LedgerFacts | None = None, **policy: JsonValue
+    ) -> AttestedNode:
         """Verify one request; raises what the verifier does."""
-        return asyncio.run(self._attest(request, node or self.node, {**POLICY, **policy}))
+        facts = facts_of(node or self.node, {**POLICY, **policy})
+        return asyncio.run(self._attest(request, replace(facts, ledger=ledger or facts.ledger)))
 
-    async def _attest(self, request: NodeRequest, node: Node, policy: dict[str, JsonValue]) -> AttestedNode:
+    async def _attest(self, request: NodeRequest, facts: Facts) -> AttestedNode:
         settings = {**self.cloud.settings, "trustBundle": str(self.bundle)}
         signer = AwsSigner(platform=Platform(settings=settings, observe=self.observe))
         try:
-            return await signer.verify_client_attestation_data(request, facts_of(node, policy))
+            return await signer.verify_client_attestation_data(request, facts)
         finally:
             await signer.aclose()
 

@@ -1,6 +1,6 @@
 """The aws verifier beside an AWS on loopback, and EC2's instances and endorsement keys for many requests at once.
 
-Each check that refuses has its attack in tests/proof/cloud_rows.py; more attacks are in tests/attacks/test_d6, test_d7.
+Each check that refuses has its attack in docs/proof/checks.md; the attacks are in tests/attacks/test_d6, test_d7.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The azure verifier beside an Azure on loopback, and its Resource Manager asked over real TLS.
 
-Each check that refuses has its attack in tests/proof/cloud_rows.py; more attacks are in tests/attacks/test_d6_azure.py.
+Each check that refuses has its attack in docs/proof/checks.md; the attacks are in tests/attacks/test_d6_azure.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A Shielded VM joins beside a Google Cloud that really answers, and the Compute API is asked in few calls.
 
-Each check that refuses has its attack in tests/proof/cloud_rows.py; more attacks are in tests/attacks/test_d6_gcp.py.
+Each check that refuses has its attack in docs/proof/checks.md; the attacks are in tests/attacks/test_d6_gcp.py.
 """
 
 from __future__ import annotations

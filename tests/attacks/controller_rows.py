@@ -28,7 +28,6 @@ from csr_world import (
     machine,
 )
 from late_machines import put_machine, put_metal3, serve_metal3
-from proof_page import CHALLENGED, GRANTED, Outcome
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
@@ -60,6 +59,10 @@ from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 
 F = TypeVar("F", bound=RequestFacts)
+Outcome = tuple[str, str]
+"""Name of the check that refused, and its reason."""
+GRANTED: Final = ("granted", "")
+CHALLENGED: Final = ("challenged", "")
 OTHER: Final = ProviderID("metal://rack-1/2")
 SECOND_NODE: Final = NodeName("worker-2")
 AS_NODE: Final[dict[str, Any]] = {"username": f"system:node:{NODE}", "groups": ["system:nodes"]}

@@ -2,13 +2,13 @@
 
 The product has no switch for a check: its evaluators have their lists as class variables, and its verifiers make a
 ``Checks`` of their own. Here an evaluator of a test has the declared list without one member, and ``removed`` lets one
-name pass in every ``Checks``.
+name pass in every ``Checks``. Attacks on verifiers are rows of tests/attacks, whose ``evaluated`` removes their check.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,12 +16,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import ChallengeRequired, Denied, Unavailable
 
-Outcome = tuple[str, str]
-"""Name of the check that refused, and its reason."""
-GRANTED: Final = ("granted", "")
-CHALLENGED: Final = ("challenged", "")
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "proof" / "checks.md"
 _TABLE: Final = re.compile(r"<!-- table: (\w+) -->\n\|.*\n\|.*\n((?:\|.*\n)+)")
 _ONE_OF_MANY: Final = re.compile(
@@ -35,6 +30,7 @@ class Row(NamedTuple):
     part: str
     """The list of the check."""
     name: str
+    attack: str
     reason: str
     models: str
     """Links to the runs of models that lack the same check."""
@@ -47,24 +43,37 @@ class Row(NamedTuple):
 
 def _rows() -> list[Row]:
     return [
-        Row(part, cells[0], cells[1 if part == "parsers" else 2].strip("`"), cells[-1])
+        Row(part, cells[0], cells[1], cells[2].strip("`"), cells[3] if len(cells) > 3 else "")
         for part, table in _TABLE.findall(_PAGE.read_text(encoding="utf-8"))
         for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     ]
 
 
 ROWS: Final = _rows()
+CONTROLLERS: Final = frozenset({"attested", "kubelet"})
+"""Lists of the controller; all others are of verifiers."""
+CHECK_OF: Final[Mapping[str, str]] = {
+    row.attack.partition(":")[0]: row.name for row in ROWS if row.part not in CONTROLLERS | {"parsers"}
+}
+"""Checks of verifiers, by the attack that they refuse."""
+NAMES: Final = frozenset(row.name for row in ROWS) | {
+    *("policy section", "provider ID", "partition", "signed headers", "identity document", "PKCS#7 structure"),
+    *("signed document", "attested document", "identity certificate", "endorsement key: pinned by the ledger"),
+    *("STS confirms the signature", "empty evidence", "first join", "looked"),
+}
+"""Every check that verifiers record; those beside the page's return a value that was read, or cannot fail, or are of a
+provider that proves nothing."""
 
 
 def plain(name: str) -> str:
     """Name a check that is asked of each register, label, part or version once, whichever it is."""
-    return _ONE_OF_MANY.sub(r"\1\3\4", name)
+    return _ONE_OF_MANY.sub(r"\1\3\4", re.sub("^(tpm|challenge): ", "", name))
 
 
 @contextmanager
 def removed(name: str) -> Generator[None]:
-    """Let a check of this name pass in every verification; an empty name removes none."""
-    names, require = {name, name.removeprefix("EC2: ")} - {""}, Checks.require
+    """Let a check of this name pass in every verification."""
+    names, require = {name, name.removeprefix("EC2: ")}, Checks.require
 
     def passing(checks: Checks, passed: bool, called: str, **rest: Any) -> None:
         require(checks, passed or plain(called) in names, called, **rest)
@@ -72,16 +81,3 @@ def removed(name: str) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checks, "require", passing)
         yield
-
-
-async def outcome_of(attack: Awaitable[object]) -> Outcome:
-    """Return which check refused, or how the attack ended otherwise."""
-    try:
-        await attack
-    except (Denied, Unavailable) as refused:
-        return (plain(refused.checks[-1].name) if refused.checks else "", refused.reason)
-    except ChallengeRequired:
-        return CHALLENGED
-    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return ("crashed", type(error).__name__)
-    return GRANTED
