@@ -191,11 +191,6 @@ def sign(body: bytes, token: BootstrapToken = TOKEN) -> Reply:
     return Reply(body=body, headers={"X-Kubernetes-JWS": jws.sign(body, token)})
 
 
-def raw(body: bytes, *headers: str, first: str = "HTTP/1.1 200 OK") -> Reply:
-    lines = [first, f"Content-Length: {len(body)}", *headers, "", ""]
-    return Reply(raw="\r\n".join(lines).encode() + body)
-
-
 def test_a_signed_answer_that_the_cluster_bears_out_is_found(scene: Scene) -> None:
     found = scene.find()
     assert found == Found(kubeconfig=scene.text, info=found.info, ca_pem=REAL.pem, asked=scene.cluster.url)
@@ -214,36 +209,8 @@ def test_the_front_sees_a_jwt_and_the_cluster_no_credential_at_all(scene: Scene)
     assert scene.cluster.headers == QUIET
 
 
-BODY = config_map({"kubeconfig": clusterinfo.build("https://10.0.0.1:6443", REAL.pem)}).body
-OTHER = BootstrapToken("abcdef", "fedcba9876543210")
 WRONG, UNSIGNED = Reason.CLUSTER_INFO_SIGNATURE_INVALID, Reason.CLUSTER_INFO_UNSIGNED
 LATER, SHAPE = Reason.API_UNAVAILABLE, Reason.CLUSTER_INFO_MALFORMED
-
-
-@pytest.mark.parametrize(
-    ("reply", "kind", "reason"),
-    [
-        pytest.param(status(401), Unavailable, LATER, id="401"),
-        pytest.param(status(503), Unavailable, LATER, id="503"),
-        pytest.param(Reply(raw=b"hello"), Unavailable, LATER, id="no HTTP"),
-        pytest.param(sign(BODY + b" " * (1 << 20)), Unavailable, LATER, id="more than 1 MiB"),
-        pytest.param(raw(BODY[:-9] + b"", f"X-Kubernetes-JWS: {jws.sign(BODY, TOKEN)}"), Denied, WRONG, id="cut"),
-        pytest.param(Reply(body=BODY), Unavailable, UNSIGNED, id="unsigned"),
-        pytest.param(sign(BODY, OTHER), Denied, WRONG, id="another secret"),
-        pytest.param(sign(BODY.replace(b"ConfigMap", b"Secret")), Denied, SHAPE, id="another kind"),
-        pytest.param(sign(b"{}"), Denied, SHAPE, id="no object"),
-        pytest.param(answer(""), Denied, SHAPE, id="no kubeconfig"),
-        pytest.param(
-            answer(clusterinfo.build("https://10.0.0.1", EVIL.pem)), Denied, Reason.CA_NOT_PINNED, id="unpinned"
-        ),
-    ],
-)
-def test_an_answer_with_one_thing_spoilt_is_not_believed(
-    reply: Reply, kind: type[Exception], reason: Reason, scene: Scene
-) -> None:
-    scene.front.says = reply
-    assert scene.reason() == (kind, reason)
-    assert not scene.cluster.seen
 
 
 def test_credentials_in_the_kubeconfig_are_refused(scene: Scene) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -34,84 +33,8 @@ from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.jsontypes import version_of
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.objects import dig
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SigningTokens:
-    """Who signs at a moment."""
-
-    tokens: tuple[BootstrapToken, ...]
-    until: datetime | None
-    """When the first of them will have expired; None: never."""
-
-
-def find_signing_tokens(secrets: Iterable[JsonObject], now: datetime) -> SigningTokens:
-    """Find the tokens that sign now."""
-    tokens: list[BootstrapToken] = []
-    ends: list[datetime] = []
-    for secret in secrets:
-        token = signing_token(secret, now)
-        if token is None:
-            continue
-        tokens.append(token)
-        state, moment = expiry(secret, now)
-        if state is Expiry.PENDING and moment is not None:
-            ends.append(moment)
-    return SigningTokens(tokens=tuple(tokens), until=min(ends, default=None))
-
-
-def signed_content(config_map: JsonObject) -> bytes | None:
-    """Return what is to be signed; None where there is nothing."""
-    kubeconfig = dig(config_map, "data", KUBECONFIG_KEY)
-    return kubeconfig.encode() if isinstance(kubeconfig, str) else None
-
-
-def desired_cluster_info(config_map: JsonObject, signatures: Mapping[BootstrapToken, str]) -> JsonObject | None:
-    """Return cluster-info as it must be with the signatures of its text; None where it is so already."""
-    found = dig(config_map, "data")
-    data = found if isinstance(found, dict) else {}
-    wanted = {key: value for key, value in data.items() if not key.startswith(SIGNATURE_PREFIX)}
-    if signed_content(config_map) is not None:
-        wanted |= {SIGNATURE_PREFIX + token.id: signature for token, signature in signatures.items()}
-    return None if wanted == data else {**config_map, "data": wanted}
-
-
-def current_signatures(config_map: JsonObject) -> dict[str, object]:
-    """Return the signatures that are in cluster-info, and what else is spelt like one."""
-    found = dig(config_map, "data")
-    data = found if isinstance(found, dict) else {}
-    return {key: value for key, value in data.items() if key.startswith(SIGNATURE_PREFIX)}
-
-
-_SLICE: Final = 1 << 20
-"""Bytes; some five milliseconds."""
-
-
-class SignatureCache:
-    """The signatures of the last text."""
-
-    def __init__(self) -> None:
-        self._content = b""
-        self._known: dict[BootstrapToken, str] = {}
-
-    async def sign(self, content: bytes, tokens: Iterable[BootstrapToken]) -> Mapping[BootstrapToken, str]:
-        """Sign by all of these, and let others run after each slice; what others signed is forgotten."""
-        known = self._known if content == self._content else {}
-        self._content, self._known = content, {}
-        signed = 0
-        for token in tokens:
-            found = known.get(token)
-            if found is None:
-                found = jws.sign(content, token)
-                signed += len(content)
-            self._known[token] = found
-            if signed >= _SLICE:
-                signed = 0
-                await asyncio.sleep(0)
-        return self._known
-
 
 _KEY: Final = f"{NAMESPACE}/{NAME}"
 """The one key of the queue: cluster-info is reconciled as a whole."""
@@ -122,6 +45,49 @@ _SAME_WRITES: Final = 4
 """Of one content at once: people edit cluster-info, too. More are against a writer that reverts ours."""
 _SAME_WRITE_PAUSE: Final = 30.0
 """Seconds until the next after these."""
+_SLICE: Final = 1 << 20
+"""Bytes that are signed without a pause; some five milliseconds."""
+
+Signatures = Mapping[BootstrapToken, str]
+
+
+def find_signing_tokens(
+    secrets: Iterable[JsonObject], now: datetime
+) -> tuple[tuple[BootstrapToken, ...], datetime | None]:
+    """Find the tokens that sign now, and when the first of them will have expired (None: never)."""
+    tokens: list[BootstrapToken] = []
+    ends: list[datetime] = []
+    for secret in secrets:
+        token = signing_token(secret, now)
+        if token is not None:
+            tokens.append(token)
+            state, moment = expiry(secret, now)
+            if state is Expiry.PENDING and moment is not None:
+                ends.append(moment)
+    return tuple(tokens), min(ends, default=None)
+
+
+def desired_cluster_info(config_map: JsonObject, signatures: Signatures) -> JsonObject | None:
+    """Return cluster-info as it must be with the signatures of its text; None where it is so already."""
+    data = mapping(config_map, "data")
+    wanted = {key: value for key, value in data.items() if not key.startswith(SIGNATURE_PREFIX)}
+    if isinstance(data.get(KUBECONFIG_KEY), str):
+        wanted |= {SIGNATURE_PREFIX + token.id: signature for token, signature in signatures.items()}
+    return None if wanted == data else {**config_map, "data": wanted}
+
+
+async def sign_all(content: bytes, tokens: Iterable[BootstrapToken], known: Signatures) -> Signatures:
+    """Sign by all of these but those whose signature of this content is known; let others run after each slice."""
+    signatures: dict[BootstrapToken, str] = {}
+    signed = 0
+    for token in tokens:
+        if token not in known:
+            signed += len(content)
+        signatures[token] = known.get(token) or jws.sign(content, token)
+        if signed >= _SLICE:
+            signed = 0
+            await asyncio.sleep(0)
+    return signatures
 
 
 class BootstrapSigner:
@@ -135,7 +101,8 @@ class BootstrapSigner:
         self._observer = observer
         self._deps = deps
         self._queue = deps.queue()
-        self._signatures = SignatureCache()
+        self._signed: tuple[bytes, Signatures] = (b"", {})
+        """The last text and its signatures."""
         self._rest_until = float("-inf")
         self._pending_since: float | None = None
         """When the first change came that is not reconciled yet, on the monotonic clock."""
@@ -193,18 +160,16 @@ class BootstrapSigner:
 
     async def _reconcile(self, key: str, current: JsonObject | None) -> None:
         started = self._deps.clock()
-        found = find_signing_tokens(self._tokens.values(), self._deps.now())
+        tokens, until = find_signing_tokens(self._tokens.values(), self._deps.now())
         now = self._deps.clock()
         self._rest_until = now + _REST * (now - started)
-        if found.until is not None:
-            self._queue.add_after(key, seconds_until(found.until, self._deps.now()))
-        content = signed_content(current) if current is not None else None
-        signatures = await self._signatures.sign(content or b"", found.tokens if content is not None else ())
-        wanted = desired_cluster_info(current, signatures) if current is not None else None
+        if until is not None:
+            self._queue.add_after(key, seconds_until(until, self._deps.now()))
+        wanted = desired_cluster_info(current, await self._signatures(current, tokens)) if current is not None else None
         if wanted is None:
             self._settle(key)
             return
-        made = current_signatures(wanted)
+        made = {name: value for name, value in mapping(wanted, "data").items() if name.startswith(SIGNATURE_PREFIX)}
         if not self._writes.take(frozenset(made.items())):
             self._queue.add_after(key, _SAME_WRITE_PAUSE)
             return
@@ -213,6 +178,12 @@ class BootstrapSigner:
         self._written = cached, written
         self._observer.signed(len(made), self._deps.clock() - self._mark_pending())
         self._settle(key)
+
+    async def _signatures(self, config_map: JsonObject, tokens: Iterable[BootstrapToken]) -> Signatures:
+        content = text(config_map, "data", KUBECONFIG_KEY).encode()
+        known = self._signed[1] if self._signed[0] == content else {}
+        self._signed = content, await sign_all(content, tokens, known)
+        return self._signed[1]
 
     def _settle(self, key: str) -> None:
         """Note that everything is reconciled."""

@@ -31,16 +31,13 @@ class Observer(Protocol):
     """Receives what the controllers did; methods do not block."""
 
     def signed(self, tokens: int, seconds: float) -> None:
-        """Cluster-info now has the signatures of so many tokens, so many seconds after the change that asked for it."""
-        ...
+        """Cluster-info has the signatures of so many tokens, so many seconds after the change that asked for it."""
 
     def cleaned(self, name: str) -> None:
         """Note that the Secret of an expired token was deleted."""
-        ...
 
     def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
         """Note that a write failed; it is tried again after so many seconds."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
