@@ -13,9 +13,9 @@ from token_kit import elliptic, rsa_key
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.tokens.jwks_cache import (
+    FRESH,
     MAX_STALE,
     MIN_INTERVAL,
-    FetchedKeys,
     JWKSCache,
     key_file_cache,
     read_trusted_keys,
@@ -32,7 +32,6 @@ class Issuer:
     """An issuer whose clock stands still until it is moved."""
 
     keys: tuple[VerifyingKey, ...] = (OLD,)
-    max_age: float | None = None
     error: Exception | None = None
     now: float = 1000.0
     fetches: int = 0
@@ -41,19 +40,19 @@ class Issuer:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    async def fetch(self) -> FetchedKeys:
+    async def fetch(self) -> tuple[VerifyingKey, ...]:
         self.fetches += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return FetchedKeys(self.keys, self.max_age)
+        return self.keys
 
     def ring(self) -> JWKSCache:
         return JWKSCache(self.fetch, monotonic=lambda: self.now, refresh_wait=0.05)
 
 
 async def test_an_unknown_kid_is_asked_for_once_in_ten_seconds_whatever_tokens_name() -> None:
-    issuer = Issuer(max_age=3600)
+    issuer = Issuer()
     ring = issuer.ring()
     await ring.keys_for(OLD.kid)
     for number in range(100):
@@ -67,19 +66,13 @@ async def test_an_unknown_kid_is_asked_for_once_in_ten_seconds_whatever_tokens_n
     assert issuer.fetches == 2
 
 
-@pytest.mark.parametrize(
-    ("said", "lasts"), [(None, 300), (0.0, 60), (10.0, 60), (600.0, 600), (3600.0, 3600), (1e9, 3600)]
-)
-async def test_keys_are_kept_as_long_as_the_issuer_says_within_bounds(said: float | None, lasts: float) -> None:
-    issuer = Issuer(max_age=said)
+async def test_keys_are_fetched_again_after_five_minutes() -> None:
+    issuer = Issuer()
     ring = issuer.ring()
-    await ring.keys_for(OLD.kid)
-    issuer.now += lasts - 1
-    await ring.keys_for(OLD.kid)
-    assert issuer.fetches == 1
-    issuer.now += 1
-    await ring.keys_for(OLD.kid)
-    assert issuer.fetches == 2
+    for later, fetches in ((0, 1), (FRESH - 1, 1), (1, 2)):
+        issuer.now += later
+        await ring.keys_for(OLD.kid)
+        assert issuer.fetches == fetches
 
 
 @pytest.mark.parametrize("error", [AWAY, ODD])

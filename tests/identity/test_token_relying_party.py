@@ -12,7 +12,7 @@ from front_kit import Authority
 from issuer_server import IssuerServer, Reply, issuer_server
 from token_kit import EXPECTED, NOW, SUBJECT, bad_tokens, claims, elliptic, good_tokens, header, rsa_key, token
 
-from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty, max_age
+from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 ES, RS = elliptic(), rsa_key()
@@ -124,15 +124,3 @@ async def test_a_proxy_of_the_environment_is_not_used(issuer: IssuerServer, monk
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert (await party(issuer).verify(good_tokens([ES], NOW, issuer.url)["ES256"])).subject == SUBJECT
-
-
-@pytest.mark.parametrize(
-    ("caching", "age", "kept"),
-    [
-        ("", "", None), ("public, max-age=3600", "", 3600), ("max-age=3600", "600", 3000), ("max-age=10", "600", 0),
-        ("no-cache, max-age=3600", "", 0), ("no-store", "", 0), ("s-maxage=9", "", None), ("max-age=-1", "", None),
-        ("max-age=9999999999999999", "", None), ("max-age=60", "soon", 60),
-    ],
-)  # fmt: skip
-def test_what_is_said_of_keeping_is_read_as_it_stands(caching: str, age: str, kept: float | None) -> None:
-    assert max_age(caching, age) == kept

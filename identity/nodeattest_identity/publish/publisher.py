@@ -42,7 +42,10 @@ from nodeattest_providers.errors import Denied, Unavailable
 
 _ATTEMPTS: Final = 16
 """Two without conflicts: write, see that nothing is left. A conflict takes one."""
-_MAX_AGE: Final = re.compile(r"(?:^|,)\s*(?:s-)?max-?age\s*=\s*\"?([0-9]{1,10})", re.IGNORECASE | re.ASCII)
+_MAX_AGE: Final = re.compile(
+    r"(?:^|,)\s*(?:no-store|no-cache|(?:s-)?max-?age\s*=\s*\"?([0-9]{1,10}))", re.IGNORECASE | re.ASCII
+)
+"""How long caches may hold a response, each time that it is said; empty: not at all."""
 
 
 async def dry_run(store: ObjectStore, desired: Desired, *, clock: Callable[[], float]) -> Plan:
@@ -158,8 +161,8 @@ def _wrong_headers(url: str, answer: FetchedDocument, content_type: str, max_age
     wrong: list[str] = []
     if answer.content_type != content_type:
         wrong.append(f"{url}: expected content type {content_type}, got {answer.content_type[:80]!a}")
-    longest = max(map(int, _MAX_AGE.findall(answer.cache_control)), default=answer.max_age)
-    if longest is None or longest > max_age:
+    ages = [int(each or "0") for each in _MAX_AGE.findall(answer.cache_control)]
+    if not ages or max(ages) > max_age:
         wrong.append(
             f"{url}: expected Cache-Control that lets caches hold it for {max_age} s at most, got "
             f"{answer.cache_control[:80]!a}: a new key would sign too soon; give --max-age, or change what the server "

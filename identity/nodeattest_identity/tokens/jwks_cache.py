@@ -1,10 +1,10 @@
 """A cache of an issuer's keys; they are fetched again when they are stale or when a key id is unknown.
 
 One fetch at a time, however many callers; at most one every ``MIN_INTERVAL`` seconds, whatever key ids tokens name.
-Keys are fresh as long as the issuer allows, within bounds. While the issuer is unreachable or its documents are
+Keys are fresh for ``FRESH`` seconds, less than any issuer allows. While the issuer is unreachable or its documents are
 refused, the last good keys count for ``MAX_STALE`` seconds, and a caller with a known key waits for a moment only. A
 fetch replaces all keys: a key that the issuer revokes is gone with the next fetch.
-Source: RFC 9111 §4.2 and §5.2.2.1; Kubernetes pkg/serviceaccount/jwt.go: a key is published a max-age before it signs.
+Source: Kubernetes pkg/serviceaccount/jwt.go: a key is published a max-age before it signs.
 """
 
 from __future__ import annotations
@@ -22,20 +22,12 @@ MIN_INTERVAL: Final = 10.0
 """Seconds between two fetches: how late a new key may be noticed."""
 MAX_STALE: Final = 24 * 3600.0
 """Seconds that keys count after the last successful fetch."""
-_MIN_AGE, _MAX_AGE, _DEFAULT_AGE = 60.0, 3600.0, 300.0
-"""Seconds that keys are fresh, whatever the issuer states: it must not cause a fetch for each token, and a revoked key
-is gone after an hour, kube-apiserver's own max-age; and where it states nothing."""
+FRESH: Final = 300.0
+"""Seconds between two fetches while all keys are known: how late a revoked key is noticed."""
+_FRESH_FILES: Final = 60.0
+"""The same of files."""
 _REFRESH_WAIT: Final = 1.0
 """Seconds that a token with a known key waits for an overdue fetch."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedKeys:
-    """The result of a fetch."""
-
-    keys: tuple[VerifyingKey, ...]
-    max_age: float | None
-    """Seconds that they may be cached; None: not stated."""
 
 
 class KeySource(Protocol):
@@ -62,14 +54,16 @@ class JWKSCache:
 
     def __init__(
         self,
-        fetch: Callable[[], Awaitable[FetchedKeys]],
+        fetch: Callable[[], Awaitable[tuple[VerifyingKey, ...]]],
         *,
         monotonic: Callable[[], float],
+        fresh: float = FRESH,
         refresh_wait: float = _REFRESH_WAIT,
     ) -> None:
         """``fetch`` raises ``Denied`` or ``Unavailable``."""
         self._fetch = fetch
         self._monotonic = monotonic
+        self._fresh = fresh
         self._refresh_wait = refresh_wait
         self._keys: tuple[VerifyingKey, ...] = ()
         self._fresh_until = self._good_until = self._not_before = float("-inf")
@@ -119,14 +113,12 @@ class JWKSCache:
 
     async def _once(self) -> None:
         try:
-            fetched = await self._fetch()
+            self._keys = await self._fetch()
         except (Denied, Unavailable) as error:
             self.last_error = error.with_traceback(None)
         else:
-            now, age = self._monotonic(), _DEFAULT_AGE if fetched.max_age is None else fetched.max_age
-            self._keys, self.last_error = fetched.keys, None
-            self._fresh_until = now + min(max(age, _MIN_AGE), _MAX_AGE)
-            self._good_until = now + MAX_STALE
+            now, self.last_error = self._monotonic(), None
+            self._fresh_until, self._good_until = now + self._fresh, now + MAX_STALE
         finally:
             self._not_before = self._monotonic() + MIN_INTERVAL
             self._fetching = None
@@ -147,10 +139,10 @@ def read_trusted_keys(paths: Sequence[Path]) -> tuple[VerifyingKey, ...]:
 def key_file_cache(paths: Sequence[Path], *, monotonic: Callable[[], float]) -> JWKSCache:
     """Make a cache of files that may be replaced, as in a mounted ConfigMap; they are read once a minute."""
 
-    async def fetch() -> FetchedKeys:
+    async def fetch() -> tuple[VerifyingKey, ...]:
         try:
-            return FetchedKeys(read_trusted_keys(paths), 0)
+            return read_trusted_keys(paths)
         except KeysError as error:
             raise Unavailable(Reason.ISSUER_UNAVAILABLE, str(error), remedy="see to the files of keys") from None
 
-    return JWKSCache(fetch, monotonic=monotonic)
+    return JWKSCache(fetch, monotonic=monotonic, fresh=_FRESH_FILES)

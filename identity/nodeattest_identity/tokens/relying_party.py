@@ -10,12 +10,11 @@ A document is one bounded HTTPS GET: TLS 1.2 or newer, verified by the CAs of on
 proxy, cookie, credential or setting from the environment; bounded time and bytes, no content encoding. A failure is
 ``Unavailable``; a response that can never be accepted is ``Denied``. No other exception is raised.
 Source: OpenID Connect Discovery 1.0 §4.3, RFC 8414 §3.3 (the issuer of a document); RFC 7517 §5 (unknown keys are
-ignored); RFC 9110 §15.4, RFC 9111 §5.2.2.1.
+ignored); RFC 9110 §15.4.
 """
 
 from __future__ import annotations
 
-import re
 import ssl
 import time
 from collections.abc import Callable
@@ -34,17 +33,14 @@ from nodeattest_identity.issuer.documents import (
     issuer_url,
     parse_configuration,
 )
-from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, read_jwks
-from nodeattest_identity.tokens.jwks_cache import FetchedKeys, JWKSCache, KeySource
+from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_jwks
+from nodeattest_identity.tokens.jwks_cache import JWKSCache, KeySource
 from nodeattest_identity.tokens.jwt import Claims, Expected, parse, printable, verify
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 TIME_LIMIT: Final = 10.0
 """Seconds for one document, from connecting to the last byte."""
 _REDIRECTS: Final = range(300, 400)
-_DIRECTIVE: Final = re.compile(r'(?:^|,)\s*max-age\s*=\s*"?(\d{1,9})"?\s*(?=,|$)', re.ASCII | re.IGNORECASE)
-_NOT_KEPT: Final = re.compile(r"(?:^|,)\s*(?:no-store|no-cache)\s*(?=[,=]|$)", re.ASCII | re.IGNORECASE)
-_AGE: Final = re.compile(r"\d{1,9}", re.ASCII)
 _CONFIGURATION_LIMIT: Final = 64 * 1024
 _REMEDY: Final = "publish the issuer's documents anew (nodeattest issuer publish), and check the issuer's URL"
 _PUBLISH: Final = "publish the documents where anybody can read them: 200, no redirect, no login (docs/issuer.md)"
@@ -52,13 +48,11 @@ _PUBLISH: Final = "publish the documents where anybody can read them: 200, no re
 
 @dataclass(frozen=True, slots=True)
 class FetchedDocument:
-    """A document and its freshness."""
+    """A document and two of its headers."""
 
     body: bytes = field(repr=False)
-    max_age: float | None
-    """Seconds that it may be cached; None: not stated."""
-    content_type: str = ""
-    cache_control: str = ""
+    content_type: str
+    cache_control: str
 
 
 class HttpsFetcher:
@@ -111,8 +105,7 @@ class HttpsFetcher:
             if len(body) > limit:
                 raise _refused(f"at most {limit} bytes", f"more at {url}", _PUBLISH)
             caching = ",".join(response.headers.getall("Cache-Control", ()))
-            age = max_age(caching, response.headers.get("Age", ""))
-            return FetchedDocument(body, age, response.content_type, caching)
+            return FetchedDocument(body, response.content_type, caching)
 
     def _context(self) -> ssl.SSLContext:
         if self._ca_file is None:
@@ -123,16 +116,6 @@ class HttpsFetcher:
             why = "no certificate in it" if isinstance(error, ssl.SSLError) else error.strerror
             remedy = "give a file with CA certificates in PEM"
             raise Unavailable(Reason.ISSUER_UNAVAILABLE, f"CA file {self._ca_file}: {why}", remedy=remedy) from None
-
-
-def max_age(caching: str, age: str = "") -> float | None:
-    """Return how long a response may be cached: ``Cache-Control`` less ``Age``; None: not stated."""
-    if _NOT_KEPT.search(caching):
-        return 0.0
-    found = _DIRECTIVE.search(caching)
-    if found is None:
-        return None
-    return max(0.0, float(found[1]) - (float(age) if _AGE.fullmatch(age) else 0.0))
 
 
 def _refused(expected: str, got: str, remedy: str) -> Denied:
@@ -170,7 +153,7 @@ class RelyingParty:
         return verify(unverified, await self.keys.keys_for(unverified.key_id), self.expected, self.clock())
 
 
-async def discover(https: HttpsFetcher, issuer: str) -> FetchedKeys:
+async def discover(https: HttpsFetcher, issuer: str) -> tuple[VerifyingKey, ...]:
     """Fetch an issuer's keys by its configuration; raises ``Denied`` or ``Unavailable``.
 
     1. The configuration stands below the issuer's URL. 2. It names this issuer. 3. Its key set is read strictly.
@@ -189,10 +172,9 @@ async def discover(https: HttpsFetcher, issuer: str) -> FetchedKeys:
     accept = f"{JWKS_TYPE}, application/json;q=0.9"  # kube-apiserver answers 406 to application/json alone
     keys = await https.get(configuration.jwks_uri, accept=accept, limit=MAX_SIZE)
     try:
-        found = read_jwks(keys.body, skip_unusable=True)
+        return read_jwks(keys.body, skip_unusable=True)
     except KeysError as error:
         raise _document_refused(configuration.jwks_uri, error) from None
-    return FetchedKeys(found, keys.max_age)
 
 
 def _document_refused(url: str, error: ValueError) -> Denied:
