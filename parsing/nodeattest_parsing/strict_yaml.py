@@ -1,14 +1,10 @@
-"""Which scalars without quotes a reader of strict YAML takes.
-
-Values out of PyYAML's events, by the rules of ``strict_yaml``. PyYAML reads others' YAML nowhere else.
-
-Strict YAML for untrusted text: mappings, sequences, text, booleans, null and, where asked for, numbers.
+"""Strict YAML for untrusted text: mappings, sequences, text, booleans, null and, where asked for, numbers.
 
 Promises: a text gives a value or ``ParseError``, in time and memory linear in its length; depth and number of values
 are bounded. No alias, anchor, tag, duplicate key, key that is not text, or lone surrogate. A scalar without quotes that
 readers of YAML 1.1 and of YAML 1.2 take for different values is refused: ``yes``, ``on``, ``1:30`` (sexagesimal),
 ``0o17``, ``017``, ``1_000``, ``1e3``. In quotes each of them is text. JSON is part of YAML, but for characters beyond
-U+FFFF that are written as two escapes. PyYAML is imported when the first text is parsed.
+U+FFFF that are written as two escapes. Values are read out of PyYAML's events.
 Source: YAML 1.1 as PyYAML scans it; YAML 1.2.2 §10.3 (core schema); sigs.k8s.io/yaml, whose strict mode refuses
 duplicate keys, too.
 """
@@ -19,7 +15,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, cast
+from typing import Any, Final
 
 import yaml
 
@@ -88,7 +84,8 @@ def parse_documents(
 
 @dataclass(slots=True)
 class _Reader:
-    scanner: _Scanner
+    scanner: Any
+    """A ``_Scanner``, of whose methods PyYAML's stub leaves the types open."""
     scalars: Scalars
     max_depth: int
     max_values: int
@@ -109,17 +106,13 @@ class _Reader:
             self.scanner.dispose()
         return values
 
-    def _next(self) -> yaml.Event:
-        take = self.scanner.get_event  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - its stub leaves it open
-        return cast("yaml.Event", take())
-
     def _expect(self, kind: type[yaml.Event]) -> None:
-        event = self._next()
+        event = self.scanner.get_event()
         if not isinstance(event, kind):
             raise ParseError("one value a document", "more", _line(event.start_mark))
 
     def _value(self, depth: int) -> JsonValue:
-        event = self._next()
+        event = self.scanner.get_event()
         self.count += 1
         if self.count > self.max_values:
             raise ParseError("fewer values", f"more than {self.max_values} values")
@@ -136,7 +129,7 @@ class _Reader:
             items: list[JsonValue] = []
             while not self.scanner.check_event(yaml.SequenceEndEvent):
                 items.append(self._value(depth + 1))
-            self._next()
+            self.scanner.get_event()
             return items
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(depth)
@@ -145,27 +138,22 @@ class _Reader:
     def _mapping(self, depth: int) -> JsonObject:
         found: JsonObject = {}
         while not self.scanner.check_event(yaml.MappingEndEvent):
-            mark = self._peek_mark()
+            mark = self.scanner.peek_event().start_mark
             key = self._value(depth + 1)
             if not isinstance(key, str):
                 raise ParseError("keys that are text, numbers in quotes", "a key that is not text", _line(mark))
             if key in found:
                 raise ParseError("each key once", "a duplicate key", _line(mark))
             found[key] = self._value(depth + 1)
-        self._next()
+        self.scanner.get_event()
         return found
-
-    def _peek_mark(self) -> _Mark | None:
-        peek = self.scanner.peek_event  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - its stub leaves it open
-        return cast("yaml.Event", peek()).start_mark
 
     def _scalar(self, event: yaml.ScalarEvent) -> JsonValue:
         if any("\ud800" <= letter <= "\udfff" for letter in event.value):  # by escape: no reader of UTF-8 has such text
             raise ParseError("Unicode", "a lone surrogate", _line(event.start_mark))
         if not event.implicit[0]:  # in quotes, or a block
             return event.value
-        resolve = self.scanner.resolve  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - its stub leaves it open
-        return self._plain(event, cast("str", resolve(yaml.ScalarNode, event.value, event.implicit)))
+        return self._plain(event, self.scanner.resolve(yaml.ScalarNode, event.value, event.implicit))
 
     def _plain(self, event: yaml.ScalarEvent, tag: str) -> JsonValue:
         """Read a scalar without quotes."""
@@ -187,14 +175,7 @@ class _Reader:
         raise ParseError("text in quotes", got, _line(event.start_mark))
 
 
-class _Mark(Protocol):
-    """A place in the text; PyYAML has two classes for it."""
-
-    @property
-    def line(self) -> int: ...
-
-
-def _line(mark: _Mark | None) -> str | None:
+def _line(mark: Any) -> str | None:  # noqa: ANN401 - PyYAML has two classes for it
     return None if mark is None else f"line {mark.line + 1}"
 
 
@@ -203,34 +184,19 @@ def parse_object(text: str | bytes, *, scalars: Scalars, max_depth: int, max_val
     found = parse_documents(text, scalars, max_depth=max_depth, max_values=max_values, max_documents=1)
     if len(found) != 1:
         raise ParseError("one document", "no document")
-    [value] = found
-    if not isinstance(value, dict):
-        raise ParseError("a mapping", _kind(value))
-    return value
+    return _mapping(found[0])
 
 
 def parse_objects(
     text: str | bytes, *, scalars: Scalars, max_depth: int, max_values: int, max_documents: int
 ) -> list[JsonObject]:
     """Parse documents that are mappings; empty documents are left out. Raises ``ParseError``."""
-    found: list[JsonObject] = []
-    for value in parse_documents(
-        text, scalars, max_depth=max_depth, max_values=max_values, max_documents=max_documents
-    ):
-        if isinstance(value, dict):
-            found.append(value)
-        elif value is not None:
-            raise ParseError("a mapping", _kind(value))
-    return found
+    found = parse_documents(text, scalars, max_depth=max_depth, max_values=max_values, max_documents=max_documents)
+    return [_mapping(value) for value in found if value is not None]
 
 
-def _kind(value: JsonValue) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case str():
-            return "text"
-        case list():
-            return "a list"
-        case _:
-            return "a number or a boolean"
+def _mapping(value: JsonValue) -> JsonObject:
+    if not isinstance(value, dict):
+        kinds: dict[type, str] = {type(None): "nothing", str: "text", list: "a list"}
+        raise ParseError("a mapping", kinds.get(type(value), "a number or a boolean"))
+    return value

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
@@ -41,14 +42,16 @@ def _check(value: JsonValue, schema: JsonObject, path: str) -> Iterator[Violatio
         return
     if not _fits(value, schema):
         got = type(value).__name__ if value is not None else "null"
-        wanted = _text(schema, "type") or "integer or string"
+        wanted = text(schema, "type") or "integer or string"
         yield Violation(
             "FieldValueTypeInvalid", f'Invalid value: "{got}": {path} in body must be of type {wanted}: "{got}"', path
         )
         return
     allowed = _list(schema, "enum")
     if allowed and value not in allowed:
-        yield _unsupported(path, str(value), [str(item) for item in allowed])
+        known = ", ".join(f'"{item}"' for item in sorted(map(str, allowed)))
+        message = f'Unsupported value: "{value}": supported values: {known}'
+        yield Violation("FieldValueNotSupported", message, path)
     match value:
         case dict():
             yield from _check_object(value, schema, path)
@@ -58,7 +61,7 @@ def _check(value: JsonValue, schema: JsonObject, path: str) -> Iterator[Violatio
                 yield from _check(item, _map(schema, "items"), f"{path}[{number}]")
         case str():
             yield from _check_limits(len(value), schema, "Length", path)
-            pattern = _text(schema, "pattern")
+            pattern = text(schema, "pattern")
             if pattern and not re.search(pattern, value):
                 yield _invalid(path, f'"{value}"', f"{path} in body should match '{pattern}'")
         case int() | float() if not isinstance(value, bool):
@@ -70,7 +73,7 @@ def _check(value: JsonValue, schema: JsonObject, path: str) -> Iterator[Violatio
 def _fits(value: JsonValue, schema: JsonObject) -> bool:
     if schema.get("x-kubernetes-int-or-string") is True:
         return isinstance(value, (int, str)) and not isinstance(value, bool)
-    wanted = _text(schema, "type")
+    wanted = text(schema, "type")
     if isinstance(value, bool):
         return wanted in {"", "boolean"}
     return not wanted or isinstance(value, _TYPES.get(wanted, (object,)))
@@ -103,11 +106,6 @@ def _invalid(field: str, value: str, why: str) -> Violation:
     return Violation("FieldValueInvalid", f"Invalid value: {value}: {why}", field)
 
 
-def _unsupported(field: str, value: str, supported: list[str]) -> Violation:
-    known = ", ".join(f'"{item}"' for item in sorted(supported))
-    return Violation("FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {known}', field)
-
-
 def _map(value: JsonObject, key: str) -> JsonObject:
     found = value.get(key)
     return found if isinstance(found, dict) else {}
@@ -116,8 +114,3 @@ def _map(value: JsonObject, key: str) -> JsonObject:
 def _list(value: JsonObject, key: str) -> list[JsonValue]:
     found = value.get(key)
     return found if isinstance(found, list) else []
-
-
-def _text(value: JsonObject, key: str) -> str:
-    found = value.get(key)
-    return found if isinstance(found, str) else ""

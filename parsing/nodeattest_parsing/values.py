@@ -1,10 +1,6 @@
-"""The one error of all parsers.
+"""The one error of all parsers, the types of parsed JSON and YAML, and foreign text as it may be shown.
 
-The types of parsed JSON and YAML; ``objects`` reads them.
-
-Foreign text as it may be shown: it forges no line, moves no cursor and floods no log.
-
-Promises: what comes out is printable (``str.isprintable``).
+What is shown is printable: it forges no line, moves no cursor and floods no log.
 """
 
 from __future__ import annotations
