@@ -57,12 +57,10 @@ from nodeattest_providers.verifier_interface import (
     ClusterAPISigner,
     Facts,
     LedgerFacts,
-    MachineFacts,
     NodeRequest,
     UnusableSecret,
 )
 
-_EMPTY: Final = LedgerFacts()
 _MAX_READ: Final = 8
 """KubeadmConfigs of one token that are read again: from two on the token is refused."""
 S = TypeVar("S", bound="RequestFacts")
@@ -301,29 +299,18 @@ class RequestFacts(ABC):
         return await self.source.platform_addresses(self, provider)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ControllerFacts(FactSource):
     """The controller's facts: caches of the management cluster, and live reads."""
 
-    def __init__(
-        self,
-        *,
-        management: ManagementCache,
-        workload: WorkloadClient,
-        verifiers: Callable[[ProviderName], ClusterAPISigner],
-        runner: VerificationRunner,
-        kubeadm_configs: KubeadmConfigs,
-        challenge_keys: ChallengeKeys,
-        provider_id_oid: str,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self.provider_id_oid = provider_id_oid
-        self.management = management
-        self.workload = workload
-        self.verifiers = verifiers
-        self.runner = runner
-        self.kubeadm_configs = kubeadm_configs
-        self.challenge_keys = challenge_keys
-        self.clock = clock
+    management: ManagementCache
+    workload: WorkloadClient
+    verifiers: Callable[[ProviderName], ClusterAPISigner]
+    runner: VerificationRunner
+    kubeadm_configs: KubeadmConfigs
+    challenge_keys: ChallengeKeys
+    provider_id_oid: str
+    clock: Callable[[], datetime]
 
     @property
     def key(self) -> ClusterKey:
@@ -442,16 +429,11 @@ class ControllerFacts(FactSource):
     async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
         """Run the provider's verification, for as long as one may take."""
         request, verifier, machine = verification.request, verification.verifier, await facts.machine()
-        attestation = await facts.attestation()
-        given = Facts(
-            cluster=self.management.facts_of(await facts.cluster()),
-            machine=await self._machine_facts(machine, verifier, secret=await self._secret(facts, machine, verifier)),
-            settings=(await facts.policy()).settings(request.evidence.provider),
-            sections=(await facts.policy()).sections,
-            ledger=attestation.facts(request, verification.ref.uid if verification.ref else ""),
+        ledger = (await facts.attestation()).facts(request, verification.ref.uid if verification.ref else "")
+        given = replace(
+            await self._facts_for(facts, verifier, ledger, await self._secret(facts, machine, verifier)),
             first_request=verification.first,
             challenge_keys=self.challenge_keys.keys() if verifier.two_step else (),
-            verified_at=self.now(),
         )
         serving = facts.purpose is Purpose.SERVING
         verify = verifier.verify_serving_attestation_data if serving else verifier.verify_client_attestation_data
@@ -461,27 +443,32 @@ class ControllerFacts(FactSource):
 
     async def platform_addresses(self, facts: RequestFacts, provider: ProviderName) -> Addresses | None:
         """Ask the platform, for as long as a verification may take."""
-        verifier, machine, policy = self.verifier(provider), await facts.machine(), await facts.policy()
-        if not verifier.tells_addresses:
-            return None
+        verifier, machine = self.verifier(provider), await facts.machine()
         recorded = self.inventory.attestation(self.key, machine.provider_id)
         pins = recorded.pins_for(provider) if recorded is not None else {}
-        given = Facts(
-            cluster=self.management.facts_of(await facts.cluster()),
-            machine=await self._machine_facts(machine, verifier),
-            settings=policy.settings(provider),
-            sections=policy.sections,
-            ledger=LedgerFacts(fingerprints=pins, provider=recorded.provider) if recorded is not None else _EMPTY,
-            verified_at=self.now(),
-        )
+        ledger = LedgerFacts(fingerprints=pins, provider=recorded.provider) if recorded is not None else LedgerFacts()
+        given = await self._facts_for(facts, verifier, ledger)
         turn: Hashable = ("addresses", self.key, machine.provider_id)
         return await self.runner.run(turn, lambda: verifier.addresses(given))
 
-    async def _machine_facts(
-        self, machine: MachineView, verifier: ClusterAPISigner, *, secret: SecretBytes | UnusableSecret | None = None
-    ) -> MachineFacts:
+    async def _facts_for(
+        self,
+        facts: RequestFacts,
+        verifier: ClusterAPISigner,
+        ledger: LedgerFacts,
+        secret: SecretBytes | UnusableSecret | None = None,
+    ) -> Facts:
+        """Make what a provider gets of every request."""
+        policy, machine = await facts.policy(), await facts.machine()
         keys = await self._endorsement_keys(machine) if verifier.reads_infrastructure else machine.endorsement_keys
-        return machine.facts(endorsement_keys=keys, secret=secret)
+        return Facts(
+            cluster=self.management.facts_of(await facts.cluster()),
+            machine=machine.facts(endorsement_keys=keys, secret=secret),
+            settings=policy.settings(verifier.provider),
+            sections=policy.sections,
+            ledger=ledger,
+            verified_at=self.now(),
+        )
 
     async def _endorsement_keys(self, machine: MachineView) -> Mapping[str, str]:
         """Return the fingerprints that the platform's objects give; raises Denied or Unavailable.

@@ -102,11 +102,10 @@ class Issuer:
         now, request, attestation = self._now(), approval.request, approval.attestation
         known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
         earliest = max(now, request.created)  # our clock may be behind: what is over is not handed out again
-        if known is not None and is_reusable(known, earliest) and _is_the_same(request, attestation, known):
-            with self._reserve(workload.key, approval):
-                self._check_recorded(workload.key, approval, known)
-            return known
         with self._reserve(workload.key, approval):
+            if known is not None and is_reusable(known, earliest) and _is_the_same(request, attestation, known):
+                self._check_recorded(workload.key, approval, known)
+                return known
             await self._check_issuance(approval)
             self._check_unchanged(workload.key, approval)
             issued = sign_certificate(
@@ -135,8 +134,7 @@ class Issuer:
     @contextmanager
     def _reserve(self, cluster: ClusterKey, approval: Approval) -> Generator[None]:
         """Hold key and node name for one machine while its record is written; raises Conflict when another has them."""
-        request, owner = approval.request, approval.member.provider_id
-        pins = approval.attested.pins.items()
+        request, owner, pins = approval.request, approval.member.provider_id, approval.attested.pins.items()
         wanted = {(cluster, request.csr.spki_sha256), (cluster, f"node:{request.csr.node_name}")}
         if not approval.member.is_confirmed:
             wanted |= {(cluster, f"machine:{approval.member.uid}"), (cluster, f"provider-id:{owner}")}

@@ -19,6 +19,7 @@ from nodeattest_controller.model.csr_request import (
     requesting_node,
     summarize,
 )
+from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.objectref import member_ref
@@ -88,18 +89,17 @@ class KubeletServingEvaluator:
 
     def approves(self, key: ClusterKey) -> bool:
         """Return whether the policy has kubelet's own requests decided here."""
-        cluster = self._management.cluster(key)
-        if cluster is None:
-            return False
-        try:
-            return self._management.policy_of(cluster).serving.approves_kubelet
-        except (Denied, Unavailable):
-            return False
+        policy = self._policy(key)
+        return policy is not None and policy.serving.approves_kubelet
 
     def only_reports(self, key: ClusterKey) -> bool:
         """Return whether the policy is an audit, under which somebody else's way to a certificate is not closed."""
+        policy = self._policy(key)
+        return policy is not None and not policy.enforce
+
+    def _policy(self, key: ClusterKey) -> Policy | None:
         cluster = self._management.cluster(key)
         try:
-            return cluster is not None and not self._management.policy_of(cluster).enforce
+            return self._management.policy_of(cluster) if cluster is not None else None
         except (Denied, Unavailable):
-            return False
+            return None
