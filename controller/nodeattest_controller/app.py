@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -31,73 +32,75 @@ _PERIOD: Final = 60.0
 """Seconds between two lines about the same error of the election."""
 
 
+@dataclass(slots=True, kw_only=True)
 class _Controller:
     """Leads when it is elected, and knows how it is."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        client: ApiClient,
-        metrics: Metrics,
-        *,
-        addresses: AddressRules,
-        signers: Mapping[ProviderName, ClusterAPISigner],
-    ) -> None:
-        self._settings = settings
-        self._client = client
-        self._metrics = metrics
-        self._addresses = addresses
-        self._signers = signers
-        self._manager: Manager | None = None
-        self.elector: LeaseElector | None = None
+    settings: Settings
+    client: ApiClient
+    metrics: Metrics
+    addresses: AddressRules
+    signers: Mapping[ProviderName, ClusterAPISigner]
+    elector: LeaseElector | None
+    """None: this replica leads without an election."""
+    manager: Manager | None = None
 
     def health(self) -> str | None:
         """Say what is not ready; a replica that stands by is ready to take over."""
-        if self._manager is None:
-            trouble = self.elector.last_error if self.elector else None
-            return f"cannot take part in the election: {trouble}" if trouble else None
-        return self._manager.unhealthy()
+        if self.manager is not None:
+            return self.manager.unhealthy()
+        trouble = self.elector.last_error if self.elector else None
+        return f"cannot take part in the election: {trouble}" if trouble else None
 
     async def lead(self) -> None:
         """Run all controllers until cancelled."""
-        manager = build_manager(
-            self._settings,
-            self._client,
-            self._metrics,
+        manager = self.manager = build_manager(
+            self.settings,
+            self.client,
+            self.metrics,
             connect=self._connect,
-            may_act=self._may_act,
+            may_act=lambda: self.elector is None or self.elector.is_leader,
             still_leads=self._still_leads,
-            signers=self._signers,
+            signers=self.signers,
         )
-        self._manager = manager
-        self._metrics.leader(1)
+        self.metrics.leader(1)
         try:
-            await manager.run(self._settings.identity)
+            await manager.run(self.settings.identity)
         finally:
-            self._metrics.leader(0)
-            self._manager = None
+            self.metrics.leader(0)
+            self.manager = None
             await manager.aclose()
-
-    def _may_act(self) -> bool:
-        return self.elector is None or self.elector.is_leader
 
     async def _still_leads(self) -> bool:
         return self.elector is None or await self.elector.still_leads()
 
     def _connect(self, kubeconfig: bytes) -> ApiClient:
-        client = ApiClient.from_kubeconfig(
-            kubeconfig,
-            request_timeout=self._settings.request_timeout,
-            addresses=self._addresses,
-        )
-        client.on_request = self._metrics.api_request
+        timeout = self.settings.request_timeout
+        client = ApiClient.from_kubeconfig(kubeconfig, request_timeout=timeout, addresses=self.addresses)
+        client.on_request = self.metrics.api_request
         return client
 
 
-def _client(settings: Settings, environment: Mapping[str, str]) -> ApiClient:
+def _client(settings: Settings, environment: Mapping[str, str], metrics: Metrics) -> ApiClient:
     if settings.kubeconfig is None:
-        return ApiClient.in_cluster(environment, request_timeout=settings.request_timeout)
-    return ApiClient.from_kubeconfig_file(settings.kubeconfig, request_timeout=settings.request_timeout)
+        client = ApiClient.in_cluster(environment, request_timeout=settings.request_timeout)
+    else:
+        client = ApiClient.from_kubeconfig_file(settings.kubeconfig, request_timeout=settings.request_timeout)
+    client.on_request = metrics.api_request
+    return client
+
+
+def _elector(settings: Settings, leases: ApiClient) -> LeaseElector:
+    return LeaseElector(
+        leases,
+        namespace=settings.namespace,
+        name=settings.instance,
+        identity=settings.identity,
+        lease_duration=settings.lease_duration,
+        renew_deadline=settings.renew_deadline,
+        retry_period=settings.retry_period,
+        annotations=lease_annotations(settings.identity),
+    )
 
 
 async def run(
@@ -111,41 +114,36 @@ async def run(
     addresses = settings.workload_addresses(environment.get(POD_IPS, ""))
     metrics, code = Metrics((*PROVIDERS, *signers)), 0
     async with (
-        _client(settings, environment) as client,
-        _client(settings, environment) as leases,
+        _client(settings, environment, metrics) as client,
+        _client(settings, environment, metrics) as leases,
     ):
-        client.on_request = leases.on_request = metrics.api_request
-        controller = _Controller(settings, client, metrics, addresses=addresses, signers=signers)
+        elector = _elector(settings, leases) if settings.leader_elect else None
+        controller = _Controller(
+            settings=settings, client=client, metrics=metrics, addresses=addresses, signers=signers, elector=elector
+        )
         webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
         checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
         async with webhook, serve_health(settings, metrics, checks, leases):
             try:
-                await (_elected(settings, controller, leases) if settings.leader_elect else controller.lead())
+                await (controller.lead() if elector is None else _take_part(elector, controller, leases.server))
             except* LostLease as lost:
-                _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=_first_of(lost)))
+                error: BaseException = lost
+                while isinstance(error, BaseExceptionGroup):
+                    error = error.exceptions[0]
+                _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=str(error)))
                 code = 1
     return code
 
 
-async def _elected(settings: Settings, controller: _Controller, leases: ApiClient) -> None:
-    """Lead when elected."""
-    elector = controller.elector = LeaseElector(
-        leases,
-        namespace=settings.namespace,
-        name=settings.instance,
-        identity=settings.identity,
-        lease_duration=settings.lease_duration,
-        renew_deadline=settings.renew_deadline,
-        retry_period=settings.retry_period,
-        annotations=lease_annotations(settings.identity),
-    )
+async def _take_part(elector: LeaseElector, controller: _Controller, server: str) -> None:
+    """Lead when elected, and log what keeps this replica from taking part."""
     limiter = EventLimiter(time.monotonic)
 
     def log_error() -> None:
         error = elector.last_error
         if error is not None and limiter.allow(str(error), _PERIOD):
             remedy = "check --kubeconfig, the network, and the rights on leases"
-            more = fields(server=leases.server, error=str(error), remedy=remedy)
+            more = fields(server=server, error=str(error), remedy=remedy)
             _LOG.warning("cannot take part in the election", extra=more)
 
     logging_errors = asyncio.create_task(call_every(1.0, log_error))
@@ -153,10 +151,3 @@ async def _elected(settings: Settings, controller: _Controller, leases: ApiClien
         await elector.run(controller.lead)
     finally:
         logging_errors.cancel()
-
-
-def _first_of(group: BaseExceptionGroup[LostLease]) -> str:
-    first: BaseException = group
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return str(first)

@@ -22,7 +22,6 @@ from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.times import format_seconds, parse_seconds
 from nodeattest_parsing.values import JsonObject, ParseError
-from nodeattest_providers.node_interface import JsonValue
 from nodeattest_serving.bounded_server import SettingsError
 
 API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
@@ -149,25 +148,11 @@ def _strings(value: object) -> tuple[str, ...]:
     return tuple(cast("list[str]", value))
 
 
-def _platforms(value: object) -> JsonValue:
-    if not isinstance(value, dict) or not all(isinstance(section, dict) for section in value.values()):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] - any value
+def _platforms(value: object) -> object:
+    sections = cast("dict[str, object]", value).values() if isinstance(value, dict) else [None]
+    if not all(isinstance(section, dict) for section in sections):
         raise ValueError("a mapping from providers to their platforms' settings")
-    return _plain(cast("dict[object, object]", value))
-
-
-def _plain(value: object) -> JsonValue:
-    """Take over what JSON has too; YAML's dates, fractions and keys that are no strings have no place here."""
-    if isinstance(value, dict):
-        entries = cast("dict[object, object]", value)
-        for name in entries:
-            if not isinstance(name, str):
-                raise ValueError(f"keys that are strings: {str(name)[:80]} in quotes")
-        return {str(name): _plain(entry) for name, entry in entries.items()}
-    if isinstance(value, list):
-        return [_plain(entry) for entry in cast("list[object]", value)]
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    raise ValueError("strings, whole numbers, true, false, lists and mappings")
+    return cast("object", value)
 
 
 _READERS: Final[dict[str, Callable[[object], object]]] = {
