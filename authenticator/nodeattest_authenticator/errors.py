@@ -56,11 +56,18 @@ class AgentError(Exception):
         self.kind = kind
 
 
+def said(verdict: Denied | Unavailable) -> str:
+    """Return what happened, without reason and remedy."""
+    return verdict.detail if isinstance(verdict, Unavailable) else f"expected {verdict.expected}, got {verdict.got}"
+
+
 def refusal(verdict: Denied | Unavailable, prefix: str = "", *, kind: FailureKind | None = None) -> AgentError:
-    """Return discovery's verdict as an error of the agent."""
-    if isinstance(verdict, Unavailable):
-        return AgentError(
-            verdict.reason, prefix + verdict.detail, remedy=verdict.remedy, kind=kind or FailureKind.TEMPORARY
-        )
-    said = f"{prefix}expected {verdict.expected}, got {verdict.got}"
-    return AgentError(verdict.reason, said, remedy=verdict.remedy, kind=kind or FailureKind.DENIED)
+    """Return the verdict of a parser, a provider or discovery as an error of the agent."""
+    usual = FailureKind.TEMPORARY if isinstance(verdict, Unavailable) else FailureKind.DENIED
+    return AgentError(verdict.reason, prefix + said(verdict), remedy=verdict.remedy, kind=kind or usual)
+
+
+def attestation_unavailable(verdict: Denied | Unavailable) -> AgentError:
+    """Return why a provider cannot attest now."""
+    reason = AgentReason.ATTESTATION_UNAVAILABLE
+    return AgentError(reason, said(verdict), remedy=verdict.remedy, kind=FailureKind.TEMPORARY)

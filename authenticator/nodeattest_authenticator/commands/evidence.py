@@ -14,7 +14,7 @@ from nodeattest_authenticator.enrollment import provider_id
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, new_pending_request
 from nodeattest_authenticator.enrollment.issue import attestor_of
 from nodeattest_authenticator.enrollment.provider_id import parts_of
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import attestation_unavailable
 from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import evidence_block
@@ -45,7 +45,7 @@ def evidence(settings: Settings) -> JsonObject:
             block = evidence_block(attestor.provider, attestor.versions[0])
             made = attestor.attest(Binding(block, spec.pin, spec.signer, hashlib.sha256(pending.csr_der).digest()))
         except (Denied, Unavailable) as error:
-            raise _unavailable(error) from None
+            raise attestation_unavailable(error) from None
         document: JsonObject = {
             "node": spec.node_name,
             "providerID": spec.provider_id,
@@ -70,10 +70,5 @@ def fingerprint(attestor: Attestor) -> JsonObject:
         for part in (one for one in parts if isinstance(one, provider_id.KnowsProviderId)):
             found.setdefault("providerID", part.provider_id())
     except (Denied, Unavailable) as error:
-        raise _unavailable(error) from None
+        raise attestation_unavailable(error) from None
     return found
-
-
-def _unavailable(error: Denied | Unavailable) -> AgentError:
-    message = error.detail if isinstance(error, Unavailable) else f"expected {error.expected}, got {error.got}"
-    return AgentError(AgentReason.ATTESTATION_UNAVAILABLE, message, remedy=error.remedy, kind=FailureKind.TEMPORARY)

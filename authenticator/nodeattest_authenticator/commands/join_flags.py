@@ -22,6 +22,7 @@ from nodeattest_authenticator.commands.cli_args import (
 )
 from nodeattest_authenticator.config import settings
 from nodeattest_authenticator.config.settings import Settings
+from nodeattest_authenticator.errors import said
 from nodeattest_authenticator.formats.strict_json import FieldsError
 from nodeattest_discovery.node.clock import Deadline, random_unit
 from nodeattest_providers.errors import Denied
@@ -85,10 +86,10 @@ def describe(join: argparse.ArgumentParser) -> None:
         help="attest anew even if the node's certificate is still valid; by it, so no token is needed",
     )
     join.add_argument("--serving", action="store_true", help="also get the certificate that kubelet serves")
-    for flag, metavar, said in _SERVING_FLAGS:
-        join.add_argument(flag, action="append", metavar=metavar, help=said)
-    for flag, said in _FILE_FLAGS:
-        join.add_argument(flag, metavar="FILE", help=said)
+    for flag, metavar, text in _SERVING_FLAGS:
+        join.add_argument(flag, action="append", metavar=metavar, help=text)
+    for flag, text in _FILE_FLAGS:
+        join.add_argument(flag, metavar="FILE", help=text)
     join.add_argument("--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
     join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
     join.add_argument(
@@ -128,7 +129,7 @@ def _unquoted(text: str) -> str:
     try:
         return unquote(text)
     except Denied as denied:
-        raise argparse.ArgumentTypeError(f"expected {denied.expected}, got {denied.got}") from None
+        raise argparse.ArgumentTypeError(said(denied)) from None
 
 
 def run(options: argparse.Namespace, program: str) -> bool:

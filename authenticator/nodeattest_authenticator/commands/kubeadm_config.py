@@ -20,7 +20,7 @@ from nodeattest_authenticator.cluster.discover import ByFile, ByToken, ClusterSo
 from nodeattest_authenticator.commands.cluster_source import host_and_port, pins_of
 from nodeattest_authenticator.config.settings import read_protected
 from nodeattest_authenticator.enrollment import bootstrap_token
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.strict_yaml import Scalars
@@ -145,7 +145,7 @@ def _node_name(registration: JsonObject, arguments: dict[str, str]) -> NodeName 
             try:
                 return identifiers.node_name(given.strip().lower())
             except Denied as denied:
-                raise _wrong(f"{field_name}: expected {denied.expected}, got {denied.got}") from None
+                raise _wrong(f"{field_name}: {said(denied)}") from None
     return None
 
 
@@ -164,9 +164,7 @@ def _provider_id(arguments: dict[str, str]) -> ProviderID | None:
             )
         return identifiers.provider_id(value)
     except Denied as denied:
-        raise _wrong(
-            f"nodeRegistration.kubeletExtraArgs provider-id: expected {denied.expected}, got {denied.got}"
-        ) from None
+        raise _wrong(f"nodeRegistration.kubeletExtraArgs provider-id: {said(denied)}") from None
 
 
 def _pins(by_token: JsonObject) -> frozenset[CaPin] | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
 from nodeattest_authenticator.formats.endpoint import Cluster, parse_cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
@@ -250,5 +250,5 @@ def _provider_id(fields: ConfigFields | None) -> ProviderIdSource:
         try:
             check_template(source.value)
         except Denied as denied:
-            raise FieldsError(f"providerID.value: expected {denied.expected}, got {denied.got}") from None
+            raise FieldsError(f"providerID.value: {said(denied)}") from None
     return source

@@ -46,7 +46,7 @@ from nodeattest_authenticator.enrollment.evidence_version import (
     next_version,
     supported_versions,
 )
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, attestation_unavailable, refusal
 from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
@@ -278,12 +278,7 @@ class _Enrollment:
         except errors.Denied as denied:
             raise refusal(denied) from None
         except errors.Unavailable as unavailable:
-            raise AgentError(
-                AgentReason.ATTESTATION_UNAVAILABLE,
-                unavailable.detail,
-                remedy=unavailable.remedy,
-                kind=FailureKind.TEMPORARY,
-            ) from None
+            raise attestation_unavailable(unavailable) from None
         check_version(evidence, self._attestor.provider, version)
         return evidence
 

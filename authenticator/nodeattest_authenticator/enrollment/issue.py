@@ -23,7 +23,7 @@ from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment import bootstrap_token, provider_id
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.enrollment.evidence_version import attestor_for_version
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
 from nodeattest_authenticator.state import credential_cache, failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
 from nodeattest_authenticator.state.records import (
@@ -125,7 +125,7 @@ def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValu
     try:
         attestor = registry.make_attestor(provider, provider_settings)
     except Denied as denied:
-        raise invalid(f"provider: expected {denied.expected}, got {denied.got}") from None
+        raise invalid(f"provider: {said(denied)}") from None
     try:
         yield attestor
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator.config.settings import ProviderIdSource
-from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
+from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID, printable
 from nodeattest_providers.identifiers import provider_id as checked
@@ -46,7 +46,7 @@ def resolve(source: ProviderIdSource, attestor: Attestor) -> ProviderID | None:
         check_rendered(text)
         return checked(text)
     except Denied as denied:
-        raise _unknown(f"expected {denied.expected}, got {denied.got}") from None
+        raise _unknown(said(denied)) from None
 
 
 def accept(answer: str | None, sent: ProviderID | None, refusal: AgentError) -> ProviderID:
@@ -66,7 +66,7 @@ def accept(answer: str | None, sent: ProviderID | None, refusal: AgentError) -> 
     except Denied as denied:
         raise AgentError(
             Reason.PROVIDER_ID_INVALID,
-            f"the controller's annotation: expected {denied.expected}, got {denied.got}",
+            f"the controller's annotation: {said(denied)}",
             remedy="bring controller and agent to versions that know each other, or give join --provider-id",
         ) from None
 
@@ -87,35 +87,27 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str | None:
         return fill(source.value, MachineSources().value)
     if source.value is not None:
         return source.value
-    if source.file is not None:
-        return _from_file(source.file)
-    if source.command is not None:
-        return _from_command(source.command)
+    if source.file is not None or source.command is not None:
+        where = source.file or " ".join(source.command or ())
+        try:
+            return (_from_file(source.file) if source.file else _from_command(source.command or ())).decode().strip()
+        except OSError as error:
+            raise _unknown(f"{where}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise _unknown(f"what {where} gives is not UTF-8") from None
     knowing = next((part for part in parts_of(attestor) if isinstance(part, KnowsProviderId)), None)
-    return None if knowing is None else _from_provider(knowing)
-
-
-def _from_provider(attestor: KnowsProviderId) -> str:
-    """Ask the provider; its remedy is the best where it does not know."""
     try:
-        return attestor.provider_id()
-    except Unavailable as unavailable:
-        raise _unknown(unavailable.detail, remedy=unavailable.remedy) from None
-    except Denied as denied:
-        raise _unknown(f"expected {denied.expected}, got {denied.got}", remedy=denied.remedy) from None
+        return None if knowing is None else knowing.provider_id()
+    except (Denied, Unavailable) as verdict:  # its remedy is the best where the provider does not know
+        raise _unknown(said(verdict), remedy=verdict.remedy) from None
 
 
-def _from_file(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read(_LIMIT).strip()
-    except OSError as error:
-        raise _unknown(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise _unknown(f"{path} is not UTF-8") from None
+def _from_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_LIMIT)
 
 
-def _from_command(command: tuple[str, ...]) -> str:
+def _from_command(command: tuple[str, ...]) -> bytes:
     import os
     import subprocess
 
@@ -128,16 +120,11 @@ def _from_command(command: tuple[str, ...]) -> str:
             check=False,
             env=os.environ,  # without what a packaged agent sets for its own OpenSSL
         )
-        text = done.stdout[:_LIMIT].decode().strip()
     except subprocess.TimeoutExpired:
         raise _unknown(f"{command[0]} took longer than {_COMMAND_SECONDS} s") from None
-    except OSError as error:
-        raise _unknown(f"{command[0]}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise _unknown(f"the output of {command[0]} is not UTF-8") from None
     if done.returncode:
         raise _unknown(f"{command[0]} ended with exit code {done.returncode}")
-    return text
+    return done.stdout[:_LIMIT]
 
 
 def _unknown(message: str, kind: FailureKind = FailureKind.TEMPORARY, *, remedy: str = _REMEDY) -> AgentError:

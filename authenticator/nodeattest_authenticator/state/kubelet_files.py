@@ -6,13 +6,12 @@ first line, which is a comment for every reader of PEM and YAML, marks those tha
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.state.storage import write_atomically
+from nodeattest_authenticator.state.storage import make_folders, write_atomically
 
 MARK: Final = b"# Written by kubelet-authenticator, which replaces it. To keep another file here, remove this line.\n"
 PUBLIC: Final = 0o644
@@ -70,27 +69,15 @@ def read(path: str) -> bytes | None:
 
 
 def _write(path: str, data: bytes, mode: int, folder_mode: int) -> bool:
+    """Make missing folders with kubeadm's modes: 0755 for kubeconfigs and CAs, 0700 for kubelet's configuration."""
     if read(path) == data:
         return False
     try:
-        _make_folders(os.path.dirname(path), folder_mode)
+        make_folders(os.path.dirname(path), folder_mode, 0o755)
         write_atomically(path, data, mode=mode)
     except OSError as error:
         raise cannot_write(path, error) from None
     return True
-
-
-def _make_folders(path: str, mode: int) -> None:
-    """Make a missing folder, and those above it with 0755, regardless of the umask; one that exists keeps its mode.
-
-    The modes are kubeadm's: 0755 for kubeconfigs and CAs, 0700 for kubelet's configuration.
-    """
-    if not path or os.path.isdir(path):
-        return
-    _make_folders(os.path.dirname(path), 0o755)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, mode)
-        os.chmod(path, mode)
 
 
 def cannot_write(path: str, error: OSError) -> AgentError:

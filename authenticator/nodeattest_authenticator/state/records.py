@@ -28,17 +28,6 @@ PENDING_REQUEST_FILE: Final = "draft"
 PROVIDER_ID_FILE: Final = "provider-id"
 
 
-def read_record(storage: Storage, name: str) -> ConfigFields | None:
-    """Read a record, None when it is absent; raises ``UnsafeFileError`` and ``FieldsError``."""
-    data = storage.read(name)
-    return None if data is None else ConfigFields(parse_config_object(data))
-
-
-def write_record(storage: Storage, name: str, document: JsonObject, *, durable: bool = False) -> None:
-    """Write a record; raises OSError. Hold the lock."""
-    storage.write(name, json.dumps(document).encode(), durable=durable)
-
-
 @dataclass(frozen=True, slots=True)
 class SubmittedCsr:
     """One request as it is, or is about to be, created."""
@@ -78,8 +67,8 @@ class PendingRequestFile:
     def load(self) -> PendingRequest | None:
         """Return it; None when there is none that can be resumed."""
         try:
-            fields = read_record(self._storage, self._name)
-            pending = None if fields is None else _parse_pending(fields)
+            data = self._storage.read(self._name)
+            pending = None if data is None else _parse_pending(ConfigFields(parse_config_object(data)))
         except (UnsafeFileError, FieldsError, Denied):
             return None
         return None if pending is None or pending.key_pem == self._used else pending
@@ -98,7 +87,7 @@ class PendingRequestFile:
             if request is not None:
                 document[name] = {"name": request.name, "request": _base64(request.request)}
         with suppress(OSError):
-            write_record(self._storage, self._name, document)
+            self._storage.write(self._name, json.dumps(document).encode(), durable=False)
 
     def discard(self) -> None:
         """Forget it."""
@@ -137,9 +126,10 @@ def load_provider_id(storage: Storage, ca_pins: Sequence[str]) -> ProviderID | N
     Raises ``AgentError``.
     """
     try:
-        fields = read_record(storage, PROVIDER_ID_FILE)
-        if fields is None:
+        data = storage.read(PROVIDER_ID_FILE)
+        if data is None:
             return None
+        fields = ConfigFields(parse_config_object(data))
         assigned, pins = provider_id(fields.required("providerID")), frozenset(fields.texts("caPins") or ())
         fields.end()
     except (UnsafeFileError, FieldsError, Denied):
@@ -153,4 +143,4 @@ def load_provider_id(storage: Storage, ca_pins: Sequence[str]) -> ProviderID | N
 
 def save_provider_id(storage: Storage, assigned: ProviderID, ca_pins: Sequence[str]) -> None:
     """Store the ID, before each certificate that was issued for it; raises OSError. Hold the lock."""
-    write_record(storage, PROVIDER_ID_FILE, {"providerID": assigned, "caPins": [*ca_pins]}, durable=True)
+    storage.write(PROVIDER_ID_FILE, json.dumps({"providerID": assigned, "caPins": [*ca_pins]}).encode())

@@ -44,9 +44,7 @@ class Storage:
         except FileNotFoundError:
             if not create:
                 raise
-        _make_parents(self.path)
-        with contextlib.suppress(FileExistsError):  # a parallel process was faster
-            os.mkdir(self.path, 0o700)
+        make_folders(self.path, 0o700, 0o700)
         return open_directory(self.path)
 
     def close(self) -> None:
@@ -117,14 +115,17 @@ def _sync_directory(name: str, directory: int | None) -> None:
         os.close(descriptor)
 
 
-def _make_parents(path: str) -> None:
-    """Create missing parents of a path, for this user only, whatever the umask is; ``os.makedirs`` follows it."""
-    parent = os.path.dirname(path)
-    if not parent or os.path.isdir(parent):
+def make_folders(path: str, mode: int, parent_mode: int) -> None:
+    """Make a missing folder and those above it, regardless of the umask, as ``os.makedirs`` is not.
+
+    A folder that exists keeps its mode.
+    """
+    if not path or os.path.isdir(path):
         return
-    _make_parents(parent)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(parent, 0o700)
+    make_folders(os.path.dirname(path), parent_mode, parent_mode)
+    with contextlib.suppress(FileExistsError):  # a parallel process was faster
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
 
 
 LOCK_FILE: Final = "lock"
