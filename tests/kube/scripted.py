@@ -8,7 +8,7 @@ import ipaddress
 import json
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -205,6 +205,30 @@ async def cut(request: web.Request) -> None:
     """Cut the connection without a goodbye."""
     if request.transport is not None:
         request.transport.abort()
+
+
+@asynccontextmanager
+async def sending(
+    send: Callable[[asyncio.StreamWriter], Awaitable[None]],
+    context: ssl.SSLContext | None = None,
+    authority: Authority | None = None,
+) -> AsyncGenerator[Server]:
+    """Run a server that sends something to whoever sends a request."""
+    running: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            await send(writer)
+        writer.transport.abort()
+
+    def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running.append(asyncio.create_task(serve(reader, writer)))
+
+    async with await asyncio.start_server(start, "127.0.0.1", 0, ssl=context) as server:
+        authority = authority or Authority()
+        yield Server(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", authority.pem, authority)
+    await asyncio.gather(*running)
 
 
 class Gate(ClusterInput):

@@ -4,8 +4,6 @@ import asyncio
 import base64
 import gzip
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from scripted import (
     kubeconfig,
     listing,
     refuses,
+    sending,
     server_tls,
     serving,
     streams,
@@ -81,50 +80,37 @@ async def test_verbs_send_what_the_api_expects(server: Server, client: ApiClient
     assert client.requests == 7
 
 
-@pytest.mark.parametrize(
-    ("status", "reason", "kind"),
-    [
-        (401, "Unauthorized", errors.Unauthorized),
-        (403, "Forbidden", errors.Forbidden),
-        (404, "NotFound", errors.NotFound),
-        (409, "Conflict", errors.Conflict),
-        (409, "AlreadyExists", errors.AlreadyExists),
-        (410, "Expired", errors.Gone),
-        (422, "Invalid", errors.Invalid),
-        (429, "TooManyRequests", errors.TooManyRequests),
-        (500, "InternalError", errors.ApiError),
-        (503, "ServiceUnavailable", errors.ApiError),
-    ],
-)
-async def test_a_refusal_has_its_own_type(
-    server: Server, client: ApiClient, status: int, reason: str, kind: type[errors.ApiError]
-) -> None:
-    server.script = [refuses(status, reason, "things is no")]
-    with pytest.raises(errors.ApiError) as caught:
-        await client.get("/x")
-    assert type(caught.value) is kind
-    assert (caught.value.status, caught.value.reason, caught.value.message) == (status, reason, "things is no")
+TOO_MANY = errors.TooManyRequests
 
 
 @pytest.mark.parametrize(
-    ("answer", "seconds"),
+    ("answer", "kind", "retry_after"),
     [
-        (answers(b"{}", status=429, Retry_After="3"), 3.0),
-        (refuses(429, "TooManyRequests", retryAfterSeconds=4), 4.0),
-        (refuses(503, "ServiceUnavailable", retryAfterSeconds=2), 2.0),
-        (answers(b"{}", status=429, Retry_After="999999999999"), 300.0),
-        (answers(b"{}", status=429, Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"), None),
-        (answers(b"{}", status=429, Retry_After="-1"), None),
-        (answers(b"{}", status=429), None),
+        (refuses(401, "Unauthorized"), errors.Unauthorized, None),
+        (refuses(403, "Forbidden"), errors.Forbidden, None),
+        (refuses(404, "NotFound"), errors.NotFound, None),
+        (refuses(409, "Conflict"), errors.Conflict, None),
+        (refuses(409, "AlreadyExists"), errors.AlreadyExists, None),
+        (refuses(410, "Expired"), errors.Gone, None),
+        (refuses(422, "Invalid"), errors.Invalid, None),
+        (refuses(500, "InternalError"), errors.ApiError, None),
+        (refuses(503, "ServiceUnavailable", retryAfterSeconds=2), errors.ApiError, 2.0),
+        (refuses(429, "TooManyRequests", retryAfterSeconds=4), TOO_MANY, 4.0),
+        (answers(b"{}", status=429, Retry_After="3"), TOO_MANY, 3.0),
+        (answers(b"{}", status=429, Retry_After="999999999999"), TOO_MANY, 300.0),
+        (answers(b"{}", status=429, Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"), TOO_MANY, None),
+        (answers(b"{}", status=429, Retry_After="-1"), TOO_MANY, None),
+        (answers(b"{}", status=429), TOO_MANY, None),
     ],
 )
-async def test_a_servers_wish_to_wait_is_told(
-    server: Server, client: ApiClient, answer: Handler, seconds: float | None
+async def test_a_refusal_has_its_own_type_and_tells_how_long_to_wait(
+    server: Server, client: ApiClient, answer: Handler, kind: type[errors.ApiError], retry_after: float | None
 ) -> None:
     server.script = [answer]
     with pytest.raises(errors.ApiError) as caught:
         await client.get("/x")
-    assert caught.value.retry_after == seconds
+    assert type(caught.value) is kind
+    assert caught.value.retry_after == retry_after
 
 
 @pytest.mark.parametrize(
@@ -203,27 +189,17 @@ async def test_a_compressed_answer_is_not_unpacked(server: Server, client: ApiCl
     ids=lambda raw: repr(raw[-12:]),
 )
 async def test_what_is_no_http_is_an_api_error(tmp_path: Path, raw: bytes) -> None:
-    async with speaking(tmp_path, raw) as config, ApiClient.from_kubeconfig(config, request_timeout=60.0) as client:
-        with pytest.raises(errors.ApiError):
-            await client.get("/x")
-
-
-@asynccontextmanager
-async def speaking(folder: Path, raw: bytes) -> AsyncGenerator[bytes]:
-    """Run a TLS server that answers any request with these bytes, and ends the connection."""
-
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+    async def send(writer: asyncio.StreamWriter) -> None:
         writer.write(raw)
         await writer.drain()
-        writer.transport.abort()
 
-    authority, context = server_tls(folder, "127.0.0.1")
-    odd = await asyncio.start_server(speak, "127.0.0.1", 0, ssl=context)
-    url = f"https://127.0.0.1:{odd.sockets[0].getsockname()[1]}"
-    config = kubeconfig({"server": url, "certificate-authority-data": _base64(authority.pem)}, {})
-    async with odd:
-        yield config
+    authority, context = server_tls(tmp_path, "127.0.0.1")
+    async with (
+        sending(send, context, authority) as server,
+        ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=60.0) as client,
+    ):
+        with pytest.raises(errors.ApiError):
+            await client.get("/x")
 
 
 async def test_a_message_cannot_forge_or_flood_a_log(server: Server, client: ApiClient) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from aiohttp import web
 from polling import until
-from scripted import Authority, Gate, Server, answers, cut, kubeconfig, server_tls, serving, thing
+from scripted import Gate, Server, answers, cut, kubeconfig, sending, server_tls, serving, thing
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Unreachable
@@ -121,8 +121,7 @@ async def test_what_never_becomes_an_answer_is_charged_and_ends(tmp_path: Path, 
             await writer.drain()
 
     authority, context = server_tls(tmp_path, "127.0.0.1")
-    async with sending(send, context) as server:
-        server.ca_pem = authority.pem
+    async with sending(send, context, authority) as server:
         await refuses_to_take_it_all(server.kubeconfig())
 
 
@@ -132,30 +131,9 @@ async def test_what_a_proxy_sends_before_it_connects_us_is_charged_and_ends() ->
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 40)
             await writer.drain()
 
-    async with sending(send, None) as proxy:
+    async with sending(send) as proxy:
         url = proxy.url.replace("https", "http")
         await refuses_to_take_it_all(kubeconfig({"server": "https://api.example.test", "proxy-url": url}, {}))
-
-
-@asynccontextmanager
-async def sending(
-    send: Callable[[asyncio.StreamWriter], Awaitable[None]], context: ssl.SSLContext | None
-) -> AsyncGenerator[Server]:
-    """Run a server that sends something to whoever sends a request."""
-    running: list[asyncio.Task[None]] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            await send(writer)
-        writer.transport.abort()
-
-    def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        running.append(asyncio.create_task(serve(reader, writer)))
-
-    async with await asyncio.start_server(start, "127.0.0.1", 0, ssl=context) as server:
-        yield Server(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", b"", Authority())
-    await asyncio.gather(*running)
 
 
 async def refuses_to_take_it_all(config: bytes) -> None:
