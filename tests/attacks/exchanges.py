@@ -6,8 +6,6 @@ All that a node sends stands in its requests, which every bootstrap token may re
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,10 +15,9 @@ from polling import eventually
 from serving_requests import USAGES, Asked, Node, pin_of
 from world import World
 
-from nodeattest_authenticator.enrollment.issue import attestor_of
 from nodeattest_providers import envelope, pkcs10
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ProviderName, Purpose, evidence_block, signer_for
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, Purpose, evidence_block, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
@@ -103,19 +100,6 @@ def settled(first: Filed, *, before: str = "") -> str:
 
     text, state = eventually(seen, seconds=SECONDS, what=f"the answer to {first.name}")
     return "" if state else text
-
-
-def evidence_of(filed: Filed) -> Evidence:
-    """Read the evidence of somebody's request, as every token may."""
-    return envelope.decode(base64.b64decode(text_at(filed.read(), "spec", "request")))[1]
-
-
-@contextmanager
-def tpm_node(world: World, name: str) -> Generator[Node]:
-    """Make what answers for a machine by its software TPM, and release the TPM at the end."""
-    provider = ProviderName("tpm")
-    with attestor_of(provider, {"tcti": world.tpm(name).tcti}) as attestor:
-        yield Node(world, name, provider, attestor)
 
 
 def token_client(world: World, *groups: str) -> Client:

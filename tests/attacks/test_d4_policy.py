@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from builders import CREATED, make_member, make_request
@@ -133,6 +133,16 @@ def with_new_secret(ledger: Attestation, known: bytes = NEW_SECRET) -> Case:
     return answered(lambda: answer(secret=known), machine=machine, ledger=ledger.facts(FIRST))
 
 
+THIEF: Final[dict[str, Any]] = {"username": "system:bootstrap:thief0"}
+
+
+def to_a_copy() -> object:
+    """Link the answer to a copy of the first request, which the thief has filed."""
+    copy, observed = replace(FIRST, name="copy", uid="u-copy", **THIEF), answer()
+    linked = replace(observed, data={**observed.data, "first": {"name": "copy", "uid": "u-copy"}})
+    return verified(answering(copy, linked), replace(FACTS, first_request=copy))
+
+
 def renewing_insecurely() -> object:
     request = replace(filed(Evidence(ProviderName("insecure"), 1, {})), username="system:node:n-0")
     return asyncio.run(InsecureSigner().verify_client_attestation_data(request, FACTS))
@@ -181,6 +191,17 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-60": answered(first=ANOTHER_KEY),
     "D4-61": answered(first=AT_SERVING),
     "D4-62": of_tomorrow,
+    "D4-64": asking(policy(authorizedAttestors=["challenge", "tpm"]), "insecure"),
+    "D4-65": lambda: verified(filed(Evidence(CHALLENGE, 1, {})), FACTS),
+    "D4-66": answered(lambda: answer(secret=b"hunter2-" * 5)),
+    "D4-67": with_secret(b"of the victim's machine, no other"),
+    "D4-69": lambda: verified(replace(answering(FIRST, answer()), **THIEF), replace(FACTS, first_request=FIRST)),
+    "D4-70": lambda: verified(answering(ANOTHER_KEY, answer()), replace(FACTS, first_request=FIRST)),
+    "D4-71": to_a_copy,
+    "D4-72": lambda: verified(answering(FIRST, answer()), FACTS),
+    "D4-73": answered(first=replace(FIRST, evidence=Evidence(CHALLENGE, 1, SECOND_PHASE), **THIEF)),
+    "D4-76": answered(ledger=LedgerFacts(bound_spkis=frozenset({"sha256:of the machine"}))),
+    "D4-84": answered(machine=replace(FACTS.machine, uid="of the Machine that was made anew")),
     "D4-161": answered(first=replace(FIRST, evidence=Evidence(CHALLENGE, 1, SECOND_PHASE))),
     "D4-97": with_new_secret(JOINED),
     "D4-99": with_new_secret(WAS_RESET, known=SECRET),

@@ -1,4 +1,4 @@
-"""D4 at the reconciler: a token is worth the machine that names it or to which it is bound; unknown versions."""
+"""D4 at the reconciler: what a stolen token, an observed answer and another node are worth; unknown versions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from cases import attacks
 from catalogue import Expected, Row
 from cryptography.hazmat.primitives.asymmetric import ec
-from csr_world import CAPI, CSRS, TwoRounds
+from csr_world import CAPI, CSRS, TwoRounds, attested
 from late_machines import BOOTSTRAP, put_config
-from machine_scene import Prover, Scene, scene_of
+from machine_scene import Prover, Scene, hostname, scene_of
 
 from nodeattest_controller.model.attestation import reset
 from nodeattest_controller.model.issuance_rules import BOUND_GROUP_PREFIX, bound_group
@@ -20,8 +20,8 @@ from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.errors import ChallengeRequired
-from nodeattest_providers.identifiers import ANNOTATION_SUPPORTED_VERSIONS, ProviderName
-from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_SUPPORTED_VERSIONS, ProviderName
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_sandbox.pki import ClusterPki
 
@@ -75,13 +75,26 @@ def encoded(der: bytes, evidence: Evidence) -> str:
     return base64.b64encode(envelope.encode(der, evidence)).decode()
 
 
-async def answered_by(s: Scene, **token: Any) -> Expected:
-    """Let the machine ask first, and somebody else answer with its bytes."""
-    s.machine(provider_id="dev://mine").world.verifier.answer = ChallengeRequired("{}")
+async def answered_by(
+    s: Scene, forged: str = "", meanwhile: Callable[[], None] = lambda: None, **token: Any
+) -> Expected:
+    """Let the machine ask first, and itself or somebody else answer with its bytes.
+
+    ``forged``: the challenge that stands on its first request before the controller's.
+    """
+    s.machine(provider_id="dev://mine").world.verifier.answer = ChallengeRequired('{"nonce": "n"}')
     await s.asks("dev://mine")
+    if forged:
+        noted: JsonObject = {**mapping(s.world.csr("r-1"), "metadata"), "annotations": {ANNOTATION_CHALLENGE: forged}}
+        s.world.workload_api.put(f"{CSRS}/r-1", {**s.world.csr("r-1"), "metadata": noted})
+        await s.world.reconcile("r-1")
     filed = s.world.csr("r-1")
+    assert s.world.annotation(ANNOTATION_CHALLENGE) == '{"nonce": "n"}'
+    uid = text(filed, "metadata", "uid")
+    s.world.verifier.answer = attested(FirstRequestRef(name="r-1", uid=uid))
+    meanwhile()
     der = envelope.decode(base64.b64decode(text(filed, "spec", "request")))[0].der
-    evidence = Evidence(ProviderName("tpm"), 1, {"name": "r-1", "uid": text(filed, "metadata", "uid")})
+    evidence = Evidence(ProviderName("tpm"), 1, {"name": "r-1", "uid": uid})
     return await s.asks("dev://mine", request=encoded(der, evidence), **token)
 
 
@@ -103,7 +116,65 @@ async def forged_versions(s: Scene) -> Expected:
     return ended
 
 
+# Names, keys and Machines
+
+
+def name_of_a_foreign_node(s: Scene) -> Awaitable[Expected]:
+    """The guest reports the host name of a Node that was there before."""
+    node: JsonObject = {"metadata": {"name": "elder"}, "spec": {"providerID": "dev://somebody"}}
+    s.world.workload_api.put("/api/v1/nodes/elder", node)
+    return s.machine(provider_id="dev://mine", addresses=[hostname("elder")]).asks("dev://mine", "elder")
+
+
+async def anothers_name(s: Scene) -> Expected:
+    await s.machine("other", "bbbbbb").asks("dev://other", "other", "bbbbbb")
+    return await s.machine().asks("dev://mine", "other")
+
+
+async def copied(s: Scene, *, returned: int) -> Expected:
+    """File one answer twice under one token; both are the node's own."""
+    ends = [await answered_by(s), await s.asks("dev://mine", request=text(s.world.csr("r-2"), "spec", "request"))]
+    return ends[returned]
+
+
+async def one_key_for_two(s: Scene) -> Expected:
+    key = ec.generate_private_key(ec.SECP256R1())
+    await s.machine("other", "bbbbbb").asks("dev://other", "other", "bbbbbb", key=key)
+    s.world.verifier.answer = attested(ek="sha256:of-the-other-TPM")
+    return await s.machine().asks("dev://mine", key=key)
+
+
+def machine_of_another_cluster(s: Scene) -> Awaitable[Expected]:
+    s.machine(provider_id="dev://mine").change("spec", clusterName="green")
+    return s.asks("dev://mine")
+
+
+async def after_the_machine(s: Scene) -> Expected:
+    await s.machine().joins("dev://mine")
+    s.world.management_api.remove(f"{CAPI}/machines/mine")
+    return await s.asks("dev://mine", username="system:node:mine", groups=["system:nodes"])
+
+
+async def forged_challenge(s: Scene) -> Expected:
+    return await answered_by(s, forged="{}")
+
+
+async def between_the_rounds(s: Scene) -> Expected:
+    return await answered_by(s, meanwhile=lambda: s.world.management_api.remove(f"{CAPI}/machines/mine"))
+
+
 CASES: Final[Mapping[str, Callable[[Scene], Awaitable[Expected]]]] = {
+    "D4-63": name_of_a_foreign_node,
+    "D4-68": anothers_name,
+    "D4-74": lambda s: copied(s, returned=1),
+    "D4-75": lambda s: copied(s, returned=0),
+    "D4-77": one_key_for_two,
+    "D4-78": machine_of_another_cluster,
+    "D4-79": lambda s: s.machine().asks("dev://mine", username="system:node:neighbour", groups=["system:nodes"]),
+    "D4-80": after_the_machine,
+    "D4-81": lambda s: s.machine().asks("dev://mine", username="admin", groups=["system:masters"]),
+    "D4-82": forged_challenge,
+    "D4-83": between_the_rounds,
     "D4-89": lambda s: s.machine().asks("dev://mine", **bound(OTHERS)),
     "D4-90": lambda s: s.machine().asks("dev://mine", **bound(bound_group("fleet/green", "dev://mine"))),
     "D4-91": lambda s: s.machine().asks("dev://mine", **bound(MINE, OTHERS)),
@@ -130,10 +201,13 @@ CASES: Final[Mapping[str, Callable[[Scene], Awaitable[Expected]]]] = {
 }
 
 
+TWO_ROUNDS: Final = {"D4-74", "D4-75", "D4-82", "D4-83", "D4-96", "D4-111"}
+
+
 @pytest.mark.parametrize(("row", "attack"), attacks(CASES))
 async def test_a_token_is_good_for_the_machine_whose_configuration_names_it(
     pki: ClusterPki, row: Row, attack: Callable[[Scene], Awaitable[Expected]]
 ) -> None:
-    scene = scene_of(pki, TwoRounds() if row.id in {"D4-96", "D4-111"} else Prover())
+    scene = scene_of(pki, TwoRounds() if row.id in TWO_ROUNDS else Prover())
     async with scene.world.running():
         assert await attack(scene) == row.expected

@@ -31,7 +31,7 @@ from tpm_world import (
 )
 
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, NodeName, ProviderName, Purpose, signer_for
-from nodeattest_providers.node_interface import Evidence, JsonValue, SecretBytes
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, PcrSelection
@@ -157,6 +157,14 @@ def to_itself(sound: Round) -> object:
     return verify(itself, replace(sound.facts, first_request=itself))
 
 
+def to_a_copy(sound: Round) -> object:
+    """Link the answer to a copy of the first request, which the thief has filed."""
+    thief: dict[str, object] = {"username": "system:bootstrap:thief0"}
+    copy = replace(sound.first, name="copy", uid="uid-copy", **thief)  # pyright: ignore[reportArgumentType] - a real field
+    linked = sound.second(first=FirstRequestRef(name="copy", uid="uid-copy"))
+    return verify(request_of(linked, **thief), replace(sound.facts, first_request=copy))
+
+
 def with_keys_swapped(sound: Round) -> object:
     other = SoftTpm(ek=sound.tpm.ek)
     return to_first(evidence=request_of(other.first()).evidence)(sound)
@@ -201,6 +209,9 @@ CUT_OTHERWISE: Final = (PCR_VALUES[0] + PCR_VALUES[1][:1], PCR_VALUES[1][1:])
 ROTATED: Final = (SecretBytes(b"rotated twice since then, forever"),)
 
 CASES: Final[Mapping[str, Case]] = {
+    "D4-86": as_request(username="system:bootstrap:thief0"),
+    "D4-87": as_request(csr=replace(CSR, der=b"PKCS#10 with the thief's key", spki=b"the thief's key")),
+    "D4-88": to_a_copy,
     "D5-067": with_quote(magic=0xFF544348),
     "D5-068": with_quote(kind=0x8017),
     "D5-069": with_quote(tail=b"\0"),

@@ -255,6 +255,7 @@ def first_use_of_a_node(s: Scene) -> tuple[NodeRequest, Facts]:
 
 
 CASES: Final[Mapping[str, Case]] = {
+    "D4-85": with_policy(lambda _: listed(OTHER)),
     "D5-001": with_policy(lambda _: {}),
     "D5-002": by_platform,
     "D5-003": with_policy(lambda s: listed(OTHER, endorsementCAs=s.maker.pem, trustOnFirstUse=True)),
