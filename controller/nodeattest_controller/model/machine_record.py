@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.model.machine_view import (
     PAUSED_ANNOTATION,
     MachineView,
+    base_view,
     pool_view,
     view_of_machine,
     views_of_pool,
 )
-from nodeattest_parsing.objects import dig, flag, items, mapping, moment, text, text_map
+from nodeattest_parsing.objects import dig, flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import identifiers
 from nodeattest_providers.config_fields import boolean, check_keys, invalid, string_set
@@ -27,7 +29,7 @@ from nodeattest_providers.config_fields import items as read_items
 from nodeattest_providers.config_fields import mapping as read_mapping
 from nodeattest_providers.config_fields import text as read_text
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import NodeName, ProviderID
+from nodeattest_providers.identifiers import NodeName
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 
 MACHINE_RECORD: Final = "MachineRecord"
@@ -57,37 +59,22 @@ _SPELLINGS: Final = (
 
 def views_of_record(record: JsonObject) -> list[MachineView]:
     """Read a MachineRecord; without a provider ID there is no member."""
-    spec = mapping(record, "spec")
-    provider_id = text(spec, "providerID")
-    if not provider_id:
+    spec, base = mapping(record, "spec"), base_view(record, MACHINE_RECORD, f"{MACHINE_RECORD} spec.providerID")
+    if not base.provider_id:
         return []
     key_hash = text(spec, "endorsementKeyHash")
-    node_ref = mapping(record, "status", "nodeRef")
-    return [
-        MachineView(
-            kind=MACHINE_RECORD,
-            api_version=text(record, "apiVersion"),
-            name=text(record, "metadata", "name"),
-            namespace=text(record, "metadata", "namespace"),
-            uid=text(record, "metadata", "uid"),
-            cluster_name=text(spec, "clusterName"),
-            provider_id=ProviderID(provider_id),
-            provider_id_source=f"{MACHINE_RECORD} spec.providerID",
-            given_name=NodeName(text(spec, "nodeName")),
-            node_ref_name=NodeName(text(node_ref, "name")) or None,
-            node_ref_uid=text(node_ref, "uid") or None,
-            addresses=tuple((text(one, "type"), text(one, "address")) for one in items(spec, "addresses")),
-            bootstrap_ready=True,
-            deleting="deletionTimestamp" in mapping(record, "metadata"),
-            paused=flag(spec, "paused") or PAUSED_ANNOTATION in mapping(record, "metadata", "annotations"),
-            annotations=text_map(record, "metadata", "annotations"),
-            endorsement_keys={f"{MACHINE_RECORD} spec.endorsementKeyHash": key_hash} if key_hash else {},
-            bootstrap_token_id=text(spec, "bootstrapTokenID"),
-            created=moment(text(record, "metadata", "creationTimestamp")),
-            is_control_plane=flag(spec, "controlPlane"),
-            flaw=_flaw(_check_machine, spec),
-        )
-    ]
+    view = replace(
+        base,
+        given_name=NodeName(text(spec, "nodeName")),
+        addresses=tuple((text(one, "type"), text(one, "address")) for one in items(spec, "addresses")),
+        bootstrap_ready=True,
+        paused=flag(spec, "paused") or base.paused,
+        endorsement_keys={f"{MACHINE_RECORD} spec.endorsementKeyHash": key_hash} if key_hash else {},
+        bootstrap_token_id=text(spec, "bootstrapTokenID"),
+        is_control_plane=flag(spec, "controlPlane"),
+        flaw=_flaw(_check_machine, spec),
+    )
+    return [view]
 
 
 def cluster_flaw(cluster: JsonObject) -> str:

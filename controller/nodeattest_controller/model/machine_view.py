@@ -150,31 +150,37 @@ def control_plane_ref(cluster: JsonObject) -> ContractReference | None:
     return _infra_ref(mapping(cluster, "spec", "controlPlaneRef"))
 
 
-def view_of_machine(machine: JsonObject) -> MachineView:
-    """Read a Machine, with a provider ID or without."""
-    provider_id = text(machine, "spec", "providerID")
-    node_ref = mapping(machine, "status", "nodeRef")
-    addresses = items(machine, "status", "addresses")
+def base_view(obj: JsonObject, kind: str, provider_id_source: str) -> MachineView:
+    """Read what Machines, MachinePools and MachineRecords have in common."""
+    meta, node_ref = mapping(obj, "metadata"), mapping(obj, "status", "nodeRef")
     return MachineView(
-        kind="Machine",
-        api_version=text(machine, "apiVersion"),
-        name=text(machine, "metadata", "name"),
-        namespace=text(machine, "metadata", "namespace"),
-        uid=text(machine, "metadata", "uid"),
-        cluster_name=cluster_of(machine),
-        provider_id=ProviderID(provider_id),
-        provider_id_source="Machine spec.providerID",
+        kind=kind,
+        api_version=text(obj, "apiVersion"),
+        name=text(meta, "name"),
+        namespace=text(meta, "namespace"),
+        uid=text(meta, "uid"),
+        cluster_name=cluster_of(obj),
+        provider_id=ProviderID(text(obj, "spec", "providerID")),
+        provider_id_source=provider_id_source,
         node_ref_name=NodeName(text(node_ref, "name")) or None,
         node_ref_uid=text(node_ref, "uid") or None,
+        deleting="deletionTimestamp" in meta,
+        paused=PAUSED_ANNOTATION in mapping(meta, "annotations"),
+        annotations=text_map(meta, "annotations"),
+        created=moment(text(meta, "creationTimestamp")),
+    )
+
+
+def view_of_machine(machine: JsonObject) -> MachineView:
+    """Read a Machine, with a provider ID or without."""
+    addresses = items(machine, "status", "addresses")
+    return replace(
+        base_view(machine, "Machine", "Machine spec.providerID"),
         addresses=tuple((text(one, "type"), text(one, "address")) for one in addresses[:MAX_ADDRESSES]),
         bootstrap_ready=_bootstrap_ready(machine),
-        deleting="deletionTimestamp" in mapping(machine, "metadata"),
-        paused=PAUSED_ANNOTATION in mapping(machine, "metadata", "annotations"),
-        annotations=text_map(machine, "metadata", "annotations"),
         infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
         bootstrap=bootstrap_config_ref(machine),
         of_pool=_is_of_pool(machine),
-        created=moment(text(machine, "metadata", "creationTimestamp")),
         is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
         flaw=f"status.addresses: expected at most {MAX_ADDRESSES}, got more" if len(addresses) > MAX_ADDRESSES else "",
     )
@@ -206,19 +212,10 @@ def pool_view(pool: JsonObject) -> PoolView:
     listed = mapping(pool, "spec").get("providerIDList")
     too_many = isinstance(listed, list) and len(listed) > MAX_INSTANCES
     flaw = f"spec.providerIDList: expected at most {MAX_INSTANCES} provider IDs, got more" if too_many else ""
-    common = MachineView(
-        kind="MachinePool",
-        api_version=text(pool, "apiVersion"),
-        name=text(pool, "metadata", "name"),
-        namespace=text(pool, "metadata", "namespace"),
-        uid=text(pool, "metadata", "uid"),
-        cluster_name=cluster_of(pool),
+    common = replace(
+        base_view(pool, "MachinePool", "MachinePool spec.providerIDList"),
         provider_id=ProviderID(""),
-        provider_id_source="MachinePool spec.providerIDList",
         bootstrap_ready=_bootstrap_ready(pool),
-        deleting="deletionTimestamp" in mapping(pool, "metadata"),
-        paused=PAUSED_ANNOTATION in mapping(pool, "metadata", "annotations"),
-        annotations=text_map(pool, "metadata", "annotations"),
         bootstrap=bootstrap_config_ref(pool),
         pool_infra=infrastructure_ref(mapping(pool, "spec", "template")),
         flaw=flaw,
