@@ -16,10 +16,7 @@ NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: its name, the section it comes from, and how it went. Never holds secrets or evidence bytes.
-
-    No record, though nodes load it: the controller makes and shows dozens a request.
-    """
+    """One check: its name, the section it comes from, and how it went. Never holds secrets or evidence bytes."""
 
     name: str
     section: str

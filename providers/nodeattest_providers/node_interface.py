@@ -115,15 +115,11 @@ class Attestor(Protocol):
 
 @runtime_checkable
 class VersionedAttestor(Protocol):
-    """An attestor that can also make older evidence, for a controller that does not know its newest yet.
+    """An attestor that also makes older evidence, which the agent asks for when the controller refused a newer one.
 
-    Optional. The agent asks for an older version only when the controller refused a newer one. Keep a version as long
-    as it is secure; one that is not must leave ``versions``.
+    A version that is no longer secure must leave ``versions``.
     """
 
     def in_version(self, version: int) -> Attestor:
-        """Return the attestor of one of ``versions`` but the newest, which is this one's.
-
-        Its evidence is of that version in every phase. It may share this one's device; the agent closes this one only.
-        """
+        """Return the attestor of an older version, which may share this one's device; the agent closes this one only."""
         ...

@@ -120,19 +120,17 @@ class LedgerFacts:
     """What the ledger (MachineAttestation) pins for this machine."""
 
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """``{"ek": "sha256:…", "ak": "…"}``, by kind, whichever provider pinned it; ``composite`` gets all of them by
-    ``<provider>.<kind>``."""
+    """By kind, whichever provider pinned it; ``composite`` gets all of them by ``<provider>.<kind>``."""
     clock: int | None = None
     reset_count: int | None = None
     answered: bool = False
-    """Whether the ledger holds this request already, or a copy of it: same key, same first request. Then the clock of
-    its quote is the ledger's own, and does not count as an old one."""
+    """Whether the ledger holds this request already: then the clock of its quote is the ledger's own, and not old."""
     provider: str = ""
     """The one that attested this machine last; empty while none did."""
     bound_spkis: frozenset[str] = frozenset()
     """``sha256:<hex>`` of the keys that were issued to this machine."""
     was_reset: bool = False
-    """Whether an operator opened the machine's binding on record: then the first machine that attests is recorded."""
+    """Whether an operator opened the binding: then the first machine that attests is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +164,7 @@ class AttestedNode:
     """``metadata.name`` of the Machine, if the evidence proves it. It never chooses a Machine: if the provider ID names
     another one, the request is denied."""
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """To be pinned in the ledger, by kind; in ``composite`` by ``<part>.<kind>``. A kind means one thing to all
-    providers: pins are compared by it."""
+    """To be pinned, by kind, which means one thing to all providers; in ``composite`` by ``<part>.<kind>``."""
     boot: BootState | None = None
     first_request: FirstRequestRef | None = None
     checks: tuple[Check, ...]
@@ -233,10 +230,9 @@ class ClusterAPISigner(ABC):
         del settings
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Check what is on record of the machine's last proof, as if it proved the same again at a renewal; offline.
+        """Check the record of the machine's last proof as a renewal that proves the same would be checked; offline.
 
-        ``boot`` is what it booted last. Returns what the record does not hold and a renewal is checked for, a sentence
-        each; none: the same proof passes. Raises Denied where the renewal is refused whatever else there is.
+        Returns a sentence for each thing that a renewal is checked for and that is not on record. Raises Denied.
         """
         del facts, boot
         return (f"the provider {self.provider} cannot check records",)
@@ -246,18 +242,15 @@ class ClusterAPISigner(ABC):
     ) -> Mapping[ProviderID, NodeName] | None:
         """Return the names that it could prove, by provider ID: no other machine can prove one; None: any name.
 
-        A machine that has no name of its own in the management cluster joins by a proven one or not at all.
-        ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied for invalid
-        settings.
+        ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied.
         """
         del settings, sections
         return None if self.secure else {}
 
     async def addresses(self, facts: Facts) -> Addresses | None:
-        """Return all names and addresses of the machine now.
+        """Return all names and addresses that the machine has now; raises Denied or Unavailable.
 
-        Types are InternalIP, ExternalIP, InternalDNS, ExternalDNS and Hostname. Raises Denied or Unavailable; an empty
-        answer means that the machine has none yet, None that by these settings there is no platform that knows.
+        Empty: none yet. None: by these settings no platform knows them.
         """
         del facts
         return None

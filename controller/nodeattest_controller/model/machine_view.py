@@ -190,8 +190,7 @@ def view_of_machine(machine: JsonObject) -> MachineView:
 class PoolView:
     """A MachinePool: each provider ID is a member with the pool's name and UID, and without a node name of its own.
 
-    One that lists more than ``MAX_INSTANCES`` is not read: it may list any machine of its cluster, and until it is
-    corrected nobody joins as one that it may list.
+    One that lists more than ``MAX_INSTANCES`` is not read: nobody joins as one that it may list.
     """
 
     pool: MachineView
@@ -234,11 +233,7 @@ _UNREAD: Final = frozenset({"nodeInfo", "nodeRefs"})
 
 
 def bounded(obj: JsonObject) -> JsonObject:
-    """Return a Machine or MachinePool without what is past the bounds, and without what nobody reads.
-
-    That is what a Machine repeats of its Node, and a pool's nodeRefs: each change of the object would cost what all
-    of them weigh.
-    """
+    """Return a Machine or MachinePool without what is past the bounds, and without what nobody reads."""
     status, spec = mapping(obj, "status"), mapping(obj, "spec")
     addresses, provider_ids = status.get("addresses"), spec.get("providerIDList")
     kept = dict(obj)
