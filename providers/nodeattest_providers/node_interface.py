@@ -121,5 +121,5 @@ class VersionedAttestor(Protocol):
     """
 
     def in_version(self, version: int) -> Attestor:
-        """Return the attestor of an older version, which may share this one's device; the agent closes this one only."""
+        """Return the attestor of an older version; it may share this one's device, and the agent closes this one."""
         ...
