@@ -1,8 +1,8 @@
 """What becomes of a bootstrap token: facts in, a decision out. Pure.
 
-Promises: nothing but what the kubeadm bootstrap provider made is touched; a token that has run out stays so; no token
-is made here. A Machine's token is renewed until it has joined and then runs out within ``GRACE``; a pool's is renewed
-as long as the pool stands.
+Promises: nothing but what the kubeadm bootstrap provider made is touched; a token that has expired stays so; no token
+is made here. A Machine's token is renewed until it has joined and then expires within ``GRACE``; a pool's is renewed
+as long as the pool exists.
 Source: proposal 004, "Changes to token rotation"; cluster-api bootstrap/kubeadm/internal/controllers/token.go and
 kubeadmconfig_controller.go (a token lives 15 minutes, is looked after until nodeRef, and a pool's is rotated below half
 of that); docs/decisions.md has the reasons.
@@ -77,10 +77,6 @@ class Token:
     expires: datetime
     record: Record | None
 
-    def is_past(self, now: datetime) -> bool:
-        """Return whether it has run out."""
-        return self.expires <= now
-
 
 def token_owner(found: JsonObject, kind: Literal["Machine", "MachinePool"], *, attested: bool = False) -> Owner:
     """Read a Machine or a MachinePool.
@@ -124,11 +120,11 @@ def token_of(secret: JsonObject, now: datetime) -> Token | None:
 
 
 def renewal(token: Token, record: Record, now: datetime) -> datetime | None:
-    """Say until when a token that is still needed shall be good; None: nothing is to be written.
+    """Return until when a token that is still needed shall be good; None: nothing is to be written.
 
-    What has run out stays so: somebody may have let it run out, or deleted it, on purpose.
+    What has expired stays so: somebody may have let it expire, or deleted it, on purpose.
     """
-    if token.is_past(now):
+    if token.expires <= now:
         return None
     if token.record == record and token.expires - now > LIFETIME / 2:
         return None
@@ -136,7 +132,7 @@ def renewal(token: Token, record: Record, now: datetime) -> datetime | None:
 
 
 def expire_at(token: Token, now: datetime) -> datetime | None:
-    """Say when a token that is needed no more shall run out; None where it does so soon enough."""
+    """Return when a token that is needed no more shall expire; None where it does so soon enough."""
     return now + GRACE if token.expires > now + GRACE else None
 
 
