@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.docs.test_trusted_core import GROUPS, TREE, files
 
-TESTS: Final = ("parsing", "vectors", "providers", "controller", "proof", "attacks")
+TESTS: Final = ("parsing", "vectors", "providers", "controller", "attacks")
 
 
 def main(arguments: list[str]) -> int:

@@ -66,16 +66,15 @@ class Expression:
     @property
     def reads_host(self) -> bool:
         """Whether it needs more of the host object than its namespace and name."""
-        known = {("metadata", "namespace"), _NAME}
-        return any(isinstance(part, _Operand) and part.root == "host" and part.path not in known for part in self.parts)
+        return not self.paths("host") <= {("metadata", "namespace"), _NAME}
 
-    def reads(self, root: str) -> bool:
-        """Return whether it contains an operand of an object."""
-        return any(isinstance(part, _Operand) and part.root == root for part in self.parts)
+    def paths(self, root: str) -> set[tuple[str, ...]]:
+        """Return the paths of its operands below an object."""
+        return {part.path for part in self.parts if isinstance(part, _Operand) and part.root == root}
 
     def has_name_of(self, root: str) -> bool:
         """Return whether it contains the name of an object."""
-        return any(isinstance(part, _Operand) and (part.root, part.path) == (root, _NAME) for part in self.parts)
+        return _NAME in self.paths(root)
 
     def value(self, objects: Objects) -> str:
         """Return the text, with any operand as it is; empty where an operand is absent or empty."""
@@ -155,7 +154,7 @@ class HostReference:
     @property
     def names_by_cluster(self) -> bool:
         """Whether a name that the host gives its node depends on the cluster's name."""
-        return any(name.reads("machine") for name in self.node_names)
+        return any(name.paths("machine") for name in self.node_names)
 
     def key(self, objects: Objects, namespace: str) -> ObjectKey | None:
         """Return which host object an infrastructure machine names; ``namespace`` is the Machine's. None: none."""
