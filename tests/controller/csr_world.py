@@ -334,9 +334,9 @@ class World:
         node: JsonObject = {"metadata": {"name": NODE}, "spec": {"providerID": PROVIDER_ID}}
         self.workload_api.put(f"/api/v1/nodes/{NODE}", node)
 
-    def file_kubelets(self, name: str = "k-1", *, address: str = "10.0.0.1", **spec: JsonValue) -> JsonObject:
+    def file_kubelets(self, name: str = "k-1", *, address: str = "10.0.0.1") -> JsonObject:
         """File a request of kubelet itself."""
-        return self.workload_api.put(f"{CSRS}/{name}", kubelets_request(name, address, **spec))
+        return self.workload_api.put(f"{CSRS}/{name}", kubelets_request(name, address))
 
     def csr(self, name: str = "r-1") -> JsonObject:
         """Return a request as it is stored."""
@@ -406,10 +406,10 @@ def request(
     }
 
 
-def kubelets_request(name: str, address: str = "10.0.0.1", **spec: JsonValue) -> JsonObject:
+def kubelets_request(name: str, address: str = "10.0.0.1", *, node: NodeName = NODE, **spec: JsonValue) -> JsonObject:
     """A stored request of kubelet itself, for the node's name and an address."""
-    subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{NODE}")]
-    names = [x509.DNSName(NODE), x509.IPAddress(ip_address(address))]
+    subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node}")]
+    names = [x509.DNSName(node), x509.IPAddress(ip_address(address))]
     builder = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(x509.Name([x509.NameAttribute(kind, value) for kind, value in subject]))
@@ -425,7 +425,6 @@ def kubelets_request(name: str, address: str = "10.0.0.1", **spec: JsonValue) ->
             "usages": ["digital signature", "server auth"],
             "username": f"system:node:{NODE}",
             "groups": ["system:nodes", "system:authenticated"],
-            **spec,
         },
         "status": {},
     }

@@ -10,11 +10,7 @@ from typing import Final, cast
 
 import pytest
 from builders import make_member
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-from csr_world import CAPI, CREATED, CSRS, WAIT_LIMIT, OneRound, World, machine
+from csr_world import CAPI, CREATED, CSRS, WAIT_LIMIT, OneRound, World, kubelets_request, machine
 from csr_world import NODE as WORKER
 
 from nodeattest_controller.controllers.csr.reconciler import Result
@@ -26,6 +22,7 @@ from nodeattest_controller.model.csr_request import (
 )
 from nodeattest_controller.runtime.sources import node_key
 from nodeattest_parsing.objects import mapping, text
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID
@@ -177,50 +174,27 @@ async def test_a_node_whose_guest_chose_its_name_gets_no_certificate_for_a_place
         assert world.condition("Denied", "k-1") == Reason.ADDRESS_NOT_ALLOWED
 
 
-# Kubelet's own serving request as an object: what kubelet files is read, what breaks a rule is denied
+# Kubelet's own serving request as an object: what breaks a rule is denied
 
 
-def kubelets(node: str = "node-0") -> bytes:
-    subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node}")]
-    builder = x509.CertificateSigningRequestBuilder().subject_name(
-        x509.Name([x509.NameAttribute(kind, value) for kind, value in subject])
-    )
-    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(node)]), critical=False)
-    key = ec.generate_private_key(ec.SECP256R1())
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-PEM: Final = kubelets()
-GROUPS: Final[list[JsonValue]] = ["system:nodes", "system:authenticated"]
+GOOD: Final = kubelets_request("csr-x")
+PEM: Final = decode_base64(text(GOOD, "spec", "request"))
+OTHERS: Final = kubelets_request("csr-y", node=NodeName("node-1"))
 
 
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def csr_object(**spec: JsonValue) -> JsonObject:
-    return {
-        "metadata": {"name": "csr-x", "uid": "u", "creationTimestamp": "2026-01-02T03:04:05Z"},
-        "spec": {
-            "signerName": "kubernetes.io/kubelet-serving",
-            "username": "system:node:node-0",
-            "groups": GROUPS,
-            "usages": ["digital signature", "server auth"],
-            "request": b64(PEM),
-            **spec,
-        },
-    }
-
-
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
         ({"username": "system:node:node-1"}, Reason.REQUESTER_NOT_ALLOWED),
-        ({"username": "node-0"}, Reason.REQUESTER_NOT_ALLOWED),
+        ({"username": WORKER}, Reason.REQUESTER_NOT_ALLOWED),
         ({"groups": ["system:authenticated"]}, Reason.REQUESTER_NOT_ALLOWED),
         ({"usages": ["digital signature", "client auth"]}, Reason.USAGES_NOT_ALLOWED),
         ({"usages": ["server auth"]}, Reason.USAGES_NOT_ALLOWED),
-        ({"request": b64(kubelets("node-1"))}, Reason.REQUESTER_NOT_ALLOWED),
+        ({"request": text(OTHERS, "spec", "request")}, Reason.REQUESTER_NOT_ALLOWED),
         ({"request": b64(PEM + PEM)}, Reason.CSR_MALFORMED),
         ({"request": b64(PEM.replace(b"CERTIFICATE REQUEST", b"NEW CERTIFICATE REQUEST"))}, Reason.CSR_MALFORMED),
         ({"request": b64(PEM.replace(b"REQUEST-----\n", b"REQUEST-----\nA: b\n\n", 1))}, Reason.CSR_MALFORMED),
@@ -229,7 +203,8 @@ def csr_object(**spec: JsonValue) -> JsonObject:
     ],
 )
 def test_what_kubelet_would_not_file_is_denied(spec: dict[str, JsonValue], reason: Reason) -> None:
+    good: JsonObject = {**GOOD, "metadata": {**mapping(GOOD, "metadata"), "uid": "u"}}
     with pytest.raises(Denied, match=reason):
-        parse_kubelet_request(csr_object(**spec))
+        parse_kubelet_request({**good, "spec": {**mapping(GOOD, "spec"), **spec}})
     with pytest.raises(Denied, match=Reason.CSR_MALFORMED):
-        parse_kubelet_request({**csr_object(), "metadata": {"name": "no time"}})
+        parse_kubelet_request({**GOOD, "metadata": {"name": "no time"}})

@@ -87,19 +87,6 @@ async def test_a_refusal_is_told_at_the_machine_of_the_token(pki: ClusterPki) ->
         assert (text(event, "involvedObject", "kind"), text(event, "involvedObject", "name")) == ("Machine", "m-1")
 
 
-async def test_once_cluster_api_has_another_provider_id_the_node_and_its_token_are_refused(pki: ClusterPki) -> None:
-    async with late(pki) as world:
-        ask(world)
-        assert await decided(world) == "Approved"
-        put_machine(world, "m-1", "abcdef", provider_id="metal3://fleet/rack-9/m-1")
-        await world.settle()
-        node = {"username": "system:node:m-1", "groups": ["system:nodes", "system:authenticated"]}
-        ask(world, "r-2", **node)
-        assert await decided(world, "r-2") == Reason.PROVIDER_ID_CHANGED
-        ask(world, "r-3", provider_id="metal3://fleet/rack-9/m-1")
-        assert await decided(world, "r-3") == Reason.PROVIDER_ID_CHANGED
-
-
 async def test_a_request_waits_for_its_own_machine_and_no_other(pki: ClusterPki) -> None:
     async with late(pki) as world:
         put_machine(world, "m-2", "fedcba", host="")
