@@ -406,7 +406,7 @@ def request(
     }
 
 
-def kubelets_request(name: str, address: str = "10.0.0.1", *, node: NodeName = NODE, **spec: JsonValue) -> JsonObject:
+def kubelets_request(name: str, address: str = "10.0.0.1", *, node: NodeName = NODE) -> JsonObject:
     """A stored request of kubelet itself, for the node's name and an address."""
     subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, f"system:node:{node}")]
     names = [x509.DNSName(node), x509.IPAddress(ip_address(address))]
