@@ -2,107 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import cast
+from datetime import UTC, datetime
 
 import pytest
+from fake_api import FakeApi
+from management_kit import add_cluster, cached, management_api, tasks
+from polling import until
 
-from nodeattest_controller.controllers.bootstrap_signer import (
-    REASON,
-    REMEDY,
-    TokenPairEvents,
-)
-from nodeattest_controller.logs import JsonFormatter
+from nodeattest_controller.controllers.bootstrap_signer import REASON, REMEDY, TokenPairRunner
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_discovery.controllers.deps import TokenController
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
-from nodeattest_kube.events import EventRecorder, ObjectRef
-from nodeattest_parsing.values import JsonObject
+from nodeattest_kube.events import EventRecorder
 
-KEY = ClusterKey("fleet/blue")
-CLUSTER: JsonObject = {
-    "apiVersion": "cluster.x-k8s.io/v1beta1",
-    "metadata": {"namespace": "fleet", "name": "blue", "uid": "u-1"},
-}
+REFUSAL = Forbidden(403, "Forbidden", "may not update configmaps")
 
 
-@dataclass
-class Inventory:
-    """A management cluster with one Cluster."""
+async def test_failures_are_counted_by_kind_and_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api, workload, metrics, seconds = management_api(), FakeApi(), Metrics(), [0.0]
+    add_cluster(api)
 
-    def cluster(self, key: ClusterKey) -> JsonObject | None:
-        return CLUSTER if key == KEY else None
+    async def forbid(_method: str, _path: str) -> None:
+        raise REFUSAL
 
-
-@dataclass
-class Recorded:
-    """Keeps Events."""
-
-    events: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-
-    def record(self, subject: ObjectRef, kind: str, reason: str, message: str) -> None:
-        assert subject.name == "blue"
-        self.events.append((kind, reason, message))
-
-
-class Rig:
-    """A reporter and all that it tells."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.recorded = Recorded()
-        self.metrics = Metrics()
+    workload.on_call = forbid
+    async with cached(api, ChangeBus()) as management:
+        recorder = EventRecorder(api, component="test", instance="test", now=lambda: datetime.now(UTC))
         events = ClusterEvents(
-            KEY,
-            cast("ManagementCache", Inventory()),
-            cast("EventRecorder", self.recorded),
-            log=logging.getLogger("test"),
-            clock=lambda: self.seconds,
+            ClusterKey("fleet/blue"), management, recorder, log=logging.getLogger("test"), clock=lambda: seconds[0]
         )
-        self.reporter = TokenPairEvents(events, self.metrics)
-
-    def count(self, controller: TokenController, outcome: str) -> float:
-        labels = {"controller": str(controller), "outcome": outcome}
-        return self.metrics.registry.get_sample_value("nodeattest_token_writes_total", labels) or 0.0
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """Return the lines of the log so far, as they are written."""
-    caplog.set_level(logging.INFO)
-    return lambda: [JsonFormatter().format(record) for record in caplog.records]
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (Conflict(409, "Conflict", "changed"), "conflict"),
-        (Forbidden(403, "Forbidden", "no"), "forbidden"),
-        (Unreachable("no route"), "unreachable"),
-        (ApiError(500, "InternalError", "sorry"), "refused"),
-    ],
-)
-def test_a_failed_write_is_counted_by_its_kind(error: ApiError, outcome: str) -> None:
-    rig = Rig()
-    for controller in TokenController:
-        rig.reporter.failed(controller, error, 1.0)
-        assert rig.count(controller, outcome) == 1
-
-
-def test_a_missing_right_is_told_on_the_cluster_once_in_ten_minutes(logged: Callable[[], list[str]]) -> None:
-    rig = Rig()
-    refusal = Forbidden(403, "Forbidden", "may not update configmaps")
-    for _ in range(3):
-        rig.reporter.failed(TokenController.SIGNER, refusal, 1.0)
-        rig.reporter.may_not_watch(refusal)
-    assert [(kind, reason) for kind, reason, _ in rig.recorded.events] == [("Warning", REASON)] * 2
-    assert all("may not update configmaps" in message and REMEDY in message for *_, message in rig.recorded.events)
-    assert all(REMEDY in line for line in logged())
-    rig.seconds += PERIOD
-    rig.reporter.may_not_watch(refusal)
-    assert len(rig.recorded.events) == 3
+        runner = TokenPairRunner(workload, frozenset(TokenController), events, metrics)
+        outcomes: dict[str, ApiError] = {
+            "conflict": Conflict(409, "Conflict", "changed"),
+            "forbidden": REFUSAL,
+            "unreachable": Unreachable("no route"),
+            "refused": ApiError(500, "InternalError", "sorry"),
+        }
+        for outcome, error in outcomes.items():
+            runner.failed(TokenController.SIGNER, error, 1.0)
+            labels = {"controller": "bootstrap-signer", "outcome": outcome}
+            assert metrics.registry.get_sample_value("nodeattest_token_writes_total", labels) == 1
+        async with tasks(runner.run()):
+            await until(lambda: runner.last_error is not None)
+        for _ in range(3):
+            runner.failed(TokenController.SIGNER, REFUSAL, 1.0)
+            runner.report_missing_right()
+        await until(lambda: len(api.events()) == 2)
+        seconds[0] += PERIOD
+        runner.report_missing_right()
+        await until(lambda: len(api.events()) == 3)
+        await asyncio.sleep(0)
+    assert {*api.events()} == {REASON}
+    assert all("may not update configmaps" in said and REMEDY in said for said in api.events("message"))
+    assert REMEDY in str([record.__dict__ for record in caplog.records])

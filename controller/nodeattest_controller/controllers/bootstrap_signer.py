@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -26,10 +25,10 @@ from nodeattest_kube.errors import ApiError, Conflict, Forbidden
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import call_every
 
-_LOG: Final = logging.getLogger(__name__)
-LOG_PERIOD: Final = 60.0
+log = logging.getLogger(__name__)
+_LOG_PERIOD: Final = 60.0
 """Seconds between two lines about one controller's trouble in one cluster."""
-CHECK_PERIOD: Final = 5.0
+_CHECK_PERIOD: Final = 5.0
 """Seconds between two checks whether the informers are up to date; no request is sent for it."""
 REMEDY: Final = (
     "apply manifests/workload-discovery in the workload cluster, or take these controllers from --controllers"
@@ -49,28 +48,29 @@ class TokenPairController:
         *,
         events: EventRecorder,
         metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._management = management
-        self._enabled = enabled
-        self._events = events
-        self._metrics = metrics
-        self._clock = clock
+        self._management, self._enabled, self._events, self._metrics = management, enabled, events, metrics
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> TokenPairRunner:
         """Make the pair of one cluster."""
-        events = ClusterEvents(key, self._management, self._events, log=_LOG, clock=self._clock)
-        return TokenPairRunner(key, client, self._enabled, TokenPairEvents(events, self._metrics))
+        events = ClusterEvents(key, self._management, self._events, log=log, clock=time.monotonic)
+        return TokenPairRunner(client, self._enabled, events, self._metrics)
+
+
+def enabled_controllers(settings: Settings) -> frozenset[TokenController]:
+    """Read which of the pair run."""
+    return frozenset(controller for controller in TokenController if settings.enabled(controller))
 
 
 class TokenPairRunner:
-    """The pair of one cluster (``ClusterRunner``)."""
+    """The pair of one cluster (``ClusterRunner``), and what it reports (``Observer``)."""
 
     def __init__(
-        self, key: ClusterKey, client: ApiClient, enabled: frozenset[TokenController], events: TokenPairEvents
+        self, client: ApiClient, enabled: frozenset[TokenController], events: ClusterEvents, metrics: Metrics
     ) -> None:
-        self._pair = TokenControllers(client, enabled, observer=events, supervise=partial(supervise, cluster=key))
         self._events = events
+        self._metrics = metrics
+        self._pair = TokenControllers(client, enabled, observer=self, supervise=partial(supervise, cluster=events.key))
 
     @property
     def synced(self) -> bool:
@@ -86,27 +86,16 @@ class TokenPairRunner:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pair.run())
-            tasks.create_task(call_every(CHECK_PERIOD, self._report_missing_right))
+            tasks.create_task(call_every(_CHECK_PERIOD, self.report_missing_right))
 
     def changed(self, keys: frozenset[str] | None) -> None:
         """Do nothing: all that these controllers read is in the workload cluster."""
 
-    def _report_missing_right(self) -> None:
-        if isinstance(self._pair.last_error, Forbidden):
-            self._events.may_not_watch(self._pair.last_error)
-
-
-def enabled_controllers(settings: Settings) -> frozenset[TokenController]:
-    """Read which of the pair run."""
-    return frozenset(controller for controller in TokenController if settings.enabled(controller))
-
-
-class TokenPairEvents:
-    """Reports what the pair of one cluster does (``Observer``)."""
-
-    def __init__(self, events: ClusterEvents, metrics: Metrics) -> None:
-        self._events = events
-        self._metrics = metrics
+    def report_missing_right(self) -> None:
+        """Report that the pair may not even read what it needs; the reflector has logged the server's answer."""
+        if isinstance(self.last_error, Forbidden):
+            self._events.warn(("log", "watch"), "cannot follow tokens and cluster-info", _LOG_PERIOD, remedy=REMEDY)
+            self._event("watch", f"{' and '.join(sorted(TokenController))} may not watch: {self.last_error}")
 
     def signed(self, tokens: int, seconds: float) -> None:
         """Count and log a signed cluster-info."""
@@ -126,15 +115,9 @@ class TokenPairEvents:
         what = "cannot sign cluster-info" if controller is TokenController.SIGNER else "cannot delete an expired token"
         remedy = REMEDY if isinstance(error, Forbidden) else ""
         more = {"error": error.reason, "message_": error.message, "delay": delay, "remedy": remedy}
-        self._events.warn(("log", controller), what, LOG_PERIOD, **more)
+        self._events.warn(("log", controller), what, _LOG_PERIOD, **more)
         if remedy:
             self._event(controller, f"{controller} {what}: {error}")
-
-    def may_not_watch(self, error: Forbidden) -> None:
-        """Report that the pair may not even read what it needs; the reflector has logged the server's answer."""
-        what = "cannot follow tokens and cluster-info"
-        self._events.warn(("log", "watch"), what, LOG_PERIOD, remedy=REMEDY)
-        self._event("watch", f"{' and '.join(sorted(TokenController))} {what}: {error}")
 
     def _event(self, about: str, message: str) -> None:
         if self._events.allow(("event", about)):
