@@ -223,10 +223,6 @@ class ApiClient:
         """Apply an RFC 7386 merge patch."""
         return await self._exchange("PATCH", path, body, "application/merge-patch+json")
 
-    async def json_patch(self, path: str, operations: list[JsonObject]) -> JsonObject:
-        """Apply an RFC 6902 patch; ``test`` operations that fail are ``Invalid``."""
-        return await self._exchange("PATCH", path, operations, "application/json-patch+json")
-
     async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
         """Delete one object, only if it still is that one; a failed precondition is ``Conflict``."""
         wanted = {"uid": uid, "resourceVersion": resource_version}
@@ -339,7 +335,7 @@ class ApiClient:
         await self.close()
 
     async def _exchange(
-        self, method: str, target: str, body: JsonObject | list[JsonObject], content_type: str = "application/json"
+        self, method: str, target: str, body: JsonObject, content_type: str = "application/json"
     ) -> JsonObject:
         """Send one object and parse its answer."""
         try:

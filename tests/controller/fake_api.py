@@ -18,15 +18,14 @@ from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
-from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound, Unreachable
+from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.list_watch import WatchEvent, WatchType
 from nodeattest_kube.sockets import Resolver
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
-from nodeattest_sandbox.apiserver.status_errors import ApiError as PatchError
+from nodeattest_sandbox.apiserver.patch import merge_patch
 
 SUBRESOURCES = ("status", "approval")
 
@@ -161,17 +160,6 @@ class FakeApi(ApiClient):
         status = patched.get("status")
         if isinstance(status, dict):
             patched["status"] = {name: value for name, value in status.items() if name not in self.pruned}
-        return deepcopy(self._store(at, patched, WatchType.MODIFIED))
-
-    async def json_patch(self, path: str, operations: list[JsonObject]) -> JsonObject:
-        await self._call("PATCH", path)
-        at = _object_path(path)
-        self._check_version(at, {})
-        try:
-            patched = json_patch(deepcopy(self.objects[at]), [deepcopy(one) for one in operations])
-        except PatchError as error:
-            raise Invalid(422, "Invalid", str(error)) from None
-        assert isinstance(patched, dict)
         return deepcopy(self._store(at, patched, WatchType.MODIFIED))
 
     async def delete(self, path: str, *, uid: str | None = None, resource_version: str | None = None) -> None:

@@ -10,14 +10,13 @@ apimachinery pkg/api/meta/conditions.go.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import Conflict, Invalid
+from nodeattest_kube.errors import Conflict
 from nodeattest_parsing.objects import condition as find
 from nodeattest_parsing.objects import items, mapping, number, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue, one_line
@@ -65,17 +64,9 @@ async def set_condition(
 ) -> bool:
     """Write one condition to the status of the object at ``path``; returns whether a write was needed.
 
-    ``obj`` may come from a cache: one that is out of date is read again. Raises ApiError: NotFound also when another
-    object has taken the name, Conflict when somebody writes faster than this does.
-
-    1. A condition is replaced where only it is as it was read, whatever else of the object changed: Cluster API's
-    controllers write a Machine all the time. 2. Where that fails, or there is none yet, the whole list is compared.
+    ``obj`` may come from a cache: one that is out of date is read again. Raises ApiError, Conflict when somebody writes
+    faster than this does.
     """
-    operations = _operations(obj, condition, now())
-    if operations is not None:  # 1
-        with suppress(Invalid, Conflict):
-            await client.json_patch(f"{path}/status", operations)
-            return True
     return await update_status(client, path, obj, lambda current: with_condition(current, condition, now()))
 
 
@@ -92,30 +83,6 @@ def with_condition(obj: JsonObject, condition: Condition, now: datetime) -> Json
 def without_condition(obj: JsonObject, kind: str) -> JsonObject | None:
     """Make the merge patch of ``/status`` after which the object has no such condition; None when it has none."""
     return _patch(obj, lambda known, _is_old: [entry for entry in known if entry.get("type") != kind])
-
-
-def _operations(obj: JsonObject, condition: Condition, now: datetime) -> list[JsonObject] | None:
-    """Make the JSON patch that replaces this condition, or adds it where its list refuses to have it twice.
-
-    None where there is nothing to do, or where a patch of the whole list is needed.
-    """
-    operations: list[JsonObject] = []
-    for place in _places(obj):
-        known, is_old = items(obj, "status", *place), _is_old(obj) and place == _OLD
-        changed = _put(known, condition, now, None if is_old else _generation(obj))
-        if changed == known:
-            continue
-        if not known or (is_old and len(changed) > len(known)):
-            return None
-        where = "/".join(("/status", *place))
-        if len(changed) > len(known):
-            operations.append({"op": "add", "path": f"{where}/-", "value": changed[-1]})
-            continue
-        at = next(number for number, entry in enumerate(known) if entry.get("type") == condition.type)
-        operations.append({"op": "test", "path": f"{where}/{at}", "value": known[at]})
-        operations.append({"op": "replace", "path": f"{where}/{at}", "value": changed[at]})
-    same: JsonObject = {"op": "test", "path": "/metadata/uid", "value": text(obj, "metadata", "uid")}
-    return [same, *operations] if operations else None
 
 
 async def update_status(
