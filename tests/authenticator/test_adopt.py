@@ -119,16 +119,6 @@ def test_a_node_is_adopted_by_the_certificate_that_it_has(old: OldNode, api: Fak
     assert b"PRIVATE KEY" not in said.encode() + complained.encode()
 
 
-def test_a_second_adoption_changes_nothing_and_asks_nobody(old: OldNode, api: FakeApi) -> None:
-    asked = signs_for_the_node(api)
-    assert old.adopt()[0] == 0
-    files = {path: path.read_bytes() for path in old.folder.rglob("*") if path.is_file()}
-    code, said, _ = old.adopt()
-    assert (code, len(asked)) == (0, 1)
-    assert "already" in said
-    assert {path: path.read_bytes() for path in old.folder.rglob("*") if path.is_file()} == files
-
-
 def test_a_death_between_backup_and_replacement_is_taken_up_without_another_request(old: OldNode, api: FakeApi) -> None:
     asked = signs_for_the_node(api)
     before = old.kubeconfig.read_bytes()

@@ -35,15 +35,6 @@ def test_a_cold_call_gets_a_credential(machine: Machine) -> None:
     assert answer["status"]["clientKeyData"].startswith("-----BEGIN PRIVATE KEY-----")
 
 
-def test_a_two_step_join_is_four_requests(machine: Machine) -> None:
-    machine.challenged()
-    machine.api.on_create = challenge_then_sign
-    done = machine.run()
-    assert done.returncode == 0, done.stderr
-    assert [line.split("?")[0].split()[0] for line in machine.api.requests] == ["POST", "GET", "POST", "GET"]
-    assert all("watch=1" in line for line in machine.api.requests if line.startswith("GET"))
-
-
 def test_fifty_parallel_calls_share_one_denial(machine: Machine) -> None:
     machine.api.on_create = lambda api, name: api.deny(name, "MachineNotFound")
     processes = [machine.start() for _ in range(12)]

@@ -43,12 +43,6 @@ def test_a_token_and_a_pin_are_enough_to_join(joiner: Discoverer) -> None:
     assert joiner.api.posts() == 1
 
 
-def test_the_token_goes_to_the_verified_server_alone_and_only_to_ask_for_the_certificate(joiner: Discoverer) -> None:
-    assert joiner.join().returncode == 0
-    assert {header for _, header in joiner.api.shown} == {f"Bearer {TOKEN}"}
-    assert all("certificatesigningrequests" in path for path, _ in joiner.api.shown)
-
-
 def test_a_server_elsewhere_is_told_and_gets_the_request(tmp_path: Path, joiner: Discoverer) -> None:
     with other_cluster(tmp_path, joiner.api.authority) as elsewhere:
         publish(joiner.api, server=elsewhere.url)

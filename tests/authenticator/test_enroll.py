@@ -275,33 +275,6 @@ def test_an_interrupted_request_goes_on_with_the_answer_in_the_same_cluster_only
     assert bench.provider_id == ("sandbox://1" if same_cluster else "sandbox://2")
 
 
-def test_a_lost_reply_is_found_again_by_name(bench: Bench) -> None:
-    lost: list[str] = []
-    create = bench.fake.create
-
-    def loses(document: JsonObject, username: str) -> object:
-        created = create(document, username)  # pyright: ignore[reportArgumentType] - the fake's own type
-        if not lost:
-            lost.append("x")
-            raise ConnectionResetError
-        return created
-
-    bench.fake.create = loses  # type: ignore[method-assign,assignment] - the server breaks here
-    bench.enroll()
-    assert len(bench.fake.objects) == 2
-
-
-def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
-    def deletes(api: FakeApi, name: str) -> None:
-        if len(api.requests) <= 1:
-            api.delete(name)
-        else:
-            challenge_then_sign(api, name)
-
-    bench.fake.on_create = deletes
-    bench.enroll()
-
-
 def test_a_challenge_that_is_not_ours_waits_for_the_controllers(bench: Bench) -> None:
     bench.attestor.fails[2] = [Denied(Reason.CHALLENGE_UNKNOWN, expected="a", got="b", remedy="c")]
 

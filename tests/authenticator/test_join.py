@@ -180,13 +180,6 @@ def test_wrong_options_are_named(joiner: Joiner, words: list[str], says: str) ->
     assert says in done.stderr
 
 
-def test_a_token_that_is_none_is_refused_without_being_shown(joiner: Joiner) -> None:
-    done = joiner.join(stdin="hunter2-hunter2", token_file="-")
-    assert done.returncode == 2
-    assert "bootstrap token" in done.stderr
-    assert "hunter2" not in done.stderr
-
-
 def test_quotes_are_removed_and_the_machine_fills_in_its_part(joiner: Joiner) -> None:
     assert joiner.join(provider_id="kubevirt://'{hostname}'").returncode == 0
     (name,) = joiner.api.objects

@@ -142,26 +142,6 @@ def test_a_join_configuration_stays_strict(content: str) -> None:
         parse(f"{AS_CLUSTER_API_WRITES_IT}{content}\n".encode(), limit=1)
 
 
-OTHERS: dict[str, dict[str, Any]] = {
-    "RKE2, k3s: config.yaml": {"server": "https://10.0.0.1:9345", "token": "9f86d081884c7d65", "kubelet-arg": []},
-    "Talos: machine configuration": {
-        "version": "v1alpha1",
-        "machine": {"type": "worker", "token": "9f86d0.81884c7d659a2fea"},
-        "cluster": {"controlPlane": {"endpoint": "https://10.0.0.1:6443"}, "token": OTHER},
-    },
-    "MicroK8s: cloud-config": {"runcmd": ["/capi-scripts/20-microk8s-join.sh yes 10.0.0.1:25000/9f86d081884c7d65"]},
-}
-
-
-@pytest.mark.parametrize("document", OTHERS.values(), ids=OTHERS)
-def test_bootstrap_data_of_another_provider_is_refused_without_its_secrets(document: dict[str, Any]) -> None:
-    with pytest.raises(AgentError) as refused:
-        read(document)
-    assert "JoinConfiguration" in str(refused.value)
-    assert "9f86d0" not in str(refused.value)
-    assert OTHER not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("document", "said"),
     [

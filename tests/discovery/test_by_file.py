@@ -155,18 +155,6 @@ def test_the_ca_may_stand_in_a_file_beside(cluster: Cluster) -> None:
     assert cluster.find(config).ca_pem == CA.pem
 
 
-def test_the_current_contexts_cluster_is_meant(cluster: Cluster) -> None:
-    config = cluster.config()
-    config["clusters"][0]["name"] = "ours"
-    config["clusters"].append({"name": "theirs", "cluster": {"server": ANY_SERVER}})
-    config["contexts"] = [
-        {"name": "a", "context": {"cluster": "theirs"}},
-        {"name": "b", "context": {"cluster": "ours"}},
-    ]
-    config["current-context"] = "b"
-    assert cluster.find(config).info.server == cluster.server.url
-
-
 # How it is reached
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from core_kit import NOW
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from odd_secrets import OddSecret, odd_secrets
 
 from nodeattest_discovery import secret, token
-from nodeattest_discovery.secret import Expiry, TokenSecret, Usage
+from nodeattest_discovery.secret import Expiry, TokenSecret
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_providers.errors import Denied, Reason
 
@@ -128,48 +128,6 @@ def test_a_group_that_would_cost_the_token_its_life_is_not_written(group: str) -
     with pytest.raises(Denied) as raised:
         secret.encode(TokenSecret(token=TOKEN, groups=(group,)))
     assert raised.value.reason is Reason.TOKEN_MALFORMED
-
-
-tokens = st.builds(
-    BootstrapToken, st.from_regex(r"[a-z0-9]{6}", fullmatch=True), st.from_regex(r"[a-z0-9]{16}", fullmatch=True)
-)
-groups_of = st.lists(st.from_regex(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]", fullmatch=True), max_size=4)
-expirations = st.none() | st.datetimes(
-    datetime(1, 1, 2),  # noqa: DTZ001 - bounds have no zone
-    datetime(9999, 12, 30),  # noqa: DTZ001 - bounds have no zone
-    timezones=st.integers(-14, 14).map(lambda hours: timezone(timedelta(hours=hours))),
-)
-secrets = st.builds(
-    TokenSecret,
-    token=tokens,
-    usages=st.sets(st.sampled_from(Usage), min_size=1).map(frozenset),
-    groups=groups_of.map(tuple),
-    expires=expirations,
-    description=st.text(),
-)
-
-
-@given(secrets)
-def test_a_token_secret_is_read_back_as_it_was_written(wanted: TokenSecret) -> None:
-    try:
-        data = secret.encode(wanted)
-    except Denied:
-        assert wanted.groups
-        assert Usage.AUTHENTICATION not in wanted.usages
-        return
-    body: dict[str, object] = {
-        "metadata": {"name": secret.secret_name(wanted.token.id)},
-        "type": secret.SECRET_TYPE,
-        "data": data,
-    }
-    lives = wanted.expires is None or wanted.expires.replace(microsecond=0) > NOW
-    assert secret.stored_token(body) == wanted.token
-    assert secret.usages_of(body) == tuple(sorted(wanted.usages))
-    assert (secret.expiry(body, NOW)[0] is not Expiry.PAST) is lives
-    assert secret.signing_token(body, NOW) == (wanted.token if lives and Usage.SIGNING in wanted.usages else None)
-    expected = tuple(sorted({"system:bootstrappers", *wanted.groups}))
-    allowed = lives and Usage.AUTHENTICATION in wanted.usages
-    assert secret.authenticating_groups(body, NOW) == (expected if allowed else None)
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from([secret.SECRET_TYPE, "dHJ1ZQ=="])

@@ -45,12 +45,6 @@ NO_TOKENS = [
 texts = st.text(st.sampled_from("abz059AZ.:\n \u0663"), max_size=30) | st.text(max_size=30)
 
 
-def test_a_token_is_taken_apart() -> None:
-    assert token.parse(SOUND) == BootstrapToken("abcdef", SECRET)
-    assert token.parse(SOUND).reveal() == SOUND
-    assert token.parse(SOUND).username == "system:bootstrap:abcdef"
-
-
 @given(texts)
 @example(f"{SOUND}\n")
 def test_a_text_is_a_token_exactly_if_the_pattern_of_kubernetes_says_so(text: str) -> None:
