@@ -209,7 +209,7 @@ def test_any_section_gives_settings_or_a_named_error(section: dict[str, Any]) ->
 # Following a cluster
 
 
-def section(**changes: object) -> Discovery:
+def section(**changes: Any) -> Discovery:
     return parse_discovery(ConfigFields(DISCOVERY | changes, "discovery."))
 
 

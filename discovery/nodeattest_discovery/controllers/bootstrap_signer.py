@@ -181,8 +181,9 @@ class BootstrapSigner:
 
     async def _signatures(self, config_map: JsonObject, tokens: Iterable[BootstrapToken]) -> Signatures:
         content = text(config_map, "data", KUBECONFIG_KEY).encode()
-        known = self._signed[1] if self._signed[0] == content else {}
-        self._signed = content, await sign_all(content, tokens, known)
+        if self._signed[0] != content:
+            self._signed = content, {}
+        self._signed = content, await sign_all(content, tokens, self._signed[1])
         return self._signed[1]
 
     def _settle(self, key: str) -> None:
