@@ -29,17 +29,12 @@ BURST, RATE = 30, 1 / 10
 REQUESTER_BURST, REQUESTER_RATE = 5, 1 / 60
 """Of these, lines about one requester."""
 OUTAGES, OUTAGE_RATE = 4, 1 / 300
-"""Lines that a cluster's connection ended, or grants nothing, at once, and a second after that."""
+"""Lines that a cluster's connection ended or is silent, at once, and a second after that."""
 AGAIN: Final = BackoffPolicy(initial=60.0, cap=3600.0, jitter=0.0)
 """Between two such lines while it lasts."""
-GRANTS_NOTHING: Final = 120.0
-"""Seconds of refusals only; longer than a watch lasts, which is one grant."""
 CONNECTED, DISCONNECTED = "connected", "disconnected"
-SILENT, REFUSES = "cluster does not answer", "cluster answers, but grants nothing"
-_REMEDIES: Final = {
-    SILENT: "check the kubeconfig in the Secret <cluster>-kubeconfig, the endpoint and the network",
-    REFUSES: "apply this version's RBAC manifests there; check what answers at the endpoint",
-}
+SILENT: Final = "cluster does not answer"
+_REMEDY: Final = "check the kubeconfig in the Secret <cluster>-kubeconfig, the endpoint and the network"
 
 
 @dataclass(slots=True)
@@ -47,8 +42,6 @@ class _Connection:
     server: str
     logged: str = DISCONNECTED
     """The last line about it."""
-    refused_since: float | None = None
-    """The first refusal since it last granted a request, or did not answer."""
     lines: int = 0
     """How often ``logged`` was logged."""
     again: float = 0.0
@@ -93,20 +86,13 @@ class ClusterLog:
 
     def answered(self, cluster: ClusterKey, error: ApiError | None) -> None:
         """Note how a request ended: None if it was granted."""
-        connection, now = self._connections.get(cluster), self._clock()
+        connection = self._connections.get(cluster)
         if connection is None:
             return
-        if error is None:
-            connection.refused_since = None
-            if connection.logged != CONNECTED:
-                self._log(cluster, connection, CONNECTED)
+        if error is None and connection.logged != CONNECTED:
+            self._log(cluster, connection, CONNECTED)
         elif isinstance(error, Unreachable | Unauthorized):
-            connection.refused_since = None
             self._log(cluster, connection, SILENT, error)
-        elif connection.refused_since is None:
-            connection.refused_since = now
-        elif now - connection.refused_since >= GRANTS_NOTHING:
-            self._log(cluster, connection, REFUSES, error)
 
     def has_reported(self, cluster: ClusterKey, error: ApiError) -> bool:
         """Return whether an error says no more than that the cluster does not answer, which the log says already."""
@@ -129,7 +115,7 @@ class ClusterLog:
         connection.lines += 1
         delay = AGAIN.delay(connection.lines, lambda: 0.0, None)
         connection.again = now + delay
-        _LOG.warning(line, extra=fields(**more, error=str(error), next=delay, remedy=_REMEDIES[line]))
+        _LOG.warning(line, extra=fields(**more, error=str(error), next=delay, remedy=_REMEDY))
 
 
 PERIOD: Final = 600.0
