@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from needs import kubernetes_folder, not_possible
+from needs import kubernetes_folder
 from polling import succeeds
 
 from nodeattest_controller import manifests
@@ -33,7 +33,7 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import BootState
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, load, map_at, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 
@@ -362,20 +362,6 @@ def test_what_the_controller_and_an_operators_reset_write_is_accepted_and_read_b
     assert not parse_attestation(final).was_reset, "the next client certificate closes what a reset opened"
 
 
-def test_columns_answer_which_nodes_are_attested_by_what_until_when(api: Client, plane: ControlPlane) -> None:
-    if plane.kubectl is None:
-        not_possible("the sandbox makes no tables")
-    api.create(LEDGERS, made("MachineAttestation", "columns", LEDGER_SPEC))
-    table = "application/json;as=Table;v=v1;g=meta.k8s.io"
-    _, answer = api.send("GET", f"{LEDGERS}/columns", headers={"Accept": table})
-    shown = map_at(load(answer))
-    names = [text_at(column, "name") for column in maps_at(shown, "columnDefinitions") if column["priority"] == 0]
-    assert names == ["Name", "Cluster", "Node", "Provider", "Expires", "Verdict", "Age"]
-    [row] = maps_at(shown, "rows")
-    cells = cast("list[JsonValue]", row["cells"])
-    assert cells[:6] == ["columns", "prod", "node-a", "tpm", TIME, "Approved"]
-
-
 def allowed(plane: ControlPlane, user: str, verb: str, what: str, *, namespace: str = "", name: str = "") -> bool:
     resource, _, group = what.partition(".")
     resource, _, subresource = resource.partition("/")
@@ -396,49 +382,38 @@ def allowed(plane: ControlPlane, user: str, verb: str, what: str, *, namespace: 
     ("user", "verb", "what", "namespace", "name", "expected"),
     [
         (CONTROLLER, "watch", "machines.cluster.x-k8s.io", "", "", True),
-        (CONTROLLER, "list", "devmachines.infrastructure.cluster.x-k8s.io", "", "", True),
         (CONTROLLER, "list", "secrets", "", "", True),
         (CONTROLLER, "create", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "", True),
         (CONTROLLER, "patch", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", True),
         (CONTROLLER, "update", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "delete", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
-        (CONTROLLER, "patch", "machineattestations/status.attestation.cluster.x-k8s.io", "team-a", "x", True),
         (CONTROLLER, "create", "events", "team-a", "", True),
-        (CONTROLLER, "patch", "events", "team-a", "x", False),
         (CONTROLLER, "create", "secrets", "nodeattest-system", "", True),
         (CONTROLLER, "update", "secrets", "nodeattest-system", "node-attestation-challenge-keys", True),
         (CONTROLLER, "update", "leases.coordination.k8s.io", "nodeattest-system", "node-attestation-controller", True),
         (CONTROLLER, "update", "machines.cluster.x-k8s.io", "team-a", "x", False),
-        (CONTROLLER, "update", "devmachines.infrastructure.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "create", "secrets", "team-a", "", False),
         (CONTROLLER, "update", "secrets", "nodeattest-system", "another", False),
         (CONTROLLER, "delete", "secrets", "nodeattest-system", "node-attestation-challenge-keys", False),
         (CONTROLLER, "update", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "x", False),
-        (CONTROLLER, "create", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "", False),
         (CONTROLLER, "patch", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "patch", "nodeattestationpolicies/status.attestation.cluster.x-k8s.io", "team-a", "x", True),
         (CONTROLLER, "patch", "devclusters/status.infrastructure.cluster.x-k8s.io", "team-a", "x", True),
-        (CONTROLLER, "patch", "devclusters.infrastructure.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "patch", "devmachines/status.infrastructure.cluster.x-k8s.io", "team-a", "x", False),
-        (CONTROLLER, "update", "devclusters/status.infrastructure.cluster.x-k8s.io", "team-a", "x", False),
         (CONTROLLER, "create", "pods", "nodeattest-system", "", False),
         (WORKLOAD, "patch", "certificatesigningrequests.certificates.k8s.io", "", "x", True),
-        (WORKLOAD, "update", "certificatesigningrequests.certificates.k8s.io", "", "x", False),
         (WORKLOAD, "update", "certificatesigningrequests/approval.certificates.k8s.io", "", "x", True),
         (WORKLOAD, "update", "certificatesigningrequests/status.certificates.k8s.io", "", "x", True),
         (WORKLOAD, "sign", "signers.certificates.k8s.io", "", "cluster.x-k8s.io/*", True),
-        (WORKLOAD, "get", "nodes", "", "x", True),
         (WORKLOAD, "create", "clusterrolebindings.rbac.authorization.k8s.io", "", "", True),
         (WORKLOAD, "sign", "signers.certificates.k8s.io", "", "kubernetes.io/kube-apiserver-client", False),
         (WORKLOAD, "approve", "signers.certificates.k8s.io", "", "kubernetes.io/kubelet-serving", True),
         (WORKLOAD, "sign", "signers.certificates.k8s.io", "", "kubernetes.io/kubelet-serving", False),
         (WORKLOAD, "approve", "signers.certificates.k8s.io", "", "kubernetes.io/kube-apiserver-client", False),
         (WORKLOAD, "bind", "clusterroles.rbac.authorization.k8s.io", "", "cluster-admin", False),
-        (WORKLOAD, "delete", "certificatesigningrequests.certificates.k8s.io", "", "x", False),
         (WORKLOAD, "get", "secrets", "kube-system", "x", False),
         (WORKLOAD, "delete", "nodes", "", "x", False),
         (OPERATOR, "update", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", True),
-        (OPERATOR, "create", "events", "team-a", "", True),
         (OPERATOR, "delete", "machineattestations.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (OPERATOR, "update", "nodeattestationpolicies.attestation.cluster.x-k8s.io", "team-a", "x", False),
         (OPERATOR, "get", "secrets", "team-a", "blue-kubeconfig", False),
