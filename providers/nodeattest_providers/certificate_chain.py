@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -93,7 +93,6 @@ class ChainVerifier:
     usage: x509.ObjectIdentifier
     """What the authorities certify keys for; an authority whose extended key usage lacks it counts for nothing."""
     checked: int = 0
-    _problem: str = field(default="", init=False)
 
     def verify(self, leaf: x509.Certificate, intermediates: Sequence[bytes]) -> None:
         """Raise ``ChainError`` unless there is a chain of valid certificates from the leaf to an anchor."""
@@ -106,35 +105,31 @@ class ChainVerifier:
         except X509_ERRORS as error:
             raise ChainError(f"an intermediate that cannot be read ({type(error).__name__})") from None
         self._check_validity(leaf)
-        if not self._has_issuer(leaf, between, below=0):
-            raise ChainError(self._problem)
+        self._find_issuer(leaf, between, below=0)
 
-    def _has_issuer(self, certificate: x509.Certificate, between: Sequence[x509.Certificate], *, below: int) -> bool:
-        """Look for an issuer, anchors first; ``below``: authorities under it that are not self-issued."""
-        self._problem = f"no certificate of its issuer among the authorities and intermediates: {describe(certificate)}"
-        for issuer in _issuers(certificate, self.anchors):
-            if self._issued(certificate, issuer, below=below, is_anchor=True):
-                return True
-        for issuer in _issuers(certificate, between):
-            left = [other for other in between if other is not issuer]
-            if self._issued(certificate, issuer, below=below, is_anchor=False):
-                is_self_issued = issuer.subject == issuer.issuer
-                if self._has_issuer(issuer, left, below=below + (not is_self_issued)):
-                    return True
-        return False
+    def _find_issuer(self, certificate: x509.Certificate, between: Sequence[x509.Certificate], *, below: int) -> None:
+        """Find an issuer, anchors first, and its own one up to an anchor; raises the last problem where there is none.
 
-    def _issued(self, certificate: x509.Certificate, issuer: x509.Certificate, *, below: int, is_anchor: bool) -> bool:
-        """Whether an authority issued a certificate, by all rules; remembers the problem where it did not."""
-        try:
-            self._check_validity(issuer)
-            _check_authority(issuer, self.usage, below=below, is_anchor=is_anchor)
-            self._check_signature(certificate, issuer)
-        except ChainError as error:
-            self._problem = str(error)
-            if self.checked >= MAX_SIGNATURES:
-                raise
-            return False
-        return True
+        ``below``: authorities under it that are not self-issued.
+        """
+        problem = f"no certificate of its issuer among the authorities and intermediates: {describe(certificate)}"
+        candidates = [(issuer, True) for issuer in _issuers(certificate, self.anchors)]
+        candidates += [(issuer, False) for issuer in _issuers(certificate, between)]
+        for issuer, is_anchor in candidates:
+            try:
+                self._check_validity(issuer)
+                _check_authority(issuer, self.usage, below=below, is_anchor=is_anchor)
+                self._check_signature(certificate, issuer)
+                if not is_anchor:
+                    left = [other for other in between if other is not issuer]
+                    self._find_issuer(issuer, left, below=below + (issuer.subject != issuer.issuer))
+            except ChainError as error:
+                problem = str(error)
+                if self.checked >= MAX_SIGNATURES:
+                    raise
+            else:
+                return
+        raise ChainError(problem)
 
     def _check_validity(self, certificate: x509.Certificate) -> None:
         if not certificate.not_valid_before_utc <= self.now <= certificate.not_valid_after_utc:

@@ -147,31 +147,19 @@ def test_insecure_renews_nothing_and_a_secret_has_no_settings(joined: AttestedNo
     assert check("challenge", recorded(joined, {})) == ()
 
 
-def of_parts(tpm: SoftTpm, settings: dict[str, JsonValue], *pins: str, sections: object = None) -> Facts:
+def test_a_composite_record_is_checked_part_by_part(tpm: SoftTpm) -> None:
     values = {"tpm.ek": tpm.fingerprint, "challenge.secret": "sha256:" + "5" * 64, "aws.instance": "1/i-1"}
-    return facts_of(
-        settings,
-        ledger=replace(ledger(), fingerprints={pin: values[pin] for pin in pins}),
-        sections={ProviderName("tpm"): tpm.settings} if sections is None else sections,
-    )
 
+    def check(*pins: str, trusted: bool = True) -> tuple[str, ...]:
+        recorded = replace(ledger(), fingerprints={pin: values[pin] for pin in pins})
+        sections = {ProviderName("tpm"): tpm.settings} if trusted else {}
+        facts = facts_of({"allOf": ["tpm", "challenge"]}, ledger=recorded, sections=sections)
+        return composite().check_recorded(facts, None)
 
-def test_a_part_that_left_no_pin_was_never_proved(tpm: SoftTpm) -> None:
-    wanted: dict[str, JsonValue] = {"allOf": ["tpm", "challenge"]}
-    assert composite().check_recorded(of_parts(tpm, wanted, "tpm.ek", "challenge.secret"), None) == ()
-    assert refusal("composite", of_parts(tpm, wanted, "tpm.ek")) is Reason.PROOF_MISSING
-
-
-def test_what_a_part_refuses_is_refused_in_its_name(tpm: SoftTpm) -> None:
-    wanted: dict[str, JsonValue] = {"allOf": ["tpm", "challenge"]}
-    untrusted = of_parts(tpm, wanted, "tpm.ek", "challenge.secret", sections={})
-    with pytest.raises(Denied) as denied:
-        composite().check_recorded(untrusted, None)
-    assert denied.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
+    assert check("tpm.ek", "challenge.secret") == ()
+    assert check(*values) == ("which parts the node shows is not on record",)
+    with pytest.raises(Denied, match=Reason.PROOF_MISSING):
+        check("tpm.ek")
+    with pytest.raises(Denied, match=Reason.ENDORSEMENT_KEY_UNTRUSTED) as denied:
+        check("tpm.ek", "challenge.secret", trusted=False)
     assert denied.value.expected.startswith("tpm: ")
-
-
-def test_pins_of_more_parts_than_are_wanted_leave_open_which_the_node_shows(tpm: SoftTpm) -> None:
-    wanted: dict[str, JsonValue] = {"allOf": ["tpm", "challenge"]}
-    facts = of_parts(tpm, wanted, "tpm.ek", "challenge.secret", "aws.instance")
-    assert composite().check_recorded(facts, None) == ("which parts the node shows is not on record",)
