@@ -172,8 +172,15 @@ class _Place:
         jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (key.verifying,)).jwks)
         add_on = started(self.stack, "add-on", [sys.executable, "-m", "echo_upstream", str(upstream)], self.directory)
         wait(add_on, lambda: listens(upstream))
-        said = {"issuer": ISSUER, "subject": "honest", "audience": "apps/dashboard", "jwt_id": "1"}
-        token = mint(key, now=time.time(), lifetime=3600, **said)
+        token = mint(
+            key,
+            issuer=ISSUER,
+            subject="honest",
+            audience="apps/dashboard",
+            now=time.time(),
+            lifetime=3600,
+            jwt_id="1",
+        )
         command = [
             *("addon-auth", "sidecar", f"--upstream={LOOPBACK}:{upstream}", f"--issuer={ISSUER}"),
             *(f"--jwks-file={jwks}", "--audience=apps/dashboard", "--longest-lifetime=3600", "--log-level=warning"),
