@@ -114,10 +114,6 @@ def asking(**spec: JsonValue) -> Attempt:
     return attempt
 
 
-def squat(scene: Scene) -> object:
-    return scene.thief.create(CSRS, csr_object(text_at(scene.pending(), "metadata", "name")))
-
-
 def fat(scene: Scene) -> object:
     body = csr_object(unique())
     map_at(body, "metadata")["annotations"] = {"x": "y" * 300 * 1024}
@@ -148,10 +144,6 @@ def acting_as_another(scene: Scene) -> object:
     return scene.thief.send("GET", "/api/v1/namespaces/kube-system/secrets", headers={"Impersonate-User": "admin"})
 
 
-def granting_itself(scene: Scene) -> object:
-    return scene.thief.create(f"{RBAC}/clusterrolebindings", binding(unique(), "cluster-admin", user("me")))
-
-
 def creating_a_node(scene: Scene) -> object:
     body: JsonMap = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique()}}
     return scene.thief.create("/api/v1/nodes", body)
@@ -175,14 +167,6 @@ def for_signing_only(scene: Scene) -> object:
 
 
 APPROVED: Final[JsonMap] = {"status": {"conditions": [condition("Approved")]}}
-
-
-def node_approves(scene: Scene) -> object:
-    return scene.node.patch(f"{at(scene.node.create(CSRS, csr_object(unique())))}/approval", APPROVED)
-
-
-def node_writes_another(scene: Scene) -> object:
-    return scene.node.patch("/api/v1/nodes/victim/status", {"status": {"phase": "Running"}})
 
 
 def stale(scene: Scene) -> object:
@@ -236,7 +220,7 @@ ATTEMPTS: Final[Mapping[str, Attempt]] = {
     "D3-46": asking(usages=["client auth", "client auth"]),
     "D3-47": asking(usages=["fishing"]),
     "D3-48": asking(usages=[]),
-    "D3-49": squat,
+    "D3-49": lambda s: s.thief.create(CSRS, csr_object(text_at(s.pending(), "metadata", "name"))),
     "D3-50": fat,
     "D3-51": somebody_else,
     "D3-52": born_certified,
@@ -247,12 +231,12 @@ ATTEMPTS: Final[Mapping[str, Attempt]] = {
     "D3-57": lambda scene: scene.thief.list("/api/v1/namespaces/kube-system/secrets"),
     "D3-58": creating_a_node,
     "D3-59": acting_as_another,
-    "D3-60": granting_itself,
+    "D3-60": lambda s: s.thief.create(f"{RBAC}/clusterrolebindings", binding(unique(), "cluster-admin", user("me"))),
     "D3-61": wrong_secret,
     "D3-62": expired,
     "D3-63": for_signing_only,
-    "D3-64": node_approves,
-    "D3-65": node_writes_another,
+    "D3-64": lambda s: s.node.patch(f"{at(s.node.create(CSRS, csr_object(unique())))}/approval", APPROVED),
+    "D3-65": lambda s: s.node.patch("/api/v1/nodes/victim/status", {"status": {"phase": "Running"}}),
     "D3-66": stale,
     "D3-67": two_faced,
     "D3-68": taken_back,

@@ -155,14 +155,6 @@ async def after_the_machine(s: Scene) -> Expected:
     return await s.asks("dev://mine", username="system:node:mine", groups=["system:nodes"])
 
 
-async def forged_challenge(s: Scene) -> Expected:
-    return await answered_by(s, forged="{}")
-
-
-async def between_the_rounds(s: Scene) -> Expected:
-    return await answered_by(s, meanwhile=lambda: s.world.management_api.remove(f"{CAPI}/machines/mine"))
-
-
 CASES: Final[Mapping[str, Callable[[Scene], Awaitable[Expected]]]] = {
     "D4-63": name_of_a_foreign_node,
     "D4-68": anothers_name,
@@ -173,8 +165,8 @@ CASES: Final[Mapping[str, Callable[[Scene], Awaitable[Expected]]]] = {
     "D4-79": lambda s: s.machine().asks("dev://mine", username="system:node:neighbour", groups=["system:nodes"]),
     "D4-80": after_the_machine,
     "D4-81": lambda s: s.machine().asks("dev://mine", username="admin", groups=["system:masters"]),
-    "D4-82": forged_challenge,
-    "D4-83": between_the_rounds,
+    "D4-82": lambda s: answered_by(s, forged="{}"),
+    "D4-83": lambda s: answered_by(s, meanwhile=lambda: s.world.management_api.remove(f"{CAPI}/machines/mine")),
     "D4-89": lambda s: s.machine().asks("dev://mine", **bound(OTHERS)),
     "D4-90": lambda s: s.machine().asks("dev://mine", **bound(bound_group("fleet/green", "dev://mine"))),
     "D4-91": lambda s: s.machine().asks("dev://mine", **bound(MINE, OTHERS)),
