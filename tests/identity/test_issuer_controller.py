@@ -106,7 +106,7 @@ async def test_a_clusters_documents_stand_where_its_issuer_says_and_follow_its_k
         there.publish([first], issuer=bench.issuer)
         await until(lambda: bench.file(CONFIGURATION) and first.kid.encode() in bench.file(JWKS))
         there.publish([second], issuer=bench.issuer)
-        await until(lambda: second.kid.encode() in bench.file(JWKS))
+        await until(lambda: second.kid.encode() in bench.file(JWKS) and bench.count("written") == 2)
         # A key that the cluster does not name any more stays while tokens by it may live.
         assert bench.file(JWKS).startswith(jwks_of(bench.issuer, [second, first])[:-2])
         written, before = bench.count("written"), len(there.asked)

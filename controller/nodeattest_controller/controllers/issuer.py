@@ -113,13 +113,6 @@ def issuer_controller(
     )
 
 
-class _ReportedError(ApiError):
-    """A failure that is reported already."""
-
-    def __init__(self, outcome: str, message: str) -> None:
-        super().__init__(0, outcome, message)
-
-
 class _Task:
     """One cluster's documents (``PeriodicTask``)."""
 
@@ -167,13 +160,17 @@ class _Task:
         if seen.status is PublicStatus.WRONG:
             findings = "; ".join(seen.findings)
             message = f"published at {self._location}, but the public URL does not show it: {findings}"
-            raise self._reported("not-public", message)
+            raise ApiError(0, "not-public", message)
         if seen.status is PublicStatus.EQUAL:
             self._published, self._compare_at = keys, self._clock() + _COMPARE_PERIOD
         return _READ_AGAIN if seen.status is PublicStatus.OLDER else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Do nothing: every failure is reported where it happens."""
+        """Count and report a failure; its reason is the outcome in the metric."""
+        self._metrics.issuer_publication(error.reason)
+        what = "cannot publish an issuer's documents"
+        if self._events.warn(error.reason, what, outcome=error.reason, error=error.message):
+            self._events.event("Warning", NOT_PUBLISHED, error.message)
 
     async def _keys(self) -> tuple[VerifyingKey, ...] | None:
         """Read the cluster's keys; None for one that is another issuer, which is logged once a day."""
@@ -181,7 +178,7 @@ class _Task:
             return await read_api_server(self._client, self._issuer)
         except SourceError as error:
             if error.outcome != "other-issuer":
-                raise self._reported(error.outcome, str(error)) from None
+                raise ApiError(0, error.outcome, str(error)) from None
             self._metrics.issuer_publication("other-issuer")
             if self._events.allow("other-issuer", _DAY):
                 self._events.info("not publishing a cluster of another issuer", why=str(error))
@@ -199,7 +196,7 @@ class _Task:
             async with self._gate:
                 return await publish(open_store(self._location, StoreAccess()), wanted, clock=self._now)
         except (PublishError, KeysError, UrlError) as error:
-            raise self._reported(_outcome(error), f"{self._location}: {error}") from None
+            raise ApiError(0, _outcome(error), f"{self._location}: {error}") from None
 
     def _report(self, published: Plan) -> None:
         """Report what is published now where that changed; keys that the cluster does not name stay once a day."""
@@ -211,12 +208,6 @@ class _Task:
                 self._events.event("Normal", PUBLISHED, f"{keys} keys of {self._issuer}: {notes}")
         elif notes and self._events.allow("unwanted", _DAY):
             self._events.info("an issuer's documents hold what is not wanted", notes=notes)
-
-    def _reported(self, outcome: str, message: str) -> _ReportedError:
-        self._metrics.issuer_publication(outcome)
-        if self._events.warn(outcome, "cannot publish an issuer's documents", outcome=outcome, error=message):
-            self._events.event("Warning", NOT_PUBLISHED, message)
-        return _ReportedError(outcome, message)
 
 
 def _outcome(error: Exception) -> str:
