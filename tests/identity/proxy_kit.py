@@ -15,7 +15,7 @@ from token_kit import NOW, claims, elliptic, token
 from nodeattest_identity.addon.sidecar.caller import Verifier
 from nodeattest_identity.addon.sidecar.service import Metrics, SidecarService, SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, JwtVerifier
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal
@@ -140,7 +140,8 @@ async def proxy(
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             order = ForwardOptions(
-                upstream=Upstream(host=LOOPBACK, port=seen.port),
+                host=LOOPBACK,
+                port=seen.port,
                 target=read_target(request.raw_path),
                 deadline=asyncio.get_running_loop().time() + limits.request_seconds,
                 inject=inject,

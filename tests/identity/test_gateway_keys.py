@@ -18,6 +18,7 @@ from polling import until
 from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.addon.gateway.keyset import (
+    LIFETIME,
     SECRET_NAME,
     Algorithm,
     KeySet,
@@ -26,10 +27,10 @@ from nodeattest_identity.addon.gateway.keyset import (
     RotationSchedule,
     encode_keyset,
     generate_key,
+    mint_token,
     parse_keyset,
     rotate,
 )
-from nodeattest_identity.addon.gateway.tokens import LIFETIME, mint_token
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.tokens.jwt import signing_key
 from nodeattest_kube import paths

@@ -57,22 +57,6 @@ _SKIPPED_HEADERS: Final = frozenset({hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USE
 """Headers that aiohttp would add to a client's request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upstream:
-    """An upstream server."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
-    server_name: str | None = None
-    """Expected name in the upstream's certificate."""
-
-    def url(self, target: RequestTarget) -> URL:
-        """Return the URL of a target; nothing is decoded or normalised."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return URL(f"{'http' if self.tls is None else 'https'}://{host}:{self.port}{target.raw}", encoded=True)
-
-
 def _unchanged(response: web.StreamResponse) -> web.StreamResponse:
     return response
 
@@ -81,7 +65,11 @@ def _unchanged(response: web.StreamResponse) -> web.StreamResponse:
 class ForwardOptions:
     """How to forward a request."""
 
-    upstream: Upstream
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    server_name: str | None = None
+    """Expected name in the upstream's certificate."""
     target: RequestTarget
     """The request target at the upstream."""
     deadline: float
@@ -92,6 +80,13 @@ class ForwardOptions:
     """Further fields to remove, by canonical name."""
     replace: Callable[[web.StreamResponse], web.StreamResponse] = _unchanged
     """Returns the response to send in place of the upstream's: itself, or a whole ``web.Response``."""
+
+    @property
+    def url(self) -> URL:
+        """The URL of the target at the upstream; nothing is decoded or normalised."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        scheme = "http" if self.tls is None else "https"
+        return URL(f"{scheme}://{host}:{self.port}{self.target.raw}", encoded=True)
 
 
 def sender_of(request: web.BaseRequest) -> Sender:
@@ -240,16 +235,15 @@ class Forwarder:
         elif body.length is not None:
             headers[hdrs.CONTENT_LENGTH] = str(body.length)
         session = self._upgrades if hdrs.UPGRADE in headers else self._session
-        upstream = options.upstream
         try:
             return await session.request(
                 request.method,
-                upstream.url(options.target),
+                options.url,
                 headers=headers,
                 data=None if body is None else body.chunks(),
                 allow_redirects=False,
-                ssl=upstream.tls or True,
-                server_hostname=upstream.server_name,
+                ssl=options.tls or True,
+                server_hostname=options.server_name,
             )
         except ClientConnectorError as error:
             got = error.os_error.strerror

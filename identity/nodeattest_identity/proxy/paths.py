@@ -25,9 +25,6 @@ _MAX_TARGET: Final = 8190
 _ORIGIN: Final = re.compile(r"(/[!$%&'()*+,\-./0-9:;=@A-Z_a-z~|^{}\[\]\"<>`]*)(?:\?([!-\"$-~]*))?")
 """Path and query. Browsers leave some of what RFC 3986 forbids as it is, and it means nothing to a path."""
 
-_PLAIN: Final = re.compile(r"(?:/[A-Za-z0-9_~\-][A-Za-z0-9_~.\-]*)*/?")
-"""Plain paths, which need no further check."""
-
 _ENCODED: Final = re.compile(r"%(?:[0-1][0-9A-Fa-f]|2[fF]|5[cC]|7[fF])|%(?![0-9A-Fa-f]{2})")
 """Controls, slash and backslash; no encoding at all."""
 
@@ -84,8 +81,6 @@ def read_target(raw: str) -> RequestTarget:
     if found is None:
         raise _refused("a path in origin form, of printable ASCII without # and backslash")
     path, query = found.group(1), found.group(2)
-    if _PLAIN.fullmatch(path) is not None:
-        return RequestTarget(path, query)
     # 2
     if _ENCODED.search(path) is not None:
         raise _refused("no encoded slash, backslash or control character")

@@ -1,4 +1,4 @@
-"""The gateway's signing keys: when they change, and the one Secret that all replicas share.
+"""The gateway's signing keys, when they change, the one Secret that all replicas share; and the tokens.
 
 Promises: a key is published for ``RotationSchedule.ahead`` before it signs, except the very first, when nobody can have
 cached a key set without it. A key stays published for ``RotationSchedule.behind`` after its successor signs, which is
@@ -7,7 +7,8 @@ longer than any token lives. Bytes give a ``KeySet`` or ``KeySetError``, which q
 Every write of the Secret is a compare-and-swap on resourceVersion, so two replicas never overwrite each other's key,
 and a replica that is killed leaves the old Secret or the new one. An unreadable Secret is never replaced. Keys that
 were not compared with the Secret for longer than ``_STALE`` sign nothing: another replica may have removed them.
-Source: Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); companion proposal 002, rotation.
+Source: Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); companion proposals
+002, rotation, and 003, "Properties of this token".
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import asyncio
 import json
 import logging
 import random
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from typing import Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
-from nodeattest_identity.tokens.jwt import SigningKey, read_signing_key, signing_key
+from nodeattest_identity.tokens.jwt import SigningKey, mint, read_signing_key, signing_key
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.jsontypes import parse_json
@@ -36,6 +41,10 @@ from nodeattest_providers.keys import PrivateKey
 
 Algorithm = Literal["ES256", "RS256"]
 
+LIFETIME: Final = 60
+"""Seconds of a token; the longest that proposal 003 allows."""
+_MAX_TOKEN: Final = 7_168
+"""Bytes of a token; a header field may have 8190 in most servers, ours included."""
 _RSA_BITS: Final = 2048
 _MAX_KEYS: Final = 16
 """A rotation has two, and three for a while if keys are rotated early."""
@@ -237,3 +246,28 @@ def _keyset_of(secret: JsonObject | None) -> KeySet:
     if data is None:
         raise KeySetError(f"expected keys in {_DATA}, got something else")
     return parse_keyset(data)
+
+
+def mint_token(key: SigningKey, issuer: str, user: UserInfo, audience: str, *, now: float) -> str:
+    """Mint a token at ``now``, seconds since the epoch; raises ``StatusError``."""
+    extra: JsonObject = {}
+    if user.uid:
+        extra["uid"] = user.uid
+    if user.groups:
+        extra["groups"] = list(user.groups)
+    token = mint(
+        key,
+        issuer=issuer,
+        subject=user.user,
+        audience=audience,
+        now=now,
+        lifetime=LIFETIME,
+        jwt_id=secrets.token_urlsafe(16),
+        extra=extra,
+    )
+    if len(token) > _MAX_TOKEN:
+        raise StatusError(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"expected a name and groups that fit into a token of {_MAX_TOKEN} bytes, got {len(token)}",
+        )
+    return token

@@ -28,7 +28,7 @@ from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.gateway.endpoints import EndpointResolver
 from nodeattest_identity.addon.gateway.errors import StatusError, status_response
 from nodeattest_identity.addon.gateway.front_proxy import GatewayTls, UserInfo, identify
-from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule
+from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule, mint_token
 from nodeattest_identity.addon.gateway.redirects import replace_redirect, to_slash
 from nodeattest_identity.addon.gateway.target import (
     DOCUMENTS,
@@ -39,11 +39,10 @@ from nodeattest_identity.addon.gateway.target import (
     ServiceTarget,
     parse,
 )
-from nodeattest_identity.addon.gateway.tokens import mint_token
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, documents, issuer_url
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.proxy import refusals as proxy_refusals
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
 from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.serve.service import RouteTable, issuer_paths
@@ -290,12 +289,10 @@ class Gateway:
             _log.info("forwarding %a to %s, key %s", user.user, target.audience, key.verifying.kid)
             is_tls = target.scheme == "https"
             options = ForwardOptions(
-                upstream=Upstream(
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    tls=self._backend_tls if is_tls else None,
-                    server_name=f"{target.service}.{target.namespace}.svc" if is_tls else None,
-                ),
+                host=endpoint.host,
+                port=endpoint.port,
+                tls=self._backend_tls if is_tls else None,
+                server_name=f"{target.service}.{target.namespace}.svc" if is_tls else None,
                 target=asked,
                 deadline=asyncio.get_running_loop().time() + self._settings.proxy.request_seconds,
                 inject=((hdrs.AUTHORIZATION, f"Bearer {token}"),),

@@ -30,7 +30,7 @@ from nodeattest_identity.addon.sidecar.caller import (
     require_no_token_in_query,
 )
 from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, Upstream, sender_of
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, sender_of
 from nodeattest_identity.proxy.headers import CREDENTIALS
 from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
 from nodeattest_identity.proxy.paths import PathRule, RequestTarget, read_target
@@ -82,29 +82,23 @@ class Metrics(ProgramMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        forwarded = Counter(
+        self.forwarded = Counter(
             "nodeattest_sidecar_forwarded",
             "Requests that were forwarded, by class of the response status.",
             ("code",),
             registry=self.registry,
         )
-        refused = Counter(
+        self._refused = Counter(
             "nodeattest_sidecar_refused", "Requests that were refused, by reason.", ("reason",), registry=self.registry
         )
-        self._forwarded = {each: forwarded.labels(f"{each}xx") for each in range(1, 6)}
-        self._refused = {each: refused.labels(each.value) for each in Refusal}
         self.open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self.registry)
         self.turned_away = CounterFunc(
             "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self.registry
         )
 
-    def forwarded(self, status: int) -> None:
-        """Count a response of the add-on."""
-        self._forwarded[min(max(status // 100, 1), 5)].inc()
-
     def refused(self, refusal: Refusal) -> None:
         """Count a refusal."""
-        self._refused[refusal].inc()
+        self._refused.labels(refusal.value).inc()
 
 
 _CHALLENGE: Final = 'Bearer error="invalid_token"'
@@ -134,7 +128,6 @@ class SidecarService:
         self._forwarder = forwarder
         self._metrics = metrics
         self._now = now
-        self._upstream = Upstream(host=settings.upstream.host, port=settings.upstream.port)
         self._lines = refusal_lines(clock)
         self._requests = UserRequests(min(settings.max_user_requests, share_of_owner(settings.limits.connections)))
 
@@ -162,7 +155,7 @@ class SidecarService:
         except asyncio.CancelledError:
             self._log_decision(request_id, caller, "ended, the client went away")
             raise
-        self._metrics.forwarded(response.status)
+        self._metrics.forwarded.labels(f"{response.status // 100}xx").inc()
         self._log_decision(request_id, caller, "forwarded", f", {response.status}")
         return response
 
@@ -196,7 +189,8 @@ class SidecarService:
             if caller.expires is not None:
                 seconds = min(seconds, caller.expires - self._now())
         options = ForwardOptions(
-            upstream=self._upstream,
+            host=settings.upstream.host,
+            port=settings.upstream.port,
             target=target,
             deadline=asyncio.get_running_loop().time() + seconds,
             inject=inject,
