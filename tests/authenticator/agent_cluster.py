@@ -84,14 +84,12 @@ def filed_ids(api: FakeApi) -> list[str]:
 
 
 class FakeApi:
-    """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``refuses``."""
+    """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``not_accepted``, ``public``, ``readable``."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
         self.on_create: Callable[[FakeApi, str], None] = lambda api, name: api.sign(name)
         self.ahead = 0.0
         self.hangs = False
-        self.hides_deletions = False
-        self.refuses: dict[str, int] = {}
         self.not_accepted: set[str] = set()
         self.public: dict[str, Object] = {}
         """What anybody may read, by path."""
@@ -99,15 +97,13 @@ class FakeApi:
         """The same, for those who say who they are."""
         self.shown: list[tuple[str, str]] = []
         """Path and Authorization header of each request that had one."""
-        self.presented: list[tuple[str, str]] = []
-        """Path and serial number of the client certificate of each request that had one."""
         self.requests: list[str] = []
         self.connections = 0
         self.objects: dict[str, Object] = {}
         self._events: list[tuple[int, str, Object]] = []
         self._version = 100
         self._changed = threading.Condition()
-        self._stopping = False
+        self.is_stopping = False
         self._folder = folder
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.verify_mode = ssl.CERT_OPTIONAL
@@ -128,7 +124,7 @@ class FakeApi:
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._stopping = True
+            self.is_stopping = True
             self._changed.notify_all()
         self._server.shutdown()
         self._thread.join()
@@ -205,13 +201,13 @@ class FakeApi:
             with self._changed:
                 fresh = [event for event in self._events if event[0] > version]
                 if not fresh:
-                    if self._stopping or time.monotonic() >= end:
+                    if self.is_stopping or time.monotonic() >= end:
                         return
                     self._changed.wait(min(0.5, end - time.monotonic()))
                     continue
                 version = fresh[-1][0]
             for _, kind, item in fresh:
-                if item["metadata"]["name"] == name and not (self.hides_deletions and kind == "DELETED"):
+                if item["metadata"]["name"] == name:
                     yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
     def _decide(self, name: str) -> None:
@@ -229,10 +225,6 @@ class FakeApi:
         self._events.append((self._version, kind, copy.deepcopy(item)))
         self._changed.notify_all()
         return item
-
-    @property
-    def stopping(self) -> bool:
-        return self._stopping
 
 
 class _Server(ThreadingHTTPServer):
@@ -313,20 +305,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _begin(self) -> bool:
         api = self._api
         api.requests.append(f"{self.command} {self.path}")
-        while api.hangs and not api.stopping:
+        while api.hangs and not api.is_stopping:
             time.sleep(0.02)
         if "Authorization" in self.headers:
             api.shown.append((self.path, self.headers["Authorization"]))
-        if peer := cast("ssl.SSLSocket", self.connection).getpeercert():
-            api.presented.append((self.path, str(peer["serialNumber"])))
         if urlsplit(self.path).path in api.public:
             self._answer(200, api.public[urlsplit(self.path).path])
             return False
-        verb = "WATCH" if "watch=1" in self.path else self.command
-        code = 401 if self._username() in {"", *api.not_accepted} else api.refuses.get(verb, 0)
-        if code:
-            self._answer(code, {"kind": "Status", "message": "the test says no"})
-        return not code
+        is_known = self._username() not in {"", *api.not_accepted}
+        if not is_known:
+            self._answer(401, {"kind": "Status", "message": "the test says no"})
+        return is_known
 
     def _username(self) -> str:
         if self.headers.get("Authorization") == f"Bearer {TOKEN}":

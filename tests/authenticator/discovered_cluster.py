@@ -92,13 +92,6 @@ class Discoverer(Joiner):
             "--discovery-timeout": "60",
         }
 
-    def challenged(self) -> None:
-        """Use a provider whose certificates are renewed."""
-        secret = self.folder / "secret"
-        secret.write_bytes(b"s" * 40)
-        secret.chmod(0o600)
-        self.options |= {"--provider": "challenge", "--set": f"secretFile={secret}"}
-
     def with_file(self, text: str | None = None, **user: object) -> dict[str, str | None]:
         """Return the changes that make it discover by a file; ``user`` is the user in it."""
         if text is None:

@@ -135,7 +135,6 @@ def test_a_renewal_needs_no_token_and_keeps_how_the_node_finds_its_cluster(
     tmp_path: Path, joiner: Discoverer, given: bool
 ) -> None:
     joiner.challenged()
-    joiner.api.on_create = challenge_then_sign
     assert joiner.join().returncode == 0
     old, new = joiner.api.authority, Authority()
     text = publish(joiner.api, trusts=[old, new])
@@ -158,7 +157,6 @@ def test_a_renewal_needs_no_token_and_keeps_how_the_node_finds_its_cluster(
 
 def test_a_renewal_in_another_cluster_keeps_nothing_of_the_old_one(tmp_path: Path, joiner: Discoverer) -> None:
     joiner.challenged()
-    joiner.api.on_create = challenge_then_sign
     assert joiner.join().returncode == 0
     with other_cluster(tmp_path, Authority()) as other:
         other.on_create = challenge_then_sign

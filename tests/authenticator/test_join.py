@@ -42,6 +42,14 @@ class Joiner:
             "--timeout": "60",
         }
 
+    def challenged(self) -> None:
+        """Use a provider whose certificates are renewed."""
+        secret = self.folder / "secret"
+        secret.write_bytes(b"s" * 40)
+        secret.chmod(0o600)
+        self.options |= {"--provider": "challenge", "--set": f"secretFile={secret}"}
+        self.api.on_create = challenge_then_sign
+
     def join(self, *more: str, stdin: str | None = None, **changes: str | None) -> subprocess.CompletedProcess[str]:
         return in_process("join", *self.words(**changes), *more, stdin=stdin or "")
 
@@ -103,13 +111,10 @@ def test_a_join_of_a_joined_node_keeps_its_certificate_and_says_how_to_get_anoth
 
 
 def test_a_join_with_renew_attests_anew_with_the_nodes_own_certificate(joiner: Joiner) -> None:
-    joiner.folder.joinpath("secret").write_bytes(b"s" * 40)
-    joiner.folder.joinpath("secret").chmod(0o600)
-    joiner.api.on_create = challenge_then_sign
-    words = ["--set", f"secretFile={joiner.folder / 'secret'}"]
-    assert joiner.join(*words, provider="challenge").returncode == 0
+    joiner.challenged()
+    assert joiner.join().returncode == 0
     before = joiner.folder.joinpath("cache/credential").read_bytes()
-    done = joiner.join(*words, "--renew", provider="challenge")
+    done = joiner.join("--renew")
     assert done.returncode == 0, done.stderr
     assert joiner.folder.joinpath("cache/credential").read_bytes() != before
     assert joiner.api.posts() == 4
@@ -119,11 +124,9 @@ def test_a_join_with_renew_attests_anew_with_the_nodes_own_certificate(joiner: J
 
 
 def test_join_gets_the_serving_certificate_too_when_asked(joiner: Joiner) -> None:
-    joiner.folder.joinpath("secret").write_bytes(b"s" * 40)
-    joiner.folder.joinpath("secret").chmod(0o600)
-    joiner.api.on_create = challenge_then_sign
-    words = ["--set", f"secretFile={joiner.folder / 'secret'}", "--serving-ip-address", "10.0.0.7"]
-    done = joiner.join(*words, "--serving-dns-name", "a", "--serving-dns-name", "b", provider="challenge")
+    joiner.challenged()
+    names = ["--serving-ip-address", "10.0.0.7", "--serving-dns-name", "a", "--serving-dns-name", "b"]
+    done = joiner.join(*names)
     assert done.returncode == 0, done.stderr
     assert "serving.pem serves a, b, 10.0.0.7 until" in done.stdout
     assert joiner.folder.joinpath("cache/serving.pem").exists()

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from agent_cluster import Authority, FakeApi
 from discovered_cluster import Discoverer, give_kubelet_configuration, publish
-from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.errors import AgentError
@@ -81,7 +80,6 @@ def test_kubelet_gets_the_clusters_configuration_with_what_attestation_needs(joi
 
 def test_with_our_serving_certificate_kubelet_asks_for_none(joiner: Discoverer) -> None:
     joiner.challenged()
-    joiner.api.on_create = challenge_then_sign
     done = joiner.join("--serving-ip-address", "10.0.0.7")
     assert done.returncode == 0, done.stderr
     document = written(joiner)
