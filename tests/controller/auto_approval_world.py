@@ -36,7 +36,7 @@ from nodeattest_kube.errors import Forbidden
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.objects import condition as find
-from nodeattest_parsing.objects import flag, items, mapping, strings, text
+from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 KEY: Final = ClusterKey("fleet/blue")
@@ -60,8 +60,6 @@ class AutoApprovalWorld:
         self.workload = FakeApi("https://workload.example")
         self.metrics = Metrics()
         self.owned = True
-        self.allowed: set[str] = set()
-        """Permissions that an authorizer other than RBAC gives to everybody."""
         self.enforced = True
         """Whether the API server evaluates the policy that blocks."""
         self.policy = add_policy(self.api)
@@ -169,11 +167,6 @@ class AutoApprovalWorld:
         """List the reasons of the Events."""
         return [text(obj, "reason") for path, obj in self.api.objects.items() if "/events/" in path]
 
-    def is_approved(self, *groups: str) -> bool:
-        """Tell whether the in-tree approver would approve a request of a user in these groups."""
-        asked: JsonObject = {"groups": [*groups], "resourceAttributes": {"subresource": "nodeclient"}}
-        return flag(self._review({"spec": asked}), "status", "allowed")
-
     def _review(self, body: JsonObject) -> JsonObject:
         spec = mapping(body, "spec")
         permission, groups = text(spec, "resourceAttributes", "subresource"), strings(spec, "groups")
@@ -184,7 +177,7 @@ class AutoApprovalWorld:
             if path.startswith(BINDINGS)
         )
         suspended = permission == "nodeclient" and not items(self.workload.objects.get(ROLE, {}), "rules")
-        return {**body, "status": {"allowed": (granted and not suspended) or permission in self.allowed}}
+        return {**body, "status": {"allowed": granted and not suspended}}
 
     def _dry_run(self, body: JsonObject) -> JsonObject:
         if self.enforced and POLICY in self.workload.objects:

@@ -14,7 +14,6 @@ from nodeattest_controller.controllers.auto_approval.approval_block import IN_TR
 from nodeattest_controller.controllers.auto_approval.permissions import (
     KUBEADM_BOOTSTRAP,
     KUBEADM_ROTATION,
-    KUBEADM_TOKEN_GROUP,
 )
 from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.controllers.auto_approval.reconciler import ISSUED, MANAGEMENT_REMEDY, REMEDY
@@ -85,16 +84,6 @@ async def test_a_cluster_whose_certificates_are_issued_elsewhere_is_never_report
         assert "docs/bootstrap-config.md#other-bootstrap-providers" in await world.reports(
             "OtherBootstrapProvider", "Unknown"
         )
-
-
-async def test_what_was_filed_before_the_block_is_not_approved_by_kubeadms_binding() -> None:
-    """Seen on 1.36: it passed until the API server evaluated the new policy, and was approved a second later."""
-    world = AutoApprovalWorld(initialized=False)
-    world.enforced = False
-    async with world.running():
-        await until(lambda: POLICY in world.workload.objects)
-        world.bind_as_kubeadm()
-        assert not world.is_approved(KUBEADM_TOKEN_GROUP)
 
 
 async def test_a_block_that_the_server_does_not_evaluate_is_not_verified() -> None:
