@@ -137,7 +137,7 @@ target("azure-document", parse_attested_document, _DOCUMENT, max_len=2048)(
     )
 )
 target("azure-trust-bundle", parse_bundle, Reason.POLICY_INVALID, max_len=8192)(
-    lambda bundle, _: require(bool(bundle.roots), "a root at least")
+    lambda bundle, _: require(bool(bundle), "an authority at least")
 )
 
 

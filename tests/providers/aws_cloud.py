@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
+import io
 import json
-import ssl
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -16,15 +15,12 @@ from urllib.parse import parse_qs
 
 import boto3
 from aws_signing import TIMESTAMP, RoleSession, signed_right
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 from worlds import T1
 
 from nodeattest_providers.node_interface import JsonValue
+from nodeattest_sandbox.pki import server_tls
 
 ACCOUNT = "123456789012"
 """moto's own."""
@@ -129,7 +125,7 @@ class _Front:
         if answer is None and action == "GetCallerIdentity":
             answer = _verified(cloud, environ, body)
         if answer is None:
-            environ["wsgi.input"] = _Replay(body)
+            environ["wsgi.input"] = io.BytesIO(body)
             return self._moto(environ, start_response)
         kind = "application/json" if answer[1].startswith(b"{") else "text/xml"
         start_response(
@@ -137,16 +133,6 @@ class _Front:
             [("Content-Type", kind), ("Content-Length", str(len(answer[1]))), ("Location", "/away")],
         )
         return [answer[1]]
-
-
-class _Replay:
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def read(self, size: int = -1) -> bytes:
-        taken = self._body if size < 0 else self._body[:size]
-        self._body = self._body[len(taken) :]
-        return taken
 
 
 def refusal(code: str, message: str = "", status: int = 403) -> Answer:
@@ -184,7 +170,7 @@ class _KeepsAlive(WSGIRequestHandler):
 @contextmanager
 def cloud(folder: Path) -> Generator[Cloud]:
     """Run one until the block ends."""
-    ca, context = _authority(folder)
+    ca, context = server_tls(folder, "loopback")
     front = _Front()
     server = make_server(
         "127.0.0.1", 0, cast("Any", front), threaded=True, ssl_context=context, request_handler=_KeepsAlive
@@ -204,27 +190,4 @@ def cloud(folder: Path) -> Generator[Cloud]:
 
 def another_ca(folder: Path) -> Path:
     """Write the certificate of a CA that certified nothing here."""
-    (folder / "another").mkdir(exist_ok=True)
-    return _authority(folder / "another")[0]
-
-
-def _authority(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    key, name = (
-        ec.generate_private_key(ec.SECP256R1()),
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")]),
-    )
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(hours=1), now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    ca, private = folder / "ca.pem", folder / "key.pem"
-    ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(ca, private)
-    return ca, context
+    return server_tls(folder / "another", "loopback")[0]

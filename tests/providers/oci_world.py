@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from worlds import FACTS, KEY, PIN, filed
 
+from clouds.serving import Reply, Request, Serving
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.oci.protocol import HASH, PADDING, PROVIDER, OciEvidence, message
@@ -205,25 +204,14 @@ def metadata_service(instance: Instance, *, rotated: list[Instance] | None = Non
     """Serve an instance's identity; ``rotated``: whose key each next request for one gets instead, once."""
     others = rotated if rotated is not None else []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self.path.removeprefix("/opc/v2/identity/")
-            told = others.pop() if others and name == "key.pem" else instance
-            body = told.documents().get(name, b"") if self.headers["Authorization"] == "Bearer Oracle" else b""
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: Request) -> Reply:
+        name = request.path.removeprefix("/opc/v2/identity/")
+        told = others.pop() if others and name == "key.pem" else instance
+        body = told.documents().get(name) if request.headers.get("authorization") == "Bearer Oracle" else None
+        return Reply(404) if body is None else Reply(200, body)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
+    serving = Serving(answer)
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://127.0.0.1:{serving.port}"
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        serving.stop()

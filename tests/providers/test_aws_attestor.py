@@ -8,17 +8,16 @@ import logging
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
 from http.client import HTTPSConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clouds.aws.cloud import Instance, SandboxAws
+from clouds.serving import Reply, Request, Serving
 from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.aws.node.definite_length import to_definite_length
 from nodeattest_providers.aws.node.imds import (
@@ -65,34 +64,17 @@ GOOD: Answers = {
 def service(answers: Answers, *, seen: list[str] | None = None) -> Generator[str]:
     """Serve answers by path; whatever is asked besides is told in ``seen``."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            self._answer(f"PUT {self.path}")
+    def answer(request: Request) -> Reply:
+        what = request.path if request.method == "GET" else f"{request.method} {request.path}"
+        if seen is not None:
+            seen.append(f"{what} {request.headers.get('x-aws-ec2-metadata-token', '')}".strip())
+        return Reply(*answers.get(what, (404, b"")))
 
-        def do_GET(self) -> None:
-            self._answer(self.path)
-
-        def _answer(self, what: str) -> None:
-            if seen is not None:
-                seen.append(f"{what} {self.headers.get('X-aws-ec2-metadata-token', '')}".strip())
-            status, body = answers.get(what, (404, b""))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
+    serving = Serving(answer)
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://127.0.0.1:{serving.port}"
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        serving.stop()
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,16 @@ import secrets
 import shutil
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Generator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from polling import eventually
 from world import World
 
+from clouds.serving import Reply, Request, Serving
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "contoso_cloud"
@@ -37,40 +36,24 @@ class Contoso:
         self.tickets: dict[str, str] = {}
         self.machines: dict[str, str] = {}
         """For which Machine an instance was created, where Contoso knows it."""
-        cloud = self
+        self._serving = Serving(self._answer)
+        self.url = f"http://127.0.0.1:{self._serving.port}"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                kind, _, what = self.path.strip("/").partition("/")
-                if kind == "tickets":
-                    self._answer(cloud.tickets.get(what, ""))
-                else:
-                    ticket = secrets.token_hex(32)
-                    created_for = cloud.machines.get(kind, "")
-                    cloud.tickets[ticket] = f"sandbox://{kind} {what.removeprefix('ticket/')} {created_for}"
-                    self._answer(ticket)
-
-            def _answer(self, text: str) -> None:
-                self.send_response(200 if text else 404)
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+    def _answer(self, request: Request) -> Reply:
+        kind, _, what = request.path.strip("/").partition("/")
+        if kind == "tickets":
+            text = self.tickets.get(what, "")
+            return Reply(200, text.encode()) if text else Reply(404)
+        ticket = secrets.token_hex(32)
+        self.tickets[ticket] = f"sandbox://{kind} {what.removeprefix('ticket/')} {self.machines.get(kind, '')}"
+        return Reply(200, ticket.encode())
 
     @contextmanager
     def serving(self) -> Generator[None]:
-        thread = threading.Thread(target=self._server.serve_forever)
-        thread.start()
         try:
             yield
         finally:
-            self._server.shutdown()
-            thread.join()
-            self._server.server_close()
+            self._serving.stop()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from nodeattest_providers.azure.checks import (
 )
 from nodeattest_providers.azure.config import AzurePlatform, parse_platform, parse_policy
 from nodeattest_providers.azure.provider_id import InstanceRef
-from nodeattest_providers.azure.trust_bundle import TRUST_BUNDLE, chain_problem, foreign_name, parse_bundle
+from nodeattest_providers.azure.trust_bundle import TRUST_BUNDLE, foreign_name, parse_bundle, signer_problem
 from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
 from nodeattest_providers.errors import Reason, platform_unavailable
 from nodeattest_providers.identifiers import NodeName, is_dns_name
@@ -142,7 +142,7 @@ class AzureSigner(CheckedSigner):
                 remedy="set platforms.azure.trustBundle in the controller's configuration (docs/providers/azure.md)",
                 retry_after=60.0,
             )
-        problem = chain_problem(signer, signed.certificates, self._authorities, facts.verified_at)
+        problem = signer_problem(signer, signed.certificates, self._authorities, facts.verified_at)
         rules.require(problem is None, "certificate chain", "one to a trusted root", problem or "")
         # 4
         return check_parsed(checks, "attested document", SECTION, lambda: parse_attested_document(signed.content))
