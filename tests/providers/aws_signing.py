@@ -30,20 +30,11 @@ class RoleSession:
     token: str = "FwoGZXIvYXdzEXAMPLE//////////wEaDEXAMPLE="
 
 
-def sign(
-    request: StsRequest,
-    session: RoleSession,
-    at: datetime,
-    *,
-    service: str = "sts",
-    region: str | None = None,
-    extra: Mapping[str, str] | None = None,
-) -> SignedHeaders:
-    """Sign as of a time; ``extra`` headers are signed too, and override the request's."""
-    headers = {**request.headers, **(extra or {})}
-    headers = {name: value for name, value in headers.items() if value}
+def sign(request: StsRequest, session: RoleSession, at: datetime) -> SignedHeaders:
+    """Sign as of a time."""
+    headers = dict(request.headers)
     made = _awsrequest.AWSRequest(method="POST", url=f"{request.origin}/", data=request.body, headers=headers)
-    _inject(made, session, at, service, region or request.region)
+    _inject(made, session, at, "sts", request.region)
     return SignedHeaders(
         authorization=made.headers["Authorization"],
         date=made.headers["X-Amz-Date"],

@@ -20,7 +20,7 @@ from worlds import BOOTSTRAP_GROUPS, FACTS, KEY, PIN, T1
 
 from clouds.cms import Document, aws_form
 from nodeattest_providers import envelope
-from nodeattest_providers.aws.protocol import AwsEvidence, SignedHeaders, sts_request
+from nodeattest_providers.aws.protocol import AwsEvidence, sts_request
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.pkcs10 import build_csr
@@ -146,20 +146,3 @@ def facts_of(node: Node, policy: dict[str, JsonValue] | None = None) -> Facts:
 def with_headers(evidence: AwsEvidence, **changes: str) -> AwsEvidence:
     """Spoil the header set."""
     return dataclasses.replace(evidence, sts=dataclasses.replace(evidence.sts, **changes))
-
-
-__all__ = [
-    "INSTANCE",
-    "POLICY",
-    "PROVIDER",
-    "ZONE",
-    "Node",
-    "SignedHeaders",
-    "facts_of",
-    "filed_aws",
-    "filed_with",
-    "region_certificate",
-    "region_key",
-    "trust_bundle",
-    "with_headers",
-]

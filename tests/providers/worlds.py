@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_providers import envelope
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge, SecretBytes
 from nodeattest_providers.pkcs10 import build_csr
@@ -60,10 +59,6 @@ def answering(first: NodeRequest, evidence: Evidence, *, after: timedelta = time
 
 def published(first: NodeRequest, text: str) -> PublishedChallenge:
     return PublishedChallenge(name=first.name, uid=first.uid, csr_sha256=first.csr.sha256, text=text)
-
-
-def binding_of(request: NodeRequest, pin: ClusterPin = PIN) -> Binding:
-    return request.binding(pin)
 
 
 FACTS = Facts(

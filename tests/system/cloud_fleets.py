@@ -89,12 +89,13 @@ class CloudInstances:
         return launches[attestor](name, **changes)
 
     def _launch_aws(self, _: str, **changes: Any) -> Instance:
-        made = self.aws.launch(**{"role": _ROLE, "tags": _TAGS, **changes})
+        options: dict[str, Any] = {"role": _ROLE, "tags": _TAGS, **changes}
+        made = self.aws.launch(**options)
         settings = {"metadataEndpoint": made.metadata_endpoint}
         return Instance(made.provider_id, made.private_dns, settings, made.private_ip, made)
 
     def _launch_azure(self, name: str, **changes: Any) -> Instance:
-        options = {"group": _GROUP, "computer_name": name, "tags": _TAGS, **changes}
+        options: dict[str, Any] = {"group": _GROUP, "computer_name": name, "tags": _TAGS, **changes}
         made = self.azure.launch(str(next(self.numbers)) if "scale_set" in changes else name, **options)
         settings = {"metadataEndpoint": made.metadata}
         return Instance(made.provider_id, made.computer_name, settings, made.address, made)
