@@ -36,7 +36,7 @@ from nodeattest_discovery.clusterinfo import (
     check_server,
     parse,
 )
-from nodeattest_discovery.controllers.bootstrap_signer import current_signatures, find_signing_tokens
+from nodeattest_discovery.controllers.bootstrap_signer import find_signing_tokens
 from nodeattest_discovery.node.by_token import by_token
 from nodeattest_discovery.node.client import Environment, parse_endpoint
 from nodeattest_discovery.node.clock import Clock
@@ -45,7 +45,7 @@ from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Forbidden, NotFound
-from nodeattest_parsing.objects import rfc3339, text
+from nodeattest_parsing.objects import mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
@@ -149,7 +149,7 @@ async def publish_kubeconfig(client: ApiClient, kubeconfig: str, *, replace: boo
         )
     patch: JsonObject = {
         "metadata": {"resourceVersion": text(found, "metadata", "resourceVersion")},
-        "data": {KUBECONFIG_KEY: kubeconfig, **dict.fromkeys(current_signatures(found))},
+        "data": {KUBECONFIG_KEY: kubeconfig, **dict.fromkeys(_signature_keys(found))},
     }
     await client.merge_patch(PATH, patch)
     print_lines(f'Replaced the "{NAME}" ConfigMap in the "{NAMESPACE}" namespace')
@@ -206,7 +206,7 @@ def show(*, connection: Connection, output: str) -> int:
             secrets = [one async for one in list_objects(client, path, {"fieldSelector": f"type={secret.SECRET_TYPE}"})]
         except Forbidden:
             return found, None
-        return found, find_signing_tokens(secrets, datetime.now(UTC)).tokens
+        return found, find_signing_tokens(secrets, datetime.now(UTC))[0]
 
     found, tokens = run(connection, read)
     if output == "kubeconfig":
@@ -240,10 +240,14 @@ def view(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None, now: d
     return is_sound, format_fields(fields, indent=0)
 
 
+def _signature_keys(config_map: JsonObject) -> list[str]:
+    return [key for key in mapping(config_map, "data") if key.startswith(SIGNATURE_PREFIX)]
+
+
 def _signatures(config_map: JsonObject, tokens: Sequence[BootstrapToken] | None) -> dict[str, str]:
     """Tell by token id what each signature is worth, and which are missing."""
     signed = text(config_map, "data", KUBECONFIG_KEY).encode()
-    found = {key.removeprefix(SIGNATURE_PREFIX): key for key in current_signatures(config_map)}
+    found = {key.removeprefix(SIGNATURE_PREFIX): key for key in _signature_keys(config_map)}
     known = {token.id: token for token in tokens or ()}
     states: dict[str, str] = {}
     for token_id in sorted(found.keys() | known.keys()):
