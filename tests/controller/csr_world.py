@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -97,16 +96,6 @@ class TwoRounds(OneRound):
         return FirstRequestRef(name=str(data["name"]), uid=str(data["uid"])) if "name" in data else None
 
 
-class TellsAddresses(OneRound):
-    """A verifier whose platform knows where the machine can be reached."""
-
-    tells_addresses = True
-
-    async def addresses(self, facts: Facts) -> tuple[tuple[str, str], ...] | None:
-        del facts
-        return (("InternalIP", "10.0.0.1"),)
-
-
 def attested(first: FirstRequestRef | None = None, **fingerprints: str) -> AttestedNode:
     """What a verification proves of the machine."""
     return AttestedNode(
@@ -153,7 +142,6 @@ class World:
         self.pki = pki
         self.verifier = verifier
         self.signer = signer or verifier
-        self._evaluator_type, self._kubelet_type = evaluator, kubelet_serving
         self.management_api = beside.management_api if beside else FakeApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
         self.workload_api = beside.workload_api if beside else FakeApi()
@@ -185,25 +173,7 @@ class World:
         )
         self._runner = VerificationRunner(5.0)
         self._configs = KubeadmConfigs(self.management_api, self.management.caches)
-        self._build()
-        if beside is None:
-            self._objects()
-
-    def facts_of(self, workload: WorkloadClient) -> ControllerFacts:
-        return ControllerFacts(
-            management=self.management,
-            workload=workload,
-            verifiers=self.verifiers,
-            runner=self._runner,
-            kubeadm_configs=self._configs,
-            challenge_keys=self.challenge_keys,
-            provider_id_oid=PROVIDER_ID_OID,
-            clock=self.clock,
-        )
-
-    def _build(self) -> None:
-        """Make what is tested."""
-        self.evaluator = self._evaluator_type(self.facts_of, provider_id_oid=PROVIDER_ID_OID)
+        self.evaluator = evaluator(self.facts_of, provider_id_oid=PROVIDER_ID_OID)
         self.issuer = Issuer(
             self.management,
             events=self.events,
@@ -219,7 +189,7 @@ class World:
             self.management,
             self.evaluator,
             self.issuer,
-            kubelet_serving=self._kubelet_type(
+            kubelet_serving=kubelet_serving(
                 self.management, facts_of=self.facts_of, events=self.events, metrics=self.metrics
             ),
             purposes=frozenset(Purpose),
@@ -231,6 +201,20 @@ class World:
             log=ClusterLog(self.seconds),
             random_unit=lambda: 0.0,
             now=self.clock,
+        )
+        if beside is None:
+            self._objects()
+
+    def facts_of(self, workload: WorkloadClient) -> ControllerFacts:
+        return ControllerFacts(
+            management=self.management,
+            workload=workload,
+            verifiers=self.verifiers,
+            runner=self._runner,
+            kubeadm_configs=self._configs,
+            challenge_keys=self.challenge_keys,
+            provider_id_oid=PROVIDER_ID_OID,
+            clock=self.clock,
         )
 
     async def still_leads(self) -> bool:
@@ -253,14 +237,11 @@ class World:
         )
         put(f"{CAPI}/machines/m-1", machine())
         self.policy()
-        data = {name: path.read_bytes() for name, path in self._ca().items()}
-        encoded: JsonObject = {name: base64.b64encode(value).decode() for name, value in data.items()}
+        files = {"tls.crt": self.pki.ca_certificate, "tls.key": self.pki.ca_key}
+        encoded: JsonObject = {name: base64.b64encode(path.read_bytes()).decode() for name, path in files.items()}
         labels: JsonObject = {"cluster.x-k8s.io/cluster-name": "blue"}
         meta: JsonObject = {"name": "blue-ca", "namespace": "fleet", "labels": labels}
         put("/api/v1/namespaces/fleet/secrets/blue-ca", {"metadata": meta, "data": encoded})
-
-    def _ca(self) -> Mapping[str, Path]:
-        return {"tls.crt": self.pki.ca_certificate, "tls.key": self.pki.ca_key}
 
     def policy(self, **spec: JsonValue) -> None:
         """Write the policy."""

@@ -28,7 +28,6 @@ from cryptography.x509.oid import NameOID
 from nodeattest_sandbox.control_plane import ControlPlane
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "te", "upgrade"}
-_READS = {"GET", "HEAD"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,6 @@ class Call:
     path: str
     user: str
     """The client certificate's CN, or an empty string."""
-
-    @property
-    def is_write(self) -> bool:
-        """Whether it may change something."""
-        return self.method not in _READS
 
 
 class Gate:
