@@ -12,12 +12,8 @@ BATCH: Final = 200
 """Things that are worked on before other tasks may run: some 20 µs each, so 4 ms."""
 
 
-async def _let_others_run() -> None:
-    await asyncio.sleep(0)
-
-
 async def in_batches(
-    things: Iterable[T], size: int = BATCH, *, pause: Callable[[], Awaitable[None]] = _let_others_run
+    things: Iterable[T], size: int = BATCH, *, pause: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
 ) -> AsyncGenerator[T]:
     """Yield every thing, and let other tasks run before each batch, by ``pause``."""
     for number, thing in enumerate(things):
