@@ -1,4 +1,4 @@
-"""Rendering: what it adds, what it leaves, what it refuses. The schemas are those of Cluster API's own CRDs."""
+"""Rendering: what it adds, what it leaves, what it refuses."""
 
 from __future__ import annotations
 
@@ -64,30 +64,22 @@ def worker(version: str = "v1beta2", **spec: JsonValue) -> JsonObject:
 
 def control_plane(version: str = "v1beta2", **spec: JsonValue) -> JsonObject:
     """A control plane of Cluster API."""
-    if version == "v1beta1":
-        machines: JsonObject = {
-            "infrastructureRef": {"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "D", "name": "cp"}
-        }
-    else:
-        machines = {
-            "spec": {"infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "D", "name": "cp"}}
-        }
     own: JsonObject = {"clusterConfiguration": {"certificatesDir": "/etc/kubernetes/pki"}, "format": "cloud-config"}
     return {
         "apiVersion": f"controlplane.cluster.x-k8s.io/{version}",
         "kind": "KubeadmControlPlane",
         "metadata": {"name": "blue", "namespace": "fleet"},
-        "spec": {"version": "v1.34.0", "replicas": 3, "machineTemplate": machines, "kubeadmConfigSpec": own | spec},
+        "spec": {"version": "v1.34.0", "replicas": 3, "kubeadmConfigSpec": own | spec},
     }
 
 
-def config(version: str, spec: JsonObject, **labels: str) -> JsonObject:
-    """A KubeadmConfig as Cluster API makes one for a machine."""
+def machines_config(version: str, spec: JsonObject, without: str) -> JsonObject:
+    """A KubeadmConfig as Cluster API makes one of a control plane, for a machine that joins or one that inits."""
     return {
         "apiVersion": f"bootstrap.cluster.x-k8s.io/{version}",
         "kind": "KubeadmConfig",
-        "metadata": {"name": "blue-x7", "namespace": "fleet", "labels": dict[str, JsonValue](labels)},
-        "spec": spec,
+        "metadata": {"name": "blue-x7", "namespace": "fleet", "labels": {"cluster.x-k8s.io/control-plane": ""}},
+        "spec": {name: value for name, value in spec.items() if name != without},
     }
 
 
@@ -156,6 +148,9 @@ def test_rendering_twice_is_rendering_once(version: str, file_format: str) -> No
         assert once != document
         assert render(once, PLAN) == once
         assert document == before
+    for without in ("initConfiguration", "joinConfiguration"):
+        machines = machines_config(version, spec_of(once), without)
+        assert render(machines, PLAN) == machines
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -166,7 +161,7 @@ def test_without_a_proof_the_node_of_init_is_left_as_kubeadm_made_it(version: st
     assert "initConfiguration" not in made
     assert [text(file, "path") for file in items(made, "files")] == [DROP_IN]
     assert strings(made, "preKubeadmCommands")[-1].startswith("[ -e /run/kubeadm/kubeadm.yaml ] || ")
-    init = config(version, {name: value for name, value in made.items() if name != "joinConfiguration"})
+    init = machines_config(version, made, "joinConfiguration")
     assert render(init, plan) == init
     assert render(document, plan) == document
 

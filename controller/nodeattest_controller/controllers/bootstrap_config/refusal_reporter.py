@@ -27,6 +27,7 @@ from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.rate_limiter import RateLimiter
 from nodeattest_parsing.objects import items, mapping, moment, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue, one_line
+from nodeattest_providers.errors import Denied
 
 EVENT: Final = "BootstrapConfigRefused"
 MAX_REFUSED: Final = 16
@@ -85,22 +86,16 @@ class RefusalReporter:
         owner = _owner_of(subject)
         if owner is None:
             return
-        if verdict.outcome is AdmissionOutcome.DENIED:
-            report = self._report_refused(subject, verdict, owner, cluster, policy)
-        elif policy is not None and verdict.outcome in _ACCEPTED:
+        if verdict.outcome in _ACCEPTED:
             deployment = text(subject.whole, "metadata", "labels", _DEPLOYMENT_LABEL)
-            known = items(policy, "status", REFUSED_CONFIGURATIONS)
-            if not any(_is_about(entry, owner, deployment, cluster) for entry in known):
-                return
-            report = self._report_accepted(owner, deployment, cluster, policy)
+            known = items(policy or {}, "status", REFUSED_CONFIGURATIONS)
+            is_due = any(_is_about(entry, owner, deployment, cluster) for entry in known)
         else:
-            return
-        if self._may_report(client, subject.namespace):
-            task = asyncio.create_task(report)
+            is_due = verdict.outcome is AdmissionOutcome.DENIED
+        if is_due and self._may_report(client, subject.namespace):
+            task = asyncio.create_task(self._report(subject, verdict, owner, cluster, policy))
             self._tasks[task] = client
             task.add_done_callback(self._tasks.pop)
-        else:
-            report.close()
 
     async def drain(self, timeout_seconds: float = 2.0) -> None:
         """Wait for reports that are being written, at shutdown."""
@@ -115,18 +110,30 @@ class RefusalReporter:
         has_task = len(self._tasks) < _MAX_TASKS and own < _MAX_TASKS_OF_CALLER
         return has_task and self._of_namespace.take(f"{client} {namespace}") and self._of_caller.take(client)
 
-    async def _report_refused(
+    async def _report(
         self, subject: Subject, verdict: Verdict, ref: ObjectRef, cluster: str, policy: JsonObject | None
+    ) -> None:
+        try:
+            if verdict.denied is not None and not verdict.passes:
+                await self._refused(subject, verdict.denied, ref, cluster, policy)
+            elif policy is not None:
+                deployment = text(subject.whole, "metadata", "labels", _DEPLOYMENT_LABEL)
+                await self._update(
+                    policy, lambda known: [entry for entry in known if not _is_about(entry, ref, deployment, cluster)]
+                )
+        except NotFound:
+            return
+        except ApiError as error:
+            if self._limiter.allow(("failed", error.reason), EVENT_PERIOD):
+                log.warning("cannot report a refused configuration", extra=fields(error=str(error), remedy=_REMEDY))
+
+    async def _refused(
+        self, subject: Subject, denied: Denied, ref: ObjectRef, cluster: str, policy: JsonObject | None
     ) -> None:
         group, _, version = ref.api_version.partition("/")
         path = paths.object_path(group, version, _OWNERS[group, ref.kind], ref.name, namespace=ref.namespace)
-        try:
-            owner = await self._client.get(path)
-        except ApiError as error:
-            self._warn(error)
-            return
-        denied = verdict.denied
-        if denied is None or text(owner, "metadata", "uid") != ref.uid:
+        owner = await self._client.get(path)
+        if text(owner, "metadata", "uid") != ref.uid:
             return
         message = one_line(f"{subject.kind} for {ref.kind} {ref.name} is refused: {denied}", MAX_MESSAGE)
         entry: JsonObject = {
@@ -137,22 +144,15 @@ class RefusalReporter:
             "message": message,
             "time": rfc3339(self._now()),
         }
-        refs = [ref]
-        for reference in items(owner, "metadata", "ownerReferences"):
-            if _group_kind(reference) == _DEPLOYMENT:
-                refs.append(_ref(reference, ref.namespace))
-                entry["deployment"] = text(reference, "name")
-                break
+        references = items(owner, "metadata", "ownerReferences")
+        deployments = [_ref(each, ref.namespace) for each in references if _group_kind(each) == _DEPLOYMENT][:1]
+        for deployment in deployments:
+            entry["deployment"] = deployment.name
         if self._limiter.allow((ref.uid, denied.reason), EVENT_PERIOD):
-            for each in refs:
+            for each in (ref, *deployments):
                 self._events.record(each, "Warning", EVENT, message)
         if policy is not None:
             await self._update(policy, lambda known: self._with(known, entry))
-
-    async def _report_accepted(self, owner: ObjectRef, deployment: str, cluster: str, policy: JsonObject) -> None:
-        await self._update(
-            policy, lambda known: [entry for entry in known if not _is_about(entry, owner, deployment, cluster)]
-        )
 
     def _with(self, known: Sequence[JsonObject], entry: JsonObject) -> Sequence[JsonObject]:
         """Put an entry in the place of its predecessor; one that says the same stays for a while."""
@@ -165,7 +165,7 @@ class RefusalReporter:
         return [*others, entry][-MAX_REFUSED:]
 
     async def _update(self, policy: JsonObject, change: Callable[[Sequence[JsonObject]], Sequence[JsonObject]]) -> None:
-        """Change the status of the policy by compare-and-swap."""
+        """Change the status of the policy by compare-and-swap; raises ApiError."""
         group, _, version = text(policy, "apiVersion").partition("/")
         name, namespace = text(policy, "metadata", "name"), text(policy, "metadata", "namespace")
         path = paths.object_path(group, version, "nodeattestationpolicies", name, namespace=namespace)
@@ -178,14 +178,7 @@ class RefusalReporter:
             meta: JsonObject = {"resourceVersion": text(found, "metadata", "resourceVersion")}
             return {"metadata": meta, "status": {REFUSED_CONFIGURATIONS: wanted}}
 
-        try:
-            await update_status(self._client, path, policy, patch_of)
-        except ApiError as error:
-            self._warn(error)
-
-    def _warn(self, error: ApiError) -> None:
-        if not isinstance(error, NotFound) and self._limiter.allow(("failed", error.reason), EVENT_PERIOD):
-            log.warning("cannot report a refused configuration", extra=fields(error=str(error), remedy=_REMEDY))
+        await update_status(self._client, path, policy, patch_of)
 
 
 def _owner_of(subject: Subject) -> ObjectRef | None:
