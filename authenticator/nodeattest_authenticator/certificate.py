@@ -24,8 +24,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from nodeattest_authenticator.config.settings import invalid
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats import pem
+from nodeattest_authenticator.state.cache_files import MAX_CLOCK_SKEW, is_time_valid
 from nodeattest_authenticator.state.credential_cache import CachedCredential
-from nodeattest_authenticator.state.credential_format import MAX_CLOCK_SKEW, is_time_valid
 from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName

@@ -14,9 +14,8 @@ from typing import Self
 from nodeattest_authenticator.config.settings import Settings, load
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.state import credential_cache, failure_backoff
+from nodeattest_authenticator.state.cache_files import FAILURE_FILE, UnsafeFileError, fingerprint_of_config
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
-from nodeattest_authenticator.state.credential_format import FAILURE_FILE, fingerprint_of_config
-from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock
 

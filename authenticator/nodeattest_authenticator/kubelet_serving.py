@@ -4,7 +4,7 @@ Promises: a certificate that is valid for the wanted names and not due costs no 
 node's own certificate, never by a bootstrap token, and stored only when it passed every check; while that fails the old
 file stays as it is. Failures and the lock have files of their own: kubelet's credential never waits for this.
 
-The file is laid out as the client's credential is (``credential_format``), so one rename replaces certificate, key and
+The file is laid out as the client's credential is (``cache_files``), so one rename replaces certificate, key and
 renewal moment together; readers of PEM skip the first line (RFC 7468 §2), kubelet among them. The names are those of
 the configuration, else the node's name and the addresses from which this machine reaches its API server, one in each
 address family: each name must be the Machine's. Nothing is sent but the resolver's question.
@@ -23,8 +23,8 @@ from nodeattest_authenticator.config.serving import SubjectNames
 from nodeattest_authenticator.context import AgentContext, ignore_message
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state import credential_cache, failure_backoff
+from nodeattest_authenticator.state.cache_files import UnsafeFileError
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
-from nodeattest_authenticator.state.private_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import exclusive
 from nodeattest_discovery.node.clock import Deadline
 

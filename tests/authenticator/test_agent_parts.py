@@ -32,7 +32,7 @@ from nodeattest_authenticator.enrollment.machine_sources import MachineSources
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state import failure_backoff
-from nodeattest_authenticator.state.private_files import UnsafeFileError
+from nodeattest_authenticator.state.cache_files import UnsafeFileError
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_authenticator.state.storage import Storage, exclusive, exclusive_if_free
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit

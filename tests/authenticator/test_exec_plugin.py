@@ -35,8 +35,8 @@ from nodeattest_authenticator.exec_plugin.fast_path import credential_arguments,
 from nodeattest_authenticator.exec_plugin.handle import credential
 from nodeattest_authenticator.formats import exec_credential
 from nodeattest_authenticator.state import credential_cache
+from nodeattest_authenticator.state.cache_files import parse_header
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
-from nodeattest_authenticator.state.credential_format import parse_header
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Clock
 
@@ -214,8 +214,7 @@ def test_the_warm_path_imports_itself_and_nothing_that_a_bare_interpreter_has_no
         "nodeattest_authenticator.exec_plugin",
         "nodeattest_authenticator.exec_plugin.fast_path",
         "nodeattest_authenticator.state",
-        "nodeattest_authenticator.state.credential_format",
-        "nodeattest_authenticator.state.private_files",
+        "nodeattest_authenticator.state.cache_files",
     }
 
 

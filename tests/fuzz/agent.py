@@ -25,7 +25,7 @@ from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.exec_plugin import fast_path
 from nodeattest_authenticator.formats import csr_object, exec_credential, kubeconfig
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
-from nodeattest_authenticator.state import credential_cache, credential_format, failure_backoff
+from nodeattest_authenticator.state import cache_files, credential_cache, failure_backoff
 from nodeattest_authenticator.state.records import PENDING_REQUEST_FILE, PendingRequestFile
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.identifiers import NodeName
@@ -73,7 +73,7 @@ target("agent-exec-info", _exec_info, refusals=_AGENT)(
 @target("agent-credential", lambda data: data)
 def _credential(data: bytes, _data: bytes) -> bool:
     storage = _storage()
-    storage.write(credential_format.CREDENTIAL_FILE, data, durable=False)
+    storage.write(cache_files.CREDENTIAL_FILE, data, durable=False)
     found = fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
     require(found is None or found[0] == 0, "a credential or nothing")
     cached = None
@@ -100,8 +100,8 @@ def _draft(data: bytes, _data: bytes) -> bool:
 @target("agent-failure", lambda data: data, max_len=512)
 def _failure(data: bytes, _data: bytes) -> bool:
     storage = _storage()
-    storage.remove(credential_format.CREDENTIAL_FILE)
-    storage.write(credential_format.FAILURE_FILE, data, durable=False)
+    storage.remove(cache_files.CREDENTIAL_FILE)
+    storage.write(cache_files.FAILURE_FILE, data, durable=False)
     fast_path.lookup(storage.path, "/dev/null", b"info", NOW.timestamp())
     read = failure_backoff.load(storage, _IDENTITY)
     failure = AgentError("APIUnavailable", "no answer", remedy="wait", kind=FailureKind.TEMPORARY)

@@ -23,8 +23,7 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import exec_credential, kubeconfig
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state import credential_cache, kubelet_files
-from nodeattest_authenticator.state.credential_format import fingerprint_of_config
-from nodeattest_authenticator.state.private_files import UnsafeFileError
+from nodeattest_authenticator.state.cache_files import UnsafeFileError, fingerprint_of_config
 from nodeattest_authenticator.state.storage import exclusive
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers.errors import Denied, Unavailable

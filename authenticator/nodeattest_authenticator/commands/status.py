@@ -6,7 +6,6 @@ import contextlib
 from dataclasses import replace
 
 from nodeattest_authenticator.certificate import ca_pins, subject
-from nodeattest_authenticator.config.serving import SubjectNames
 from nodeattest_authenticator.console import moment
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError
@@ -51,6 +50,8 @@ def status(context: AgentContext) -> JsonObject:
             "notAfter": moment(credential.not_after),
             "renewAt": moment(credential.renew_at) if context.settings.renewable else None,
         }
+    section = context.settings.discovery
+    discovery: JsonObject | None = {"servers": [one.url for one in section.servers]} if section is not None else None
     return {
         "node": context.settings.node_name,
         "provider": context.settings.provider,
@@ -58,7 +59,7 @@ def status(context: AgentContext) -> JsonObject:
         "signer": context.settings.signer,
         "server": context.settings.endpoint.url,
         "caPins": list[JsonValue](ca_pins(context.settings.ca_pem)),
-        "discovery": _discovery(context),
+        "discovery": discovery,
         "state": state,
         "certificate": certificate,
         "serving": _serving(quiet),
@@ -95,39 +96,23 @@ def _serving(context: AgentContext) -> JsonObject | None:
         names = wanted_names(context.settings)
     if names is not None:
         last = failure_backoff.load(context.storage, identity_of(context, names), name=FAILURE_FILE)
-    document: JsonObject = {"state": _serving_state(context, found, names), "file": f"{context.storage.path}/{FILE}"}
+    document: JsonObject = {"state": "none", "file": f"{context.storage.path}/{FILE}"}
     if found is not None:
-        dns, addresses = list[JsonValue](found.names.dns_names), list[JsonValue](found.names.ip_addresses)
-        document |= {"dnsNames": dns, "ipAddresses": addresses}
-        document |= {"notAfter": moment(found.credential.not_after), "renewAt": moment(found.credential.renew_at)}
-    document["lastFailure"] = _last_failure(last)
-    return document
-
-
-def _serving_state(context: AgentContext, found: ServingEnrollment | None, names: SubjectNames | None) -> str:
-    if found is None:
-        return "none"
-    if found.names != names:
-        return "names-changed"
-    return "renewal-due" if context.clock.now() >= found.credential.renew_at else "valid"
-
-
-def _discovery(context: AgentContext) -> JsonObject | None:
-    section = context.settings.discovery
-    if section is None:
-        return None
-    return {"servers": [endpoint.url for endpoint in section.servers]}
+        due = context.clock.now() >= found.credential.renew_at
+        document |= {
+            "state": "names-changed" if found.names != names else "renewal-due" if due else "valid",
+            "dnsNames": [*found.names.dns_names],
+            "ipAddresses": [*found.names.ip_addresses],
+            "notAfter": moment(found.credential.not_after),
+            "renewAt": moment(found.credential.renew_at),
+        }
+    return document | {"lastFailure": _last_failure(last)}
 
 
 def _last_failure(last: FailureRecord | None) -> JsonObject | None:
     if last is None:
         return None
-    return {
-        "reason": last.reason,
-        "message": last.text,
-        "inARow": last.count,
-        "nextAttempt": moment(last.until),
-    }
+    return {"reason": last.reason, "message": last.text, "inARow": last.count, "nextAttempt": moment(last.until)}
 
 
 def _shown(value: JsonValue) -> str:

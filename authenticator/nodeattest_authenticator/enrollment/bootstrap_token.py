@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.state.private_files import UnsafeFileError, read_private
+from nodeattest_authenticator.state.cache_files import UnsafeFileError, read_private
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery import token
 from nodeattest_discovery.token import BootstrapToken

@@ -10,15 +10,17 @@ Source: client-go plugin/pkg/client/auth/exec/exec.go.
 import os
 import time
 
-from nodeattest_authenticator.state.credential_format import (
+from nodeattest_authenticator.state.cache_files import (
     CREDENTIAL_FILE,
     FAILURE_FILE,
     FAILURE_MAGIC,
+    UnsafeFileError,
     fingerprint_of_config,
     is_time_valid,
+    open_directory,
     parse_header,
+    read_private,
 )
-from nodeattest_authenticator.state.private_files import UnsafeFileError, open_directory, read_private
 
 DEFAULT_CACHE_DIR = "/var/lib/kubelet-authenticator"
 DEFAULT_CONFIG = "/etc/kubernetes/kubelet-authenticator.json"

@@ -1,6 +1,6 @@
 """The credential on disk: one file, replaced atomically, laid out so that the fast path needs no parser.
 
-Layout: see ``credential_format``. The PEM record at the end holds the certificate (chain, leaf first) and its key:
+Layout: see ``cache_files``. The PEM record at the end holds the certificate (chain, leaf first) and its key:
 ``openssl x509 -in credential`` reads it. Promises: what ``load`` returns was written whole by us and is private; leaves
 to ``certificate`` whether it fits key, node and cluster.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nodeattest_authenticator.formats import exec_credential
-from nodeattest_authenticator.state.credential_format import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
+from nodeattest_authenticator.state.cache_files import CREDENTIAL_FILE, MAGIC, is_time_valid, parse_header
 from nodeattest_authenticator.state.storage import Storage
 
 MAX_RESPONSES: Final = 4

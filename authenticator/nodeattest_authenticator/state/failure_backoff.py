@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_authenticator.state.credential_format import FAILURE_FILE, FAILURE_MAGIC
-from nodeattest_authenticator.state.private_files import UnsafeFileError
+from nodeattest_authenticator.state.cache_files import FAILURE_FILE, FAILURE_MAGIC, UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_discovery.node.clock import Backoff
 from nodeattest_parsing.values import one_line

@@ -17,7 +17,7 @@ from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
-from nodeattest_authenticator.state.private_files import UnsafeFileError
+from nodeattest_authenticator.state.cache_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.evidence_versions import HIGHEST

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Final, Self
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.state.private_files import UnsafeFileError, open_directory, read_private
+from nodeattest_authenticator.state.cache_files import UnsafeFileError, open_directory, read_private
 from nodeattest_discovery.node.clock import Deadline
 
 _PROBE_SIZE: Final = 32 << 10

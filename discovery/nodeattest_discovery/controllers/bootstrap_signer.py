@@ -76,6 +76,11 @@ def desired_cluster_info(config_map: JsonObject, signatures: Signatures) -> Json
     return None if wanted == data else {**config_map, "data": wanted}
 
 
+def current_signatures(config_map: JsonObject) -> JsonObject:
+    """Return the signatures that are in cluster-info, and what else is spelt like one."""
+    return {key: value for key, value in mapping(config_map, "data").items() if key.startswith(SIGNATURE_PREFIX)}
+
+
 async def sign_all(content: bytes, tokens: Iterable[BootstrapToken], known: Signatures) -> Signatures:
     """Sign by all of these but those whose signature of this content is known; let others run after each slice."""
     signatures: dict[BootstrapToken, str] = {}
@@ -169,7 +174,7 @@ class BootstrapSigner:
         if wanted is None:
             self._settle(key)
             return
-        made = {name: value for name, value in mapping(wanted, "data").items() if name.startswith(SIGNATURE_PREFIX)}
+        made = current_signatures(wanted)
         if not self._writes.take(frozenset(made.items())):
             self._queue.add_after(key, _SAME_WRITE_PAUSE)
             return
