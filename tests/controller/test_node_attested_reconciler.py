@@ -22,27 +22,6 @@ ATTESTED, NOT_YET = ("True", "Attested"), ("Unknown", "NotYetAttested")
 FORBIDDEN = Forbidden(403, "Forbidden", "no")
 
 
-# What anyone with a bootstrap token can cause
-
-
-async def test_an_instance_that_has_yet_to_join_makes_its_pool_unknown_not_false() -> None:
-    world = NodeAttestedWorld()
-    first, second = (replace(one, kind="MachinePool", uid="p-0", name="pool") for one in (ME, OTHER))
-    path = world.pool(first, second)
-    world.management_api.remove(
-        f"/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/fleet/machineattestations/{ledger(second).name}"
-    )
-    async with world.running():
-        assert world.said(path) == ("Unknown", "InstancesNotAttested")
-        world.controller.refused(claim(second))
-        await world.resync(60)
-        assert world.said(path) == ("Unknown", "InstancesNotAttested")
-        assert text(world.shown(path), "message") == "1 of 2 instances attested"
-        world.ledger(second, ledger(second, refused=BAD))
-        await world.resync(60)
-        assert world.said(path) == ("False", "InstancesNotAttested")
-
-
 # What the node itself, and time, cause
 
 
