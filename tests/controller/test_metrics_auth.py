@@ -7,13 +7,13 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from typing import Final
 
 import aiohttp
 import pytest
 from fake_api import FakeApi
+from rights import apply
 
-from nodeattest_controller import manifests
 from nodeattest_controller.health import serve_health
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.metrics_server import ScrapeAuthorizer, ScrapeRefusedError
@@ -23,11 +23,9 @@ from nodeattest_kube.errors import Forbidden, Unreachable
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox import fleet
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 
-RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 TOKEN: Final = "one.two.three"
@@ -210,23 +208,6 @@ def plane(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
         yield made
 
 
-def shipped(name: str) -> JsonMap:
-    [role] = [
-        cast("JsonMap", one)
-        for one in manifests.objects("metrics-auth")
-        if one["kind"] == "ClusterRole" and text_at(cast("JsonMap", one), "metadata", "name") == name
-    ]
-    return role
-
-
-def grant(admin: Client, name: str, user: str) -> None:
-    admin.create(f"{RBAC}/clusterroles", shipped(name))
-    reference: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
-    subject: JsonMap = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
-    binding: JsonMap = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    admin.create(f"{RBAC}/clusterrolebindings", binding)
-
-
 async def test_on_an_api_server_the_shipped_roles_suffice_and_nothing_is_open_without_it(plane: ControlPlane) -> None:
     admin = plane.client()
     reader, other = "metric.0123456789abcdef", "nobody.0123456789abcdef"
@@ -236,8 +217,14 @@ async def test_on_an_api_server_the_shipped_roles_suffice_and_nothing_is_open_wi
     kubeconfig = plane.client_kubeconfig("metrics-controller")
     async with ApiClient.from_kubeconfig_file(kubeconfig) as client, served(client) as web:
         assert (await scrape(web, reader))[0] == 500
-        grant(admin, "nodeattest:metrics-auth", "metrics-controller")
-        grant(admin, "nodeattest:metrics-reader", "system:bootstrap:metric")
+        apply(admin, ["metrics-auth"], "metrics-controller")
+        group = {"apiGroup": "rbac.authorization.k8s.io"}
+        body: JsonMap = {
+            "metadata": {"name": "reader"},
+            "roleRef": {**group, "kind": "ClusterRole", "name": "nodeattest:metrics-reader"},
+            "subjects": [{**group, "kind": "User", "name": "system:bootstrap:metric"}],
+        }
+        admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body)
 
         async def becomes(token: str, status: int) -> None:
             async with asyncio.timeout(60):
