@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 from collections.abc import Callable
 from contextlib import aclosing, nullcontext
 from pathlib import Path
@@ -13,8 +11,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from polling import until
-from scripted import Handler, Server, answers, event, kubeconfig, listing, refuses, serving, streams, thing
+from scripted import Server, answers, event, kubeconfig, serving, streams, thing
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, TooLarge, Unreachable
@@ -25,8 +22,7 @@ from nodeattest_kube.list_watch import (
     TENANT,
     LineBuffer,
 )
-from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool
-from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.memory_budget import MemoryBudget
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
@@ -147,100 +143,6 @@ async def test_an_error_event_with_a_strange_code_is_an_error_of_the_server(
         async for _event in client.watch("/x"):
             pass
     assert caught.value.status == 500
-
-
-class Follower:
-    """A reflector on virtual time that stops at its n-th wait."""
-
-    def __init__(self, client: ApiClient, *, max_bytes: int | MemoryPool = 1 << 30, max_objects: int = 1000) -> None:
-        self.now = 0.0
-        self.told: list[tuple[str, bool]] = []
-        self.waits = 0
-        self.reflector = Reflector(
-            client,
-            "/api/v1/things",
-            on_change=lambda key, item: self.told.append((key, item is not None)),
-            clock=lambda: self.now,
-            random=lambda: 0.0,
-            sleep=self._sleep,
-            max_bytes=max_bytes,
-            max_objects=max_objects,
-        )
-
-    async def _sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.waits -= 1
-        if self.waits <= 0:
-            await asyncio.Event().wait()
-
-    async def follow(self, server: Server, *script: Handler, waits: int = 1) -> list[str]:
-        """Run until the n-th wait; return the names that are in the cache."""
-        server.script, self.waits = list(script), waits
-        running = asyncio.create_task(self.reflector.run())
-        await until(lambda: self.waits <= 0)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        return sorted(text(item, "metadata", "name") for item in self.reflector.values())
-
-
-def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    assert all(record.levelno == logging.WARNING for record in caplog.records)
-    return [record.getMessage() for record in caplog.records if record.name == "nodeattest_kube.reflector"]
-
-
-async def test_a_reflector_that_fails_says_so_once_a_minute_in_its_own_words(
-    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    follower = Follower(client)
-    where = f"cannot follow {server.url}/api/v1/things: "
-    await follower.follow(server, refuses(403, "Forbidden", "secret words"), waits=6)
-    assert follower.now < 60
-    assert logged(caplog) == [where + "403 Forbidden"]
-    await follower.follow(server, answers(b"<html>secret words"), waits=2)
-    assert follower.now > 60
-    assert len(logged(caplog)) == 2
-    assert logged(caplog)[1].startswith(where + "200 MalformedAnswer: GET /api/v1/things: expected a JSON object")
-    assert "secret" not in caplog.text
-
-
-async def test_what_is_left_out_is_known_by_namespace_and_listed_again_in_a_while(
-    server: Server, client: ApiClient
-) -> None:
-    blue, red = (thing("n", 2, namespace=name, fat="x" * 5000) for name in ("blue", "red"))
-    follower = Follower(client, max_bytes=100_000)
-    await follower.follow(server, answers(listing(1, blue)), streams(event("ADDED", red)), streams(), waits=2)
-    assert follower.reflector.left_out == 2
-    assert [follower.reflector.lacks_any_of(name) for name in ("blue", "red", "green")] == [True, True, False]
-    assert ["watch" in request.query for request in server.requests] == [False, True, True]
-    follower.now += 300
-    await follower.follow(server, streams(), answers(listing(5, red)), streams(), waits=2)
-    assert follower.reflector.left_out == 1
-    assert not follower.reflector.lacks_any_of("blue")
-
-
-async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(
-    server: Server, client: ApiClient
-) -> None:
-    large = event("MODIFIED", thing("a", 3, fat="x" * OBJECT.bytes))
-    follower = Follower(client)
-    script = (answers(listing(1, thing("a", 1))), streams(large + event("ADDED", thing("b", 4))))
-    names = await follower.follow(server, *script, answers(listing(9, thing("b", 4))), streams(), waits=2)
-    assert names == ["b"]
-    assert follower.told == [("a", True), ("b", True), ("a", False)]
-    assert follower.reflector.left_out == 0
-    assert ["watch" in request.query for request in server.requests] == [False, True, False, True]
-
-
-@pytest.mark.parametrize("name", ["a/b", "..", "../x", "n" * 1025])
-async def test_an_object_that_no_path_can_name_is_passed_over(
-    server: Server, client: ApiClient, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    follower = Follower(client)
-    objects = [thing(name, 2), thing("a", 3, namespace=name), thing("c\\d", 4)]
-    changes = [event("ADDED", item) for item in objects] + [event("DELETED", objects[0])]
-    assert await follower.follow(server, answers(listing(1, *objects)), streams(*changes)) == ["c\\d"]
-    assert follower.told == [("c\\d", True)]
-    assert len(logged(caplog)[0]) < 300
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 2000)), max_size=50))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +16,7 @@ from scripted import Handler, Server, answers, cut, event, listing, refuses, sta
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Malformed, WatchHung
 from nodeattest_kube.kubeconfig import parse_kubeconfig
+from nodeattest_kube.list_watch import OBJECT
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
@@ -22,9 +25,16 @@ from nodeattest_parsing.values import JsonObject
 class Rig:
     """A reflector on virtual time, with what it told and how long it waited."""
 
-    def __init__(self, client: ApiClient, **more: Callable[[JsonObject], JsonObject]) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        transform: Callable[[JsonObject], JsonObject] | None = None,
+        max_bytes: int = 1 << 30,
+    ) -> None:
         self.now = 0.0
         self.waits: list[float] = []
+        self._most_waits = sys.maxsize
         self.errors: list[ApiError | None] = []
         self.told: list[tuple[str, str | None]] = []
         self.reflector = Reflector(
@@ -35,7 +45,8 @@ class Rig:
             clock=lambda: self.now,
             random=lambda: 0.0,
             sleep=self._sleep,
-            transform=more.get("transform"),
+            transform=transform,
+            max_bytes=max_bytes,
         )
 
     def _on_change(self, key: str, item: JsonObject | None) -> None:
@@ -46,7 +57,14 @@ class Rig:
         self.waits.append(seconds)
         self.errors.append(self.reflector.last_error)
         self.now += seconds
-        await asyncio.sleep(0)
+        await (asyncio.Event().wait() if len(self.waits) >= self._most_waits else asyncio.sleep(0))
+
+    async def follow(self, server: Server, *script: Handler, waits: int = 1) -> list[str]:
+        """Run until the n-th wait; return the names that are in the cache."""
+        server.script, self._most_waits = list(script), len(self.waits) + waits
+        async with self.running():
+            await until(lambda: len(self.waits) >= self._most_waits)
+        return sorted(text(item, "metadata", "name") for item in self.reflector.values())
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[asyncio.Task[None]]:
@@ -378,3 +396,66 @@ async def test_a_large_burst_in_odd_chunks_arrives_whole_and_lets_others_run(ser
 
 def _batched(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+# Objects that are too large, and trouble that is logged
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+    return [record.getMessage() for record in caplog.records if record.name == "nodeattest_kube.reflector"]
+
+
+async def test_a_reflector_that_fails_says_so_once_a_minute_in_its_own_words(
+    server: Server, client: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(client)
+    where = f"cannot follow {server.url}/api/v1/things: "
+    await rig.follow(server, refuses(403, "Forbidden", "secret words"), waits=6)
+    assert rig.now < 60
+    assert logged(caplog) == [where + "403 Forbidden"]
+    await rig.follow(server, answers(b"<html>secret words"), waits=2)
+    assert rig.now > 60
+    assert len(logged(caplog)) == 2
+    assert logged(caplog)[1].startswith(where + "200 MalformedAnswer: GET /api/v1/things: expected a JSON object")
+    assert "secret" not in caplog.text
+
+
+async def test_what_is_left_out_is_known_by_namespace_and_listed_again_in_a_while(
+    server: Server, client: ApiClient
+) -> None:
+    blue, red = (thing("n", 2, namespace=name, fat="x" * 5000) for name in ("blue", "red"))
+    rig = Rig(client, max_bytes=100_000)
+    await rig.follow(server, answers(listing(1, blue)), streams(event("ADDED", red)), streams(), waits=2)
+    assert rig.reflector.left_out == 2
+    assert [rig.reflector.lacks_any_of(name) for name in ("blue", "red", "green")] == [True, True, False]
+    assert ["watch" in request.query for request in server.requests] == [False, True, True]
+    rig.now += 300
+    await rig.follow(server, streams(), answers(listing(5, red)), streams(), waits=2)
+    assert rig.reflector.left_out == 1
+    assert not rig.reflector.lacks_any_of("blue")
+
+
+async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(
+    server: Server, client: ApiClient
+) -> None:
+    large = event("MODIFIED", thing("a", 3, fat="x" * OBJECT.bytes))
+    rig = Rig(client)
+    script = (answers(listing(1, thing("a", 1))), streams(large + event("ADDED", thing("b", 4))))
+    names = await rig.follow(server, *script, answers(listing(9, thing("b", 4))), streams(), waits=2)
+    assert names == ["b"]
+    assert rig.told == [("a", "1"), ("b", "4"), ("a", None)]
+    assert rig.reflector.left_out == 0
+    assert ["watch" in request.query for request in server.requests] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "../x", "n" * 1025])
+async def test_an_object_that_no_path_can_name_is_passed_over(
+    server: Server, client: ApiClient, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(client)
+    objects = [thing(name, 2), thing("a", 3, namespace=name), thing("c\\d", 4)]
+    changes = [event("ADDED", item) for item in objects] + [event("DELETED", objects[0])]
+    assert await rig.follow(server, answers(listing(1, *objects)), streams(*changes)) == ["c\\d"]
+    assert rig.told == [("c\\d", "4")]
+    assert len(logged(caplog)[0]) < 300
