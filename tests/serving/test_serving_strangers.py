@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import ssl
 from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import ip_network
@@ -18,6 +20,10 @@ from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget
 from nodeattest_serving.listener import Listener
 from nodeattest_serving.replies import Reply
 from nodeattest_serving.tls import ServingCertificate
+
+
+async def reply(_request: web.BaseRequest, _client: str) -> Reply:
+    return Reply(status=HTTPStatus.OK, body=b"{}")
 
 
 def test_strangers_handshakes_keep_the_rate_and_each_address_has_its_turn() -> None:
@@ -43,9 +49,6 @@ def test_strangers_handshakes_keep_the_rate_and_each_address_has_its_turn() -> N
 async def test_a_connection_from_outside_the_allowed_networks_is_closed_before_tls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def reply(_request: web.BaseRequest, _client: str) -> Reply:
-        return Reply(status=HTTPStatus.OK, body=b"{}")
-
     authority = Authority()
     tls = ServingCertificate(*authority.certify(tmp_path)).context
     allowed = (ip_network("127.0.0.1"), ip_network("fd00::/64"))
@@ -58,6 +61,35 @@ async def test_a_connection_from_outside_the_allowed_networks_is_closed_before_t
     assert (await ask(listener.port, get(), authority)).status == 200
     await listener.stop()
     assert caplog.messages == ["closed connections from outside the allowed networks, the last one from 127.0.2.1"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_clients_that_refuse_the_certificate_take_no_place_and_log_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: ssl.TLSVersion
+) -> None:
+    authority = Authority()
+    tls = ServingCertificate(*authority.certify(tmp_path)).context
+    ignorant, knowing = ssl.create_default_context(), ssl.create_default_context(cadata=authority.pem.decode())
+    ignorant.maximum_version = version
+    listener = Listener(reply, BindAddress(LOOPBACK, 0), tls, ConnectionLimits(connections=2, connections_of_client=2))
+    await listener.start()
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(5):
+                with pytest.raises(ssl.SSLCertVerificationError):
+                    await asyncio.open_connection(LOOPBACK, listener.port, ssl=ignorant, server_hostname="localhost")
+            said = b""
+            while not said:  # a place is free when the server, too, has seen the end
+                reader, writer = await asyncio.open_connection(
+                    LOOPBACK, listener.port, ssl=knowing, server_hostname="localhost"
+                )
+                writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+                said = await reader.read()
+                writer.close()
+    finally:
+        await listener.stop()
+    assert said.endswith(b"{}")
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 class _Connection(asyncio.Transport):
@@ -144,9 +176,6 @@ GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
     ],
 )
 async def test_a_connection_ends_by_itself(limits: ConnectionLimits, sent: bytes, answers: int) -> None:
-    async def reply(_request: web.BaseRequest, _client: str) -> Reply:
-        return Reply(status=HTTPStatus.OK, body=b"{}", headers={"ETag": '"1"'})
-
     listener = Listener(reply, BindAddress(LOOPBACK, 0), None, limits)
     await listener.start()
     received = b""
