@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, cast
@@ -59,50 +57,29 @@ def short_point(curve: ec.EllipticCurve) -> ec.EllipticCurvePrivateKey:
             return key
 
 
-@dataclass(frozen=True)
-class Served:
-    """A kube-apiserver and the files that it was given, in the order of its flags."""
-
-    plane: ControlPlane
-    files: list[Path]
-
-    def get(self, path: str, **headers: str) -> bytes:
-        return self.plane.client().send("GET", path, headers=headers or None)[1]
-
-
-def write_files(directory: Path, account: Path) -> list[Path]:
-    p256 = ec.SECP256R1()
-    contents = {
-        "z-many.pem": public(short_point(ec.SECP521R1())) + b"a comment\n" + public(short_point(p256)),
-        "a-more.pem": public(short_point(ec.SECP384R1())) + public(rsa_key()),
-        "odd-exponent.pem": public(rsa_key(3)),
-        "certificate.pem": certificate(rsa_key()),
-        "private-pkcs1.pem": private(rsa_key(), PrivateFormat.TraditionalOpenSSL),
-        "private-pkcs8.pem": private(rsa_key(), PrivateFormat.PKCS8),
-        "private-sec1.pem": b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
-        + private(ec.generate_private_key(p256), PrivateFormat.TraditionalOpenSSL),
-    }
-    directory.mkdir()
-    for name, content in contents.items():
-        (directory / name).write_bytes(content)
-    return [account, *(directory / name for name in contents)]
-
-
-@pytest.fixture(scope="module")
-def served(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    directory = tmp_path_factory.mktemp("issuer-oracle")
-    files = write_files(directory / "keys", Path("/of/the/control/plane"))[1:]
-    flags = [f"--service-account-key-file={file}" for file in files]
-    flags += [f"--service-account-jwks-uri={JWKS_URI}"]
-    with start_real(directory / "plane", assets, name="issuer-oracle", flags=flags, issuer=ISSUER) as plane:
-        yield Served(plane, [plane.pki.account_public_key, *files])
-
-
 @pytest.mark.conformance
-def test_both_documents_equal_kube_apiservers_byte_for_byte(served: Served) -> None:
-    made = documents(ISSUER, JWKS_URI, [key for file in served.files for key in read_pem(file.read_bytes())])
-    assert made.configuration == served.get(CONFIGURATION_PATH)
-    assert made.jwks == served.get(JWKS_PATH, **JWKS_TYPE)
+def test_both_documents_equal_kube_apiservers_byte_for_byte(assets: Path, tmp_path: Path) -> None:
+    p256 = ec.SECP256R1()
+    contents = [
+        public(short_point(ec.SECP521R1())) + b"a comment\n" + public(short_point(p256)),
+        public(short_point(ec.SECP384R1())) + public(rsa_key()),
+        public(rsa_key(3)),
+        certificate(rsa_key()),
+        private(rsa_key(), PrivateFormat.TraditionalOpenSSL),
+        private(rsa_key(), PrivateFormat.PKCS8),
+        b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
+        + private(ec.generate_private_key(p256), PrivateFormat.TraditionalOpenSSL),
+    ]
+    flags = [f"--service-account-jwks-uri={JWKS_URI}"]
+    for number, content in enumerate(contents):
+        file = tmp_path / f"{9 - number}.pem"
+        file.write_bytes(content)
+        flags.append(f"--service-account-key-file={file}")
+    with start_real(tmp_path / "plane", assets, name="issuer-oracle", flags=flags, issuer=ISSUER) as plane:
+        account = plane.pki.account_public_key.read_bytes()
+        made = documents(ISSUER, JWKS_URI, [key for each in (account, *contents) for key in read_pem(each)])
+        assert made.configuration == plane.client().send("GET", CONFIGURATION_PATH)[1]
+        assert made.jwks == plane.client().send("GET", JWKS_PATH, headers=JWKS_TYPE)[1]
     assert len(made.keys) == 10
     assert {key.alg for key in made.keys} == {"RS256", "ES256", "ES384", "ES512"}
 
@@ -115,12 +92,7 @@ COLLECTIONS: Final = {
     "ClusterRole": f"{RBAC}/clusterroles",
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
 }
-URLS: Final = {
-    "/.well-known/openid-configuration",
-    "/.well-known/openid-configuration/",
-    "/openid/v1/jwks",
-    "/openid/v1/jwks/",
-}
+URLS: Final = sorted(f"{path}{slash}" for path in (CONFIGURATION_PATH, JWKS_PATH) for slash in ("", "/"))
 
 
 def shipped(name: str = "") -> list[JsonMap]:
@@ -195,7 +167,7 @@ async def _read(client: ApiClient, issuer: str) -> object:
 
 def test_the_role_has_kubernetes_own_name_and_its_four_urls() -> None:
     role, binding = shipped(DEFAULT)
-    assert role["rules"] == [{"nonResourceURLs": sorted(URLS), "verbs": ["get"]}]
+    assert role["rules"] == [{"nonResourceURLs": URLS, "verbs": ["get"]}]
     assert binding["subjects"] == [
         {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:serviceaccounts"}
     ]
