@@ -15,12 +15,13 @@ from token_kit import NOW, claims, elliptic, token
 from nodeattest_identity.addon.sidecar.caller import Verifier
 from nodeattest_identity.addon.sidecar.service import Metrics, SidecarService, SidecarSettings
 from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, JwtVerifier
+from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
 from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.paths import read_target
 from nodeattest_identity.proxy.refusals import Refusal
 from nodeattest_identity.proxy.server import ProxyServer
-from nodeattest_identity.tokens.jwks_cache import StaticKeys
+from nodeattest_identity.tokens.jwks_cache import JWKSCache
 from nodeattest_serving.bounded_server import BindAddress
 
 LOOPBACK: Final = "127.0.0.1"
@@ -250,8 +251,12 @@ async def sidecar(
     settings = replace(usual, upstream=BindAddress(LOOPBACK, seen.port))
     metrics = Metrics()
     if verifier is None:
-        keys = StaticKeys((elliptic().verifying,))
-        verifier = JwtVerifier(keys, issuer=ISSUER, longest_lifetime=3600.0, now=time)
+
+        async def keys() -> tuple[VerifyingKey, ...]:
+            return (elliptic().verifying,)
+
+        cache = JWKSCache(keys, monotonic=clock)
+        verifier = JwtVerifier(cache, issuer=ISSUER, longest_lifetime=3600.0, now=time)
     verified = CachedVerifier(verifier, audiences, keep=keep, now=time, clock=clock)
     async with Forwarder(settings.limits) as forwarder:
         service = SidecarService(settings, verified, forwarder, metrics=metrics, now=time, clock=clock)

@@ -149,11 +149,11 @@ def test_it_is_ready_once_it_knows_whom_to_believe_and_goes_on_with_its_keys_aft
     (tmp_path / "ca.crt").write_bytes(serving.pem)
     tls = ssl.create_default_context(cafile=tmp_path / "ca.crt")
 
-    def says(words: str) -> bool:
+    def readyz() -> str:
         try:
-            return words in ask(None, health, "GET", "/readyz").body.decode()
+            return ask(None, health, "GET", "/readyz").body.decode()
         except OSError:
-            return False
+            return ""
 
     def kids() -> bytes:
         return ask(tls, port, "GET", "/openid/v1/jwks").body
@@ -168,16 +168,16 @@ def test_it_is_ready_once_it_knows_whom_to_believe_and_goes_on_with_its_keys_aft
             *(f"--tls-cert-file={certificate}", f"--tls-private-key-file={key}", "--issuer=https://gateway.example"),
         ]
         first = started(stack, "first", command, tmp_path)
-        eventually(lambda: says("was not read yet"), "it says what it waits for")
+        eventually(lambda: "was not read yet" in readyz(), "it says what it waits for")
         config = front_proxy_config(plane)
         admin.create(CONFIG_MAPS, config | {"data": {**config["data"], "requestheader-allowed-names": "[]"}})  # type: ignore[dict-item]
-        eventually(lambda: says("--requestheader-allowed-names"), "it says what would be unsafe")
+        eventually(lambda: "--requestheader-allowed-names" in readyz(), "it says what would be unsafe")
         admin.replace(f"{CONFIG_MAPS}/extension-apiserver-authentication", config)
-        eventually(lambda: says("ok"), "it is ready")
+        eventually(lambda: readyz() == "ok", "it is ready")
         before = kids()
         os.kill(first.pid(), signal.SIGKILL)
         first.stop()
         started(stack, "second", command, tmp_path)
-        eventually(lambda: says("ok"), "it is ready again")
+        eventually(lambda: readyz() == "ok", "it is ready again")
         assert kids() == before
         assert before.count(b"kid") == 1

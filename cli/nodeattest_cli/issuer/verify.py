@@ -21,7 +21,7 @@ from nodeattest_cli.options import output_option
 from nodeattest_cli.output import format_fields, print_document, print_lines, to_json
 from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_identity.issuer.keys import KeysError
-from nodeattest_identity.tokens.jwks_cache import StaticKeys, read_trusted_keys
+from nodeattest_identity.tokens.jwks_cache import key_file_cache, read_trusted_keys
 from nodeattest_identity.tokens.jwt import MAX_SIZE, Claims, Expected, printable
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, RelyingParty
 from nodeattest_parsing.objects import rfc3339
@@ -63,7 +63,8 @@ def verify(
     try:
         expected = Expected(issuer=issuer, audiences=frozenset(audiences))
         if key_files:
-            party = RelyingParty(expected, StaticKeys(read_trusted_keys(key_files)))
+            read_trusted_keys(key_files)
+            party = RelyingParty(expected, key_file_cache(key_files, monotonic=time.monotonic))
         else:
             party = RelyingParty.at(expected, HttpsFetcher(ca_file=ca_file))
     except UrlError as error:

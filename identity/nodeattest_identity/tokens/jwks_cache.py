@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate, read_jwks, read_key_file, read_pem
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -28,25 +27,6 @@ _FRESH_FILES: Final = 60.0
 """The same of files."""
 _REFRESH_WAIT: Final = 1.0
 """Seconds that a token with a known key waits for an overdue fetch."""
-
-
-class KeySource(Protocol):
-    """A source of keys."""
-
-    async def keys_for(self, kid: str, /) -> Sequence[VerifyingKey]:
-        """Return all keys, fetched again if ``kid`` is not among them; raises ``Denied`` or ``Unavailable``."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class StaticKeys:
-    """Keys that never change."""
-
-    keys: tuple[VerifyingKey, ...]
-
-    async def keys_for(self, _kid: str, /) -> Sequence[VerifyingKey]:
-        """Return them."""
-        return self.keys
 
 
 class JWKSCache:
@@ -76,7 +56,7 @@ class JWKSCache:
         """Whether there are valid keys."""
         return bool(self._valid_keys())
 
-    async def keys_for(self, kid: str, /) -> Sequence[VerifyingKey]:
+    async def keys_for(self, kid: str) -> tuple[VerifyingKey, ...]:
         """Return all keys, fetched again if they are stale or ``kid`` is not among them.
 
         Raises ``Denied`` or ``Unavailable`` if there are no valid keys.

@@ -34,7 +34,7 @@ from nodeattest_identity.issuer.documents import (
     parse_configuration,
 )
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_jwks
-from nodeattest_identity.tokens.jwks_cache import JWKSCache, KeySource
+from nodeattest_identity.tokens.jwks_cache import JWKSCache
 from nodeattest_identity.tokens.jwt import Claims, Expected, parse, printable, verify
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
@@ -131,7 +131,7 @@ class RelyingParty:
     """Verifies tokens of one issuer."""
 
     expected: Expected
-    keys: KeySource
+    keys: JWKSCache
     clock: Callable[[], float] = time.time
 
     @classmethod

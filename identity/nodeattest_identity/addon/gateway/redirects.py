@@ -35,8 +35,7 @@ _FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _KEPT: Final = "%/:@!$&()*+,;=~-._?#"
 """Characters that are not percent-encoded, letters and digits aside; no quotes and no angle brackets."""
-_FIRST_REDIRECT: Final = 300
-_LAST_REDIRECT: Final = 399
+_REDIRECTS: Final = range(300, 400)
 _CHANGES_POST: Final = frozenset({300, 301, 302})
 """Clients repeat a POST as GET after these, and any method after 303; 307 and 308 keep it (RFC 9110 §15.4)."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -86,7 +85,7 @@ def replace_redirect(
     locations = [each for each in sent.headers.popall(hdrs.LOCATION, []) if each]
     if not locations or sent.status == HTTPStatus.NOT_MODIFIED:
         return sent
-    is_redirect = _FIRST_REDIRECT <= sent.status <= _LAST_REDIRECT
+    is_redirect = sent.status in _REDIRECTS
     reference = None
     if len(locations) == 1:
         reference = own_reference(locations[0], target=target, root=root, host=request.headers.get(hdrs.HOST, ""))
@@ -115,18 +114,16 @@ def _instead(request: web.BaseRequest, status: int, reference: str | None) -> we
     if reference is not None and with_get and _accepts_html(request):
         page = _PAGE.format(html.escape(reference))
         return web.Response(text=page, content_type="text/html", charset="utf-8", headers=_HEADERS)
-    got = f"expected an answer, got a redirect ({status}), which kube-apiserver does not pass on"
     if reference is None:
-        error = StatusError(
-            HTTPStatus.NOT_FOUND, f"{got}, to a place that is not the add-on's own: let the add-on link to it in a page"
-        )
+        remedy = "to a place that is not the add-on's own: let the add-on link to it in a page"
     elif with_get:
-        error = StatusError(
-            HTTPStatus.NOT_ACCEPTABLE, f"{got}: ask for {reference}, relative to this path, or accept text/html"
-        )
+        remedy = f"ask for {reference}, relative to this path, or accept text/html"
     else:
-        error = StatusError(HTTPStatus.NOT_FOUND, f"{got}: send the {method} to {reference}, relative to this path")
-    return web.Response(status=error.status, body=status_body(error), content_type="application/json", headers=_HEADERS)
+        remedy = f"send the {method} to {reference}, relative to this path"
+    made = HTTPStatus.NOT_ACCEPTABLE if reference is not None and with_get else HTTPStatus.NOT_FOUND
+    message = f"expected an answer, got a redirect ({status}), which kube-apiserver does not pass on: {remedy}"
+    body = status_body(StatusError(made, message))
+    return web.Response(status=made, body=body, content_type="application/json", headers=_HEADERS)
 
 
 def _accepts_html(request: web.BaseRequest) -> bool:

@@ -25,7 +25,7 @@ from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_identity.tokens import jwt
-from nodeattest_identity.tokens.jwks_cache import JWKSCache, KeySource
+from nodeattest_identity.tokens.jwks_cache import JWKSCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_parsing import compact_jws
@@ -49,7 +49,7 @@ _REVIEW_REMEDY: Final = "ask for a token with this audience (kubectl create toke
 class JwtVerifier:
     """Verifies by the keys of an issuer."""
 
-    def __init__(self, keys: KeySource, *, issuer: str, longest_lifetime: float, now: Callable[[], float]) -> None:
+    def __init__(self, keys: JWKSCache, *, issuer: str, longest_lifetime: float, now: Callable[[], float]) -> None:
         """``longest_lifetime``: seconds that a token may be valid for; ``now``: seconds since the epoch."""
         self._keys = keys
         self._issuer = issuer
