@@ -2,22 +2,20 @@
 
 An address is judged as it is handed to ``connect``, after every look-up, so no second answer of a resolver comes in
 between; an IPv4 address in an IPv6 one is judged, too. The pod's own addresses are refused like loopback, because what
-listens on all of them answers there, too.
+listens on all of them answers there, too. ``environment_proxy`` reads the environment as Go programs do, which know
+networks in NO_PROXY.
 Out of scope: further addresses of a node in whose network the pod runs, networks that only the operator knows (a
 NetworkPolicy), and what a proxy connects to.
 Source: IANA special-purpose address registries (RFC 6890); RFC 6052 §2.2 and RFC 8215 (NAT64), RFC 3056 (6to4), RFC
 2765 §2.1 (IPv4-translated), RFC 3879 (site-local); metadata services: oci-python-sdk instance_principals, cloud-init's
-data sources Scaleway, Akamai and AliYun.
-
-Which HTTP proxy the environment names for a server, read as Go programs (kubectl, kubelet) read it: unlike urllib they
-know networks in NO_PROXY, which clusters need. Source: golang.org/x/net/http/httpproxy.
+data sources Scaleway, Akamai and AliYun; golang.org/x/net/http/httpproxy.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -139,24 +137,19 @@ def environment_proxy(server: str, environment: Mapping[str, str]) -> str | None
     parts = urlsplit(server)
     host, port = (parts.hostname or "").rstrip("."), parts.port or 443
     exempt = (environment.get("NO_PROXY") or environment.get("no_proxy") or "").replace("*.", ".")
-    networks = [entry.strip() for entry in exempt.split(",")]
-    if host == "localhost" or _is_loopback(host) or any(_in_network(host, each) for each in networks):
+    if host == "localhost":
         return None
+    with suppress(ValueError):  # a name
+        address = ip_address(host)
+        if address.is_loopback or any(address in network for network in _networks_in(exempt)):
+            return None
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if urllib.request.proxy_bypass_environment(authority, {"no": exempt}):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - typeshed lacks it
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _in_network(host: str, network: str) -> bool:
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return False
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _networks_in(exempt: str) -> Iterator[IPNetwork]:
+    for entry in exempt.split(","):
+        with suppress(ValueError):
+            yield ip_network(entry.strip(), strict=False)

@@ -1,15 +1,10 @@
-"""Calls a handler whose bugs must not stop its caller, nor what is called after it.
+"""A reconciler that runs periodically: soon after a change, else once a period, and with back-off after failures.
 
-Exponential back-off with jitter, never shorter than a server's Retry-After. The caller waits, on its own clock.
-
+The reconcilers of many objects do not run in step, and each spends at most a share of the time reconciling. Back-off is
+exponential with jitter, and never shorter than a server's Retry-After. A process may be killed at any instant: each run
+starts from scratch.
+Out of scope: what is reconciled, and how a failure is reported (``PeriodicTask``).
 Source: client-go's reflector (0.8 s to 30 s, factor 2, jitter 1) and apimachinery wait.Jitter.
-
-A reconciler that runs periodically: soon after a change, else once a period, and with back-off after failures.
-
-Promises: the reconcilers of many objects do not run in step, and each spends at most a share of the time reconciling;
-after a failure only time starts the next attempt. A process may be killed at any instant: each run starts from scratch.
-Leaves to others: what is reconciled and how a failure is reported (``PeriodicTask``); an exception that is not
-an ``ApiError`` is a bug and ends ``run``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """A cache of one collection that follows the API server forever.
 
-Promises: a consistent paged list, then a watch from its resourceVersion with bookmarks; 410 lists again; every
-connection that was short or failed is followed by jittered back-off, so that no answer of a server makes us storm it;
-a version from which every watch fails, or ends early without an event, is given up for a list;
-a watch that its server does not end in time is followed by a list, for it may have hidden changes; so is a connection
-that broke, where the server is behind us since then: it was set back to a backup;
-``on_change`` is called after the cache changed, once a version of an object; ``on_recovery`` when the collection is
-followed at first, and again after an error; what is too large is passed over, in a
-list, in a watch and in memory, and never keeps the others from being followed; while something is left out, the
-collection is listed again every five minutes; trouble is logged, once a minute.
-Leaves to others: a queue, so that ``on_change`` returns at once; what a stale cache means (``last_contact``).
+It lists in pages, then watches from the list's resourceVersion with bookmarks. It lists again after 410, after a watch
+that its server does not end in time, where every watch from a version fails or ends early without an event, where the
+server was set back to a backup, and every five minutes while something is left out for its size or its name. Every
+connection that was short or failed is followed by jittered back-off. ``on_change`` is called after the cache changed,
+once a version of an object; ``on_recovery`` when the collection is followed at first, and again after an error.
+Out of scope: a queue, so ``on_change`` must return at once; what a stale cache means (``last_contact``).
 Source: client-go tools/cache/reflector.go; Kubernetes API concepts, "Efficient detection of changes".
 """
 

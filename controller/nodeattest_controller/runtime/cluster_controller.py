@@ -1,13 +1,8 @@
-"""Interfaces of controllers that work in every connected workload cluster.
+"""Interfaces of controllers that work in every connected workload cluster, and of observers of requests' outcomes.
 
 A ``ClusterController`` is one controller; for each connection it makes a ``ClusterRunner``, which runs as long as the
 connection exists and is notified when an object of the cluster changes in the management cluster.
-Leaves to others: connecting (``cluster_manager``), restarting after bugs (``supervisor``), every decision.
-
-The outcome of a request, for controllers that act on it: conditions of Machines, a policy's onFailure.
-
-Values only, and the interface of observers, which ``nodeattest_kube.periodic`` calls: a bug in one stays its own.
-Their methods must not block.
+Out of scope: connecting (``cluster_manager``), restarting after bugs (``supervisor``), every decision.
 """
 
 from __future__ import annotations
