@@ -1,17 +1,28 @@
-"""Identity rule 4: a bootstrap token is worth the machine whose bootstrap configuration names it."""
+"""Identity rule 4: a bootstrap token is worth the machine whose bootstrap configuration names it.
+
+KubeadmConfigs are read until their watch runs, and again where it has no good answer: what cannot be read lets nobody
+pass.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders import make_member, make_request
+from fake_api import FakeApi
+from management_kit import tasks
+from polling import until
 
+from nodeattest_controller.model.bootstrap_providers import BOOTSTRAP_PROVIDERS, provider_of_kind
 from nodeattest_controller.model.issuance_rules import bound_group
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
+    bootstrap_config_ref,
+    view_of_machine,
 )
 from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_controller.model.token_binding import (
@@ -21,9 +32,17 @@ from nodeattest_controller.model.token_binding import (
     check_token_named,
     named_tokens,
 )
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.runtime.informers import InformerSet
+from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
+from nodeattest_kube import paths
+from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
+from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
+PATH = "/apis/bootstrap.cluster.x-k8s.io/v1beta1/namespaces/default/kubeadmconfigs"
+TOKEN = "abcdef.0123456789abcdef"
 GROUP = "bootstrap.cluster.x-k8s.io"
 REF = ContractReference(GROUP, "KubeadmConfig", "node-0", "v1beta1")
 MEMBER = make_member(bootstrap=REF)
@@ -129,9 +148,158 @@ async def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
     assert asking_token(make_request(username="system:node:node-0"), record) is None
 
 
-# A token that is bound to a machine is worth this machine and no other
-
-
 def test_the_vector_of_the_wire_format_page_is_the_codes() -> None:
     page = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
     assert f"`{bound_group('fleet/blue', 'metal://rack-1/7')}`" in page
+
+
+class Site(InformerSet):
+    """A management cluster's KubeadmConfigs, and a watch of them once one was asked for."""
+
+    def __init__(self) -> None:  # pyright: ignore[reportMissingSuperCall]
+        self.api = FakeApi()
+        self.configs = KubeadmConfigs(self.api, self)
+        self.watches: list[Reflector] = []
+
+    def follow(
+        self,
+        group: str,
+        version: str,
+        resource: str,
+        keep: Callable[[JsonObject], JsonObject],
+        watch_seconds: tuple[int, int] = (0, 0),
+    ) -> Reflector:
+        path = paths.collection_path(group, version, resource)
+        self.watches.append(Reflector(self.api, path, on_change=lambda _key, _object: None, transform=keep))
+        return self.watches[-1]
+
+    def write(self, name: str, token: str = TOKEN, version: str = "v1beta1") -> MachineView:
+        """Write a KubeadmConfig; returns the Machine that has it."""
+        spec: JsonObject = {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}
+        self.api.put(f"{PATH}/{name}", {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig", "spec": spec})
+        return member_of(name, version)
+
+    async def check(self, member: MachineView, asks: str = "abcdef", binding: TokenBinding = REQUIRED) -> None:
+        request = make_request(username=f"system:bootstrap:{asks}")
+        await check_token_binding(request, member, binding, self.configs.tokens_of)
+
+    async def shows(self, name: str, token_id: str) -> None:
+        """Wait until the watch has a configuration with this token."""
+        watch = self.watches[0]
+        await until(lambda: watch.synced and token_id in str(watch.get(f"default/{name}")), "the watch's event")
+
+
+def member_of(name: str, version: str = "v1beta1") -> MachineView:
+    reference = ContractReference(GROUP, "KubeadmConfig", name, version)
+    return make_member(namespace="default", uid=f"uid-{name}", bootstrap=reference)
+
+
+@pytest.mark.parametrize("binding", [TokenBinding.REQUIRED, TokenBinding.PREFERRED])
+@pytest.mark.parametrize(
+    ("name", "version", "error"),
+    [
+        ("there", "v1beta1", Forbidden(403, "Forbidden", "no")),
+        ("there", "v1beta1", Unreachable("down")),
+        ("malformed", "v1beta1", None),
+        ("absent", "v1beta1", None),
+        ("absent", "v1beta1/", None),
+        ("../../secrets/x", "v1beta1", None),
+        ("there", "", NotFound(404, "NotFound", "the group is not served")),
+    ],
+)
+async def test_a_configuration_that_cannot_be_read_lets_nobody_pass(
+    name: str, version: str, error: ApiError | None, binding: TokenBinding
+) -> None:
+    site = Site()
+    site.write("there")
+    site.write("malformed", "no token at all")
+    if error is not None:
+        site.api.fail("GET", GROUP, error)
+    with pytest.raises(Unavailable, match=Reason.BOOTSTRAP_CONFIG_UNREADABLE) as unreadable:
+        await site.check(member_of(name, version), binding=binding)
+    assert "no token at all" not in str(unreadable.value)
+
+
+async def test_a_machine_of_a_pool_asks_with_the_token_of_the_pool_that_lists_it() -> None:
+    site, inventory, cluster = Site(), Inventory(), cluster_key("default", "c")
+    site.write("pooled")
+    of_pool: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "MachinePool", "name": "pool"}
+    reference: JsonObject = {"apiVersion": f"{GROUP}/v1beta1", "kind": "KubeadmConfig", "name": "pooled"}
+    template: JsonObject = {"spec": {"clusterName": "c", "bootstrap": {"configRef": reference}}}
+    listing: JsonObject = {
+        **of_pool,
+        "metadata": {"name": "pool", "namespace": "default", "uid": "p-0"},
+        "spec": {"clusterName": "c", "providerIDList": ["sandbox://node-0"], "template": template},
+    }
+    machine = view_of_machine(
+        {
+            "apiVersion": "cluster.x-k8s.io/v1beta1",
+            "kind": "Machine",
+            "metadata": {"name": "pool-0", "namespace": "default", "ownerReferences": [{**of_pool, "uid": "p-0"}]},
+            "spec": {"clusterName": "c", "providerID": "sandbox://node-0", "bootstrap": {"dataSecretName": ""}},
+        }
+    )
+    for binding in (REQUIRED, TokenBinding.PREFERRED):  # the pool does not list it yet
+        with pytest.raises(Unavailable, match=Reason.BOOTSTRAP_CONFIG_UNREADABLE):
+            await site.check(inventory.bootstrap_owner(cluster, machine), binding=binding)
+    inventory.put_pool("default/pool", listing)
+    await site.check(inventory.bootstrap_owner(cluster, machine))
+    with pytest.raises(Denied, match=Reason.TOKEN_NOT_THIS_MACHINES):
+        await site.check(inventory.bootstrap_owner(cluster, machine), "fedcba")
+    inventory.put_pool("default/twin", listing)  # two pools that list it: whose it is nobody knows
+    with pytest.raises(Unavailable):
+        await site.check(inventory.bootstrap_owner(cluster, machine), "fedcba")
+
+
+async def test_a_refusal_follows_a_read_and_a_token_that_was_replaced_passes_no_more() -> None:
+    site = Site()
+    member = site.write("rotated")
+    await site.check(member)
+    async with tasks(site.watches[0].run()):
+        await site.shows("rotated", "abcdef")
+        before = site.api.count("GET", PATH)
+        await site.check(member)
+        assert site.api.count("GET", PATH) == before
+        with pytest.raises(Denied):
+            await site.check(member, "fedcba")
+        assert site.api.count("GET", PATH) == before + 1
+        site.write("rotated", "fedcba.0123456789abcdef")
+        await site.check(member, "fedcba")  # read, or watched by now: nobody is refused by what was true before
+        await site.shows("rotated", "fedcba")
+        with pytest.raises(Denied):
+            await site.check(member)
+        site.api.remove(f"{PATH}/rotated")
+        await until(lambda: site.watches[0].get("default/rotated") is None, "the watch's event")
+        with pytest.raises(Unavailable):
+            await site.check(member, "fedcba")
+
+
+CONTROL_PLANE = "controlplane.cluster.x-k8s.io"
+PREFIXES = sorted(BOOTSTRAP_PROVIDERS)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_each_kind_of_a_provider_is_known_in_its_own_group_only(prefix: str) -> None:
+    provider = BOOTSTRAP_PROVIDERS[prefix]
+    for group, kinds in ((GROUP, ("Config", "ConfigTemplate")), (CONTROL_PLANE, ("ControlPlane",))):
+        for kind in kinds:
+            assert provider_of_kind(group, prefix + kind) is provider
+            assert provider_of_kind("example.com", prefix + kind) is None
+            assert provider_of_kind(group, f"My{prefix}{kind}") is None
+    assert provider_of_kind(GROUP, f"{prefix}ControlPlane") is None
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("versioned", [True, False])
+async def test_a_token_opens_no_machine_of_another_provider(prefix: str, versioned: bool) -> None:
+    names: JsonObject = {"apiVersion": f"{GROUP}/v1beta1"} if versioned else {"apiGroup": GROUP}
+    config: JsonObject = {**names, "kind": f"{prefix}Config", "name": "blue-w-0"}
+    spec: JsonObject = {"bootstrap": {"configRef": config, "dataSecretName": "blue-w-0"}}
+    member = make_member(bootstrap=bootstrap_config_ref({"spec": spec}))
+
+    async def never(*_: object) -> NamedTokens:
+        raise AssertionError("nothing of another provider is read")
+
+    with pytest.raises(Denied, match=Reason.TOKEN_NOT_NAMED) as denied:
+        await check_token_binding(make_request(), member, TokenBinding.REQUIRED, never)
+    assert denied.value.got == f"a {prefix}Config of {GROUP}"
