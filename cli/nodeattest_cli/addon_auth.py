@@ -18,7 +18,7 @@ import click
 from nodeattest_cli.serving import COUNT, FILE, POSITIVE, Address, api_client, server, tls_options
 from nodeattest_identity.addon.gateway import app as gateway_app
 from nodeattest_identity.addon.gateway.keyset import RotationSchedule
-from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY, GatewaySettings, UserLimits
+from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY, GatewaySettings
 from nodeattest_identity.addon.sidecar import service as sidecar_service
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
@@ -39,7 +39,6 @@ from nodeattest_identity.tokens.relying_party import HttpsFetcher, discover
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.bounded_server import SettingsError
 
-_USER: Final = UserLimits()
 _PROXY: Final = ProxyLimits()
 _DAY: Final = 86_400.0
 _NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -54,9 +53,9 @@ _LABELS: Final = Path("/etc/podinfo/labels")
 @click.option("--signing-algorithm", type=click.Choice(["ES256", "RS256"]), default="ES256", help="Of new keys.")
 @click.option("--key-period", type=POSITIVE, default=30.0, help="Days that a key signs.")
 @click.option("--backend-ca-file", type=FILE, help="Who certifies https: services; without it, the system's roots.")
-@click.option("--user-rate", type=POSITIVE, default=_USER.user_rate, help="Requests a second.")
-@click.option("--user-burst", type=COUNT, default=_USER.user_burst, help="Requests in a burst.")
-@click.option("--user-requests", type=COUNT, default=_USER.user_requests, help="Requests at once.")
+@click.option("--user-rate", type=POSITIVE, default=20.0, help="Requests a second.")
+@click.option("--user-burst", type=COUNT, default=100, help="Requests in a burst.")
+@click.option("--user-requests", type=COUNT, default=64, help="Requests at once.")
 @click.option(
     "--max-connections",
     type=COUNT,
@@ -88,9 +87,9 @@ async def gateway(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
         health=flags["health_bind_address"],
         algorithm=flags["signing_algorithm"],
         schedule=RotationSchedule(period=flags["key_period"] * _DAY),
-        limits=UserLimits(
-            user_rate=flags["user_rate"], user_burst=flags["user_burst"], user_requests=flags["user_requests"]
-        ),
+        user_rate=flags["user_rate"],
+        user_burst=flags["user_burst"],
+        user_requests=flags["user_requests"],
         proxy=ProxyLimits(
             connections=connections,
             upstream_connections=connections,

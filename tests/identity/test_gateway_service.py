@@ -29,7 +29,6 @@ from nodeattest_identity.addon.gateway.service import (
     GatewaySettings,
     Metrics,
     SubjectAccessAuthorizer,
-    UserLimits,
 )
 from nodeattest_identity.addon.gateway.target import GROUP, GROUP_ROOT, ROOT, ServiceTarget, parse
 from nodeattest_identity.proxy.forward import Forwarder
@@ -57,7 +56,8 @@ class Site:
     serving: Authority = field(default_factory=lambda: Authority("gateway-ca"))
     add_on: AddOn = field(default_factory=AddOn)
     key: SigningKey | None = field(default_factory=lambda: signing_key(generate_key("ES256")))
-    limits: UserLimits = field(default_factory=UserLimits)
+    limits: dict[str, float] = field(default_factory=dict[str, float])
+    """Of users, in the settings."""
     proxy: ProxyLimits = field(default_factory=ProxyLimits)
     metrics: Metrics = field(default_factory=Metrics)
     asked: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
@@ -110,7 +110,7 @@ async def running(site: Site) -> AsyncGenerator[Site]:
                 issuer=ISSUER,
                 namespace="any",
                 backend_ca=site.ca_file,
-                limits=site.limits,
+                **site.limits,  # type: ignore[arg-type]
                 proxy=site.proxy,
             ),
             tls=site.tls,
@@ -148,7 +148,7 @@ async def get(
 
 
 async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_not_kept_out(tmp_path: Path) -> None:
-    site = Site(tmp_path, limits=UserLimits(user_burst=2, user_rate=0.2))
+    site = Site(tmp_path, limits={"user_burst": 2, "user_rate": 0.2})
     async with running(site), site.client(site.front) as client:
         answers = [await get(client, site, f"{DASHBOARD}/") for _ in range(3)]
         assert [status for status, _, _ in answers] == [200, 200, 429]
@@ -162,7 +162,7 @@ async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_n
 
 
 async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
-    site = Site(tmp_path, limits=UserLimits(user_requests=1))
+    site = Site(tmp_path, limits={"user_requests": 1})
     async with running(site), site.client(site.front) as client:
         async with client.get(site.url(f"{DASHBOARD}/stream"), headers=JANE) as open_answer:
             assert await open_answer.content.readline() == b"first\n"

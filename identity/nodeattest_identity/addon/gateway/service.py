@@ -73,17 +73,6 @@ _Question = tuple[UserInfo, str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserLimits:
-    """Limits of one user: pages load many things at once, and then few."""
-
-    user_burst: int = 100
-    user_rate: float = 20.0
-    """Requests a second."""
-    user_requests: int = 64
-    """At once, websockets among them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
     """All settings."""
 
@@ -100,7 +89,12 @@ class GatewaySettings:
     health: BindAddress | None = None
     algorithm: Algorithm = "ES256"
     schedule: RotationSchedule = field(default_factory=RotationSchedule)
-    limits: UserLimits = field(default_factory=UserLimits)
+    user_burst: int = 100
+    """Requests of one user: pages load many things at once, and then few."""
+    user_rate: float = 20.0
+    """The same a second."""
+    user_requests: int = 64
+    """The same at once, websockets among them."""
     proxy: ProxyLimits = DEFAULT_PROXY
 
     def __post_init__(self) -> None:
@@ -194,13 +188,13 @@ class Gateway:
 
         ``now`` is seconds since the epoch, ``clock`` monotonic seconds. Raises ``SettingsError``.
         """
-        self._settings, self._limits = settings, settings.limits
+        self._settings = settings
         self._tls, self._authorizer, self._resolver = tls, authorizer, resolver
         self._signer, self._published, self._forwarder, self._now = signer, published, forwarder, now
         self._metrics = metrics
         self._backend_tls = _backend_tls(settings.backend_ca)
-        self._buckets = RateLimiter(burst=self._limits.user_burst, per_second=self._limits.user_rate, clock=clock)
-        self._requests = UserRequests(self._limits.user_requests)
+        self._buckets = RateLimiter(burst=settings.user_burst, per_second=settings.user_rate, clock=clock)
+        self._requests = UserRequests(settings.user_requests)
         self._lines = refusal_lines(clock)
         self._issuer = issuer_paths(settings.issuer)
         self._routes = RouteTable(max_age=MAX_AGE, secure=False)
@@ -267,7 +261,7 @@ class Gateway:
         user = self._identity(request)  # 1
         target = parse(request.raw_path)  # 2
         # 3
-        rate = self._limits.user_rate
+        rate = self._settings.user_rate
         if not self._buckets.take(user.user):
             raise StatusError(
                 HTTPStatus.TOO_MANY_REQUESTS,

@@ -29,7 +29,7 @@ _MAX_LABELS: Final = 256 * 1024
 _MAX_STALE: Final = 300.0
 """Seconds without contact to the API server, after which no Service counts: it may have been deleted."""
 _CHECK_PERIOD: Final = 2.0
-"""Seconds between two reads of the labels."""
+"""Seconds between two looks at labels and Services."""
 
 
 class ServiceAudiences:
@@ -43,12 +43,12 @@ class ServiceAudiences:
         self._path = labels
         self._clock = clock
         self._labels = _read(labels)
-        self._next_check = clock() + _CHECK_PERIOD
-        self._audiences: frozenset[str] | None = None
+        self._next_check = clock()
+        self._audiences: frozenset[str] = frozenset()
         self._services = Reflector(
             client,
             paths.core_path("services", namespace=namespace),
-            on_change=lambda _key, _service: self._forget(),
+            on_change=lambda _key, _service: None,
             transform=_slim,
             max_objects=_MAX_SERVICES,
             max_bytes=_MAX_BYTES,
@@ -61,10 +61,12 @@ class ServiceAudiences:
 
     def audiences(self) -> frozenset[str]:
         """Return ``namespace/name`` of the Services that select this pod."""
-        self._refresh_labels()
         if self.unready_reason() is not None:
             return frozenset()
-        if self._audiences is None:
+        if self._clock() >= self._next_check:
+            self._next_check = self._clock() + _CHECK_PERIOD
+            with suppress(SettingsError):  # an unreadable file leaves the current labels in force
+                self._labels = _read(self._path)
             self._audiences = frozenset(
                 f"{self._namespace}/{name}"
                 for service in self._services.values()
@@ -79,17 +81,6 @@ class ServiceAudiences:
         if self._clock() - self._services.last_contact > _MAX_STALE:
             return f"no contact to the API server about Services for more than {_MAX_STALE:.0f} s"
         return None
-
-    def _refresh_labels(self) -> None:
-        """Take changed labels; an unreadable file leaves the current labels in force."""
-        if self._clock() >= self._next_check:
-            self._next_check = self._clock() + _CHECK_PERIOD
-            with suppress(SettingsError):
-                self._labels = _read(self._path)
-            self._forget()
-
-    def _forget(self) -> None:
-        self._audiences = None
 
 
 def selects(service: JsonObject, labels: Mapping[str, str]) -> bool:
