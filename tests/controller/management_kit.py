@@ -10,8 +10,11 @@ from typing import Any
 
 from fake_api import FakeApi
 
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 CAPI = "/apis/cluster.x-k8s.io"
@@ -92,3 +95,41 @@ async def tasks(*works: Coroutine[Any, Any, None]) -> AsyncGenerator[list[asynci
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+class ScriptedController:
+    """A controller of clusters whose first runners have bugs; the others run until they are cancelled."""
+
+    name = "scripted"
+
+    def __init__(self, bugs: int = 0) -> None:
+        self.bugs = bugs
+        self.made = self.running = 0
+
+    def for_cluster(self, key: ClusterKey, client: ApiClient) -> ScriptedRunner:
+        assert (key, client.may_send()) == ("fleet/blue", True)
+        self.made += 1
+        return ScriptedRunner(self)
+
+
+class ScriptedRunner:
+    """One runner of it."""
+
+    synced = True
+    last_error: ApiError | None = None
+
+    def __init__(self, controller: ScriptedController) -> None:
+        self._controller = controller
+
+    async def run(self) -> None:
+        if self._controller.bugs:
+            self._controller.bugs -= 1
+            raise TypeError("no such attribute")
+        self._controller.running += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._controller.running -= 1
+
+    def changed(self, keys: frozenset[str] | None) -> None:
+        """Take nothing in."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from fake_api import FakeApi
-from management_kit import POLICIES, add_cluster, add_policy, cached, cluster_path, management_api, tasks
+from management_kit import (
+    POLICIES,
+    ScriptedController,
+    add_cluster,
+    add_policy,
+    cached,
+    cluster_path,
+    management_api,
+    tasks,
+)
 from polling import others_run, until
 
 from nodeattest_controller.metrics import Metrics
@@ -20,7 +28,7 @@ from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, KubeconfigError
+from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import BackoffPolicy
 from nodeattest_parsing.objects import condition, items, mapping, text
@@ -32,48 +40,6 @@ AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-class Runner:
-    """Waits until it is cancelled, or has a bug when it is told so."""
-
-    def __init__(self, controller: Controller) -> None:
-        self.controller = controller
-        self.synced = True
-        self.last_error: ApiError | None = None
-
-    async def run(self) -> None:
-        self.controller.running += 1
-        try:
-            await self.controller.bug.wait()
-            self.controller.bug.clear()
-            raise TypeError("no such attribute")
-        finally:
-            self.controller.ending += 1
-            with suppress(asyncio.CancelledError):
-                await self.controller.may_end.wait()
-            self.controller.running -= 1
-
-    def changed(self, keys: frozenset[str] | None) -> None:
-        self.controller.changes.append(keys)
-
-
-class Controller:
-    """Counts its runners."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.clients: list[ApiClient] = []
-        self.running = self.ending = 0
-        self.may_end = asyncio.Event()
-        self.may_end.set()
-        self.bug = asyncio.Event()
-        self.changes: list[frozenset[str] | None] = []
-
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> Runner:
-        assert key == KEY
-        self.clients.append(client)
-        return Runner(self)
 
 
 class Marks(ClusterMarks):
@@ -107,19 +73,15 @@ class World:
         add_policy(self.api)
         self.leads = True
         self.metrics = Metrics()
-        self.first, self.second = Controller("first"), Controller("second")
+        self.first, self.second = ScriptedController(), ScriptedController()
         self.made: list[FakeApi] = []
         self.parsed: list[bytes] = []
-        self.slow = threading.Event()
-        """Ends the parsing of kubeconfigs that say so."""
         self.threads: set[int] = set()
         self.changes = ChangeBus()
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
         self.parsed.append(kubeconfig)
         self.threads.add(threading.get_ident())
-        if kubeconfig == b"slow":
-            self.slow.wait(30)
         if kubeconfig != b"good" and not kubeconfig.startswith(b"another"):
             raise KubeconfigError(expected="a kubeconfig", got="none", remedy="write one")
         self.made.append(FakeApi())

@@ -7,12 +7,12 @@ import logging
 
 import pytest
 from fake_api import FakeApi
-from polling import others_run
+from management_kit import ScriptedController
+from polling import others_run, until
 from virtual import advance, now, run_virtually
 
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.supervisor import SupervisedRunner, supervise
-from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.periodic import BackoffPolicy, PeriodicReconciler, ResyncConfig
 
@@ -20,52 +20,12 @@ KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
 
 
-class Runner:
-    """Fails so many times, then runs."""
-
-    def __init__(self, controller: Scripted) -> None:
-        self.controller = controller
-        self.synced = True
-        self.last_error: ApiError | None = None
-
-    async def run(self) -> None:
-        if self.controller.bugs:
-            self.controller.bugs -= 1
-            raise TypeError("no such attribute")
-        self.controller.running.set()
-        await asyncio.Event().wait()
-
-    def changed(self, keys: frozenset[str] | None) -> None:
-        if self.controller.broken_handler:
-            raise KeyError("lost")
-        self.controller.changes.append(keys)
-
-
-class Scripted:
-    """A controller whose first runners have bugs."""
-
-    name = "scripted"
-    runner: type[Runner] = Runner
-
-    def __init__(self, bugs: int = 0, *, broken_handler: bool = False) -> None:
-        self.bugs = bugs
-        self.broken_handler = broken_handler
-        self.made = 0
-        self.changes: list[frozenset[str] | None] = []
-        self.running = asyncio.Event()
-
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> Runner:
-        assert (key, client.server) == (KEY, "https://fake.example")
-        self.made += 1
-        return self.runner(self)
-
-
 async def test_a_controller_with_a_bug_starts_anew_and_the_log_names_it(caplog: pytest.LogCaptureFixture) -> None:
-    controller = Scripted(bugs=3)
+    controller = ScriptedController(bugs=3)
     with caplog.at_level(logging.ERROR):
         runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
         assert not runner.is_healthy
-        await asyncio.wait_for(controller.running.wait(), 60)
+        await until(lambda: controller.running)
     assert controller.made == 4
     assert runner.is_healthy
     assert len(caplog.records) == 3
@@ -74,9 +34,9 @@ async def test_a_controller_with_a_bug_starts_anew_and_the_log_names_it(caplog: 
 
 
 async def test_closing_ends_a_controller_for_good_whatever_it_dies_of(caplog: pytest.LogCaptureFixture) -> None:
-    controller = Scripted()
+    controller = ScriptedController()
     runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
-    await controller.running.wait()
+    await until(lambda: controller.running)
     await runner.close()
     await others_run()
     assert controller.made == 1
