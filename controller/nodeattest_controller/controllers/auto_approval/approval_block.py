@@ -35,7 +35,7 @@ from nodeattest_controller.controllers.auto_approval.permissions import (
 from nodeattest_kube import paths
 from nodeattest_kube.access_review import ResourceAttributes, is_access_allowed
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from nodeattest_parsing.objects import items, mapping, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 
@@ -75,11 +75,15 @@ class ApprovalBlock:
 
     async def install(self) -> None:
         """Create the block, or correct it. What one part is refused does not keep the other away."""
+        refused: ApiError | None = None
         try:
             await self._suspend_role()
-        finally:
-            await self._apply(_POLICIES, _policy())
-            await self._apply(_BINDINGS, _binding())
+        except ApiError as error:
+            refused = error
+        await self._apply(_POLICIES, _policy())
+        await self._apply(_BINDINGS, _binding())
+        if refused is not None:
+            raise refused
 
     async def in_force(self) -> bool:
         """Return whether the role grants nothing and the API server refuses a dry run."""
