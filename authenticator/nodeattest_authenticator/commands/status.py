@@ -106,7 +106,8 @@ def _serving(context: AgentContext) -> JsonObject | None:
             "notAfter": moment(found.credential.not_after),
             "renewAt": moment(found.credential.renew_at),
         }
-    return document | {"lastFailure": _last_failure(last)}
+    document["lastFailure"] = _last_failure(last)
+    return document
 
 
 def _last_failure(last: FailureRecord | None) -> JsonObject | None:
