@@ -45,7 +45,7 @@ class Scene:
         return by_token(endpoints, TOKEN, pins, VirtualTime().environment(limit=12))
 
     def refresh(self, server: LyingServer) -> object:
-        return refresh([server.url], REAL.pem, "known", VirtualTime().environment())
+        return refresh([server.url], REAL.pem, VirtualTime().environment())
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def front_names_another(scene: Scene) -> object:
 
 
 def news(api: LyingServer, *trusted: Ca) -> object:
-    return refresh([api.url], b"".join(ca.pem for ca in trusted), "known", VirtualTime().environment())
+    return refresh([api.url], b"".join(ca.pem for ca in trusted), VirtualTime().environment())
 
 
 def moved(certificate: Callable[[], bytes], trusted: tuple[Ca, ...], last: tuple[Ca, ...]) -> Attack:

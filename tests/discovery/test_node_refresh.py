@@ -26,9 +26,9 @@ class Servers:
     def stand(self, ca: Ca, says: Says | Reply | None = None) -> LyingServer:
         return self.stack.enter_context(LyingServer(ca.server(), says or status(404)))
 
-    def ask(self, *servers: LyingServer, trusted: tuple[Ca, ...] = (OLD,), known: str | None = "known") -> Found | None:
+    def ask(self, *servers: LyingServer, trusted: tuple[Ca, ...] = (OLD,)) -> Found | None:
         pem = b"".join(ca.pem for ca in trusted)
-        return refresh([server.url for server in servers], pem, known, self.time.environment())
+        return refresh([server.url for server in servers], pem, self.time.environment())
 
     def reason(self, *servers: LyingServer, trusted: tuple[Ca, ...] = (OLD,)) -> Reason:
         with pytest.raises((Denied, Unavailable)) as caught:
@@ -58,7 +58,7 @@ def test_a_rotation_is_followed_from_old_to_both_to_new(servers: Servers) -> Non
     assert both is not None
     assert both.ca_pem == OLD.pem + NEW.pem
     after.says = published(text(after, NEW))
-    done = servers.ask(after, trusted=(OLD, NEW), known=both.kubeconfig)
+    done = servers.ask(after, trusted=(OLD, NEW))
     assert done is not None
     assert done.ca_pem == NEW.pem
     assert before.headers | after.headers <= QUIET
@@ -95,12 +95,12 @@ def test_a_node_that_keeps_its_server_follows_cas_though_the_named_one_is_out_of
     with LyingServer(OLD.server(), status(404)) as gone:
         here.says = published(text(gone, OLD, NEW))
     environment = servers.time.environment()
-    found = refresh([here.url], OLD.pem, "known", environment, pin_server=True)
+    found = refresh([here.url], OLD.pem, environment, pin_server=True)
     assert found is not None
     assert found.ca_pem == OLD.pem + NEW.pem
     assert here.headers <= QUIET
     with pytest.raises(Unavailable):
-        refresh([here.url], OLD.pem, "known", environment)
+        refresh([here.url], OLD.pem, environment)
 
 
 def test_a_node_that_keeps_its_server_lets_that_one_bear_out_which_cas_stay(servers: Servers) -> None:
@@ -108,9 +108,9 @@ def test_a_node_that_keeps_its_server_lets_that_one_bear_out_which_cas_stay(serv
     here.says = moved.says = published(text(here, NEW))
     environment = servers.time.environment()
     with pytest.raises(Unavailable) as refused:
-        refresh([here.url], OLD.pem + NEW.pem, "known", environment, pin_server=True)
+        refresh([here.url], OLD.pem + NEW.pem, environment, pin_server=True)
     assert refused.value.reason is Reason.SERVER_NOT_TRUSTED
-    assert refresh([moved.url], OLD.pem + NEW.pem, "known", environment, pin_server=True) is not None
+    assert refresh([moved.url], OLD.pem + NEW.pem, environment, pin_server=True) is not None
 
 
 # What must not be believed

@@ -70,9 +70,7 @@ class Discovered:
     cluster: Cluster
     servers: tuple[Endpoint, ...]
     """All that may be asked later on."""
-    kubeconfig: str = field(repr=False)
-    """The text that it was read from."""
-    token: BootstrapToken | None = None
+    token: BootstrapToken | None = field(default=None, repr=False)
     """A token of the discovery file."""
     needs_no_token: bool = False
     """The discovery file's user runs this agent: the node has what it takes already."""
@@ -106,7 +104,6 @@ def discover(way: ByToken | ByFile, *, clock: Clock, log: Callable[[str], None])
     return Discovered(
         cluster=cluster,
         servers=tuple(dict.fromkeys((cluster.endpoint, *others))),
-        kubeconfig=found.kubeconfig,
         token=token,
         needs_no_token=needs_no_token,
         pin_server=isinstance(way, ByFile),

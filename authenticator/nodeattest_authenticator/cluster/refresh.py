@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nodeattest_authenticator.api_client import probe
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
 from nodeattest_authenticator.cluster.discover import configured_cluster
-from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
+from nodeattest_authenticator.config.discovery import Discovery
 from nodeattest_authenticator.config.settings import Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
@@ -67,13 +67,7 @@ def _refresh(context: AgentContext, limit: float) -> list[str]:
             _check_answers(context, new)
             context = _configured(context, section.after(old, new).with_servers(new.endpoint), new)
             changes = _differences(old, new)
-    changes += _follow(context, before)
-    if found is not None:
-        try:
-            context.storage.write(CLUSTER_INFO_FILE, found.kubeconfig.encode(), durable=False)
-        except OSError:
-            context.log("what was seen cannot be written down: the next refresh compares anew")
-    return changes
+    return changes + _follow(context, before)
 
 
 def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | None:
@@ -81,14 +75,9 @@ def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | Non
     from nodeattest_discovery.node.refresh import refresh
 
     try:
-        seen = context.storage.read(CLUSTER_INFO_FILE)
-    except UnsafeFileError:
-        seen = None
-    try:
         return refresh(
             [endpoint.url for endpoint in section.servers],
             context.settings.ca_pem,
-            None if seen is None else seen.decode("utf-8", "replace"),
             Environment(clock=context.clock, log=context.log, limit=limit),
             tls_server_name=context.settings.cluster.tls_server_name,
             pin_server=section.pin_server,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from nodeattest_authenticator.api_client import ApiServerClient
 from nodeattest_authenticator.cluster.discover import ClusterSource, StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
-from nodeattest_authenticator.config.discovery import CLUSTER_INFO_FILE, Discovery
+from nodeattest_authenticator.config.discovery import Discovery
 from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, load, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate, issue_and_store
@@ -56,7 +56,7 @@ def join(options: JoinOptions, *, clock: Clock, random: Callable[[], float], log
     """Join; returns the credential. Raises ``AgentError``."""
     with attestor_of(options.settings.provider, options.settings.provider_settings):
         _check_files(options)
-    settings, token, cluster_info = _locate(options, clock=clock, log=log)
+    settings, token = _locate(options, clock=clock, log=log)
     ca_file, replaces = options.kubelet_ca_file, options.replace_kubelet_files
     # Another's CA file is refused, unless it has the cluster's CAs: ``--ca-file`` may name the very same file.
     keeps_ca_file = ca_file is not None and kubelet_files.has_cas(ca_file, settings.ca_pem)
@@ -64,7 +64,7 @@ def join(options: JoinOptions, *, clock: Clock, random: Callable[[], float], log
         kubelet_files.check(ca_file, flag="--kubelet-ca-file", replace=replaces)
     seconds = settings.timeout_seconds
     with Storage(options.cache_dir) as storage, exclusive(storage, Deadline.after(clock, seconds)):
-        _write_inputs(options, storage, settings, token, cluster_info)
+        _write_inputs(options, storage, settings, token)
     found = _first_credential(options, clock=clock, random=random, log=log)
     kubelet_config = _kubelet_config(options, settings, found, Deadline.after(clock, seconds), log)
     # A refresh and another join write these files, too: one writer at a time.
@@ -92,11 +92,11 @@ def _check_files(options: JoinOptions) -> None:
 
 def _locate(
     options: JoinOptions, *, clock: Clock, log: Callable[[str], None]
-) -> tuple[Settings, BootstrapToken | None, str | None]:
-    """Find the cluster, unless it was given: the settings with it, the token, and the text that it was read from."""
+) -> tuple[Settings, BootstrapToken | None]:
+    """Find the cluster, unless it was given: the settings with it, and the token."""
     way, settings = options.way, options.settings
     if isinstance(way, StaticCluster):
-        return replace(settings, discovery=_renewed_discovery(options, settings.cluster)), options.token, None
+        return replace(settings, discovery=_renewed_discovery(options, settings.cluster)), options.token
     from nodeattest_authenticator.cluster.discover import discover
 
     found = discover(way, clock=clock, log=log)
@@ -112,7 +112,7 @@ def _locate(
         previous_clusters=kept.previous_clusters if kept else (),
     )
     log(f"the cluster is at {found.cluster.endpoint.url}")
-    return replace(settings, cluster=found.cluster, discovery=discovery), token, found.kubeconfig
+    return replace(settings, cluster=found.cluster, discovery=discovery), token
 
 
 def _renewed_discovery(options: JoinOptions, cluster: Cluster) -> Discovery | None:
@@ -132,17 +132,13 @@ def _renewed_discovery(options: JoinOptions, cluster: Cluster) -> Discovery | No
     return replace(kept, kubeconfig=options.kubeconfig, ca_file=options.kubelet_ca_file or kept.ca_file)
 
 
-def _write_inputs(
-    options: JoinOptions, storage: Storage, settings: Settings, token: BootstrapToken | None, cluster_info: str | None
-) -> None:
+def _write_inputs(options: JoinOptions, storage: Storage, settings: Settings, token: BootstrapToken | None) -> None:
     line = token.reveal().encode() + b"\n" if token else None
     try:
         changed = kubelet_files.write_private(options.config, settings_to_json(settings))
         if line is not None and settings.token_file is None and storage.read(TOKEN_FILE) != line:
             storage.write(TOKEN_FILE, line)
             changed = True
-        if cluster_info is not None:
-            storage.write(CLUSTER_INFO_FILE, cluster_info.encode(), durable=False)
     except OSError as error:
         raise kubelet_files.cannot_write(storage.path, error) from None
     if changed:

@@ -13,8 +13,6 @@ from nodeattest_authenticator.formats.strict_json import ConfigFields
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
-CLUSTER_INFO_FILE: Final = "cluster-info"
-"""In the cache directory: the text that discovery last saw, by which a refresh knows whether anything is new."""
 MAX_SERVERS: Final = 16
 """Servers that are asked in turn; the oldest are forgotten first."""
 MAX_PREVIOUS_CLUSTERS: Final = 4

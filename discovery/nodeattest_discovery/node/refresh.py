@@ -31,23 +31,22 @@ _NOT_FOR_US: Final = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FO
 def refresh(
     servers: Sequence[str],
     trusted_ca_pem: bytes,
-    known: str | None,
     environment: Environment,
     *,
     tls_server_name: str | None = None,
     pin_server: bool = False,
 ) -> Found | None:
-    """Ask these servers (https URLs) in turn what is new; None if nothing is, or if the cluster does not tell.
+    """Ask these servers (https URLs) in turn for cluster-info; None if the cluster does not tell.
 
-    ``known`` is the text of cluster-info as it was last seen, ``tls_server_name`` the name in the servers'
-    certificates where it is not their host. ``pin_server``: only CAs are of interest; the server that news names is
-    not asked, since no way from here may lead there, and the one that answers must confirm its own news. Raises
-    ``Denied`` for news that cannot be believed and that no other server mends, ``Unavailable`` when no server answers.
+    ``tls_server_name`` is the name in the servers' certificates where it is not their host. ``pin_server``: only CAs
+    are of interest; the server that news names is not asked, since no way from here may lead there, and the one that
+    answers must confirm its own news. Raises ``Denied`` for news that cannot be believed and that no other server
+    mends, ``Unavailable`` when no server answers.
     """
     deadline = environment.deadline()
     addresses = list(dict.fromkeys(parse_server(server) for server in servers))
     trusted = clusterinfo.parse_ca_bundle(trusted_ca_pem)
-    question = _Question(addresses, trusted, known, tls_server_name, pin_server, deadline)
+    question = _Question(addresses, trusted, tls_server_name, pin_server, deadline)
     refused: Denied | None = None
     away = Unavailable(Reason.API_UNAVAILABLE, "no server is known", remedy="join again")
     for address in addresses:
@@ -70,15 +69,14 @@ def refresh(
 class _Question:
     known_servers: Sequence[Endpoint]
     trusted: tuple[x509.Certificate, ...]
-    known: str | None
     tls_server_name: str | None
     pin_server: bool
     deadline: Deadline
 
-    def news(self, server: Endpoint) -> Found | None:
+    def news(self, server: Endpoint) -> Found:
         """Ask one server, and check what is new.
 
-        1. It answers over a connection that the trusted CAs vouch for, with another text than the known one.
+        1. It answers over a connection that the trusted CAs vouch for.
         2. The text is a sound cluster-info.
         3. It keeps at least one key of the trusted CAs.
         4. If its CAs, its server or that server's name are not the known ones, the server proves itself under a CA that
@@ -89,8 +87,6 @@ class _Question:
             ca_pem=client.anchors(self.trusted, self.deadline.clock), server_name=self.tls_server_name
         )
         text = client.fetch_cluster_info(server, trust, self.deadline).kubeconfig or ""
-        if text == self.known:
-            return None
         # 2
         info = clusterinfo.parse(text)
         # 3
