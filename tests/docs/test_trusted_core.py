@@ -9,6 +9,8 @@ from typing import Final
 
 TREE: Final = Path(__file__).parents[2]
 PAGE: Final = TREE / "docs" / "trusted-core.md"
+CEILING: Final = 13_900
+"""Lines; lower it as the core shrinks. The aim is 12,000."""
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
     *("__init__.py", "attestor.py", "webhook_configuration.py", "lease_annotations.py"),
@@ -97,6 +99,10 @@ def renewed(page: str) -> str:
 def test_the_page_lists_the_core_as_it_is() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == renewed(page), "make reference renews it"
+
+
+def test_the_core_does_not_grow() -> None:
+    assert sum(lines(path) for _, patterns in GROUPS for path in files(patterns)) <= CEILING
 
 
 if __name__ == "__main__":
