@@ -241,4 +241,4 @@ def test_what_a_front_says_counts_as_far_as_token_and_cluster_bear_it_out(
         assert all(TOKEN.secret not in str(seen) for seen in scene.front.seen)
         assert not any("authorization" in seen.names for seen in scene.cluster.seen)
         if row.expected.verdict is Verdict.ACCEPT:
-            assert scene.find().ca_pem == REAL.pem
+            assert scene.find().info.ca_pem == REAL.pem

@@ -142,7 +142,7 @@ def evil_first(scene: Scene) -> object:
     evil, good = scene.stand(EVIL.server()), scene.stand(REAL.server())
     evil.says, good.says = signed(text(evil, REAL, EVIL), TOKEN), signed(text(good), TOKEN)
     found = by_token([evil.endpoint, good.endpoint], TOKEN, frozenset({REAL.pin}), VirtualTime().environment(limit=12))
-    assert (found.asked, found.ca_pem) == (good.url, REAL.pem)
+    assert (found.asked, found.info.ca_pem) == (good.url, REAL.pem)
     return found
 
 

@@ -25,7 +25,8 @@ from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node.client import Found
 from nodeattest_parsing.endpoint import Endpoint
 
-CA = Authority().pem.decode()
+AUTHORITY = Authority()
+CA = AUTHORITY.pem.decode()
 GOOD: dict[str, Any] = {
     "apiVersion": "config.nodeattest.x-k8s.io/v1alpha1",
     "kind": "KubeletAuthenticatorConfiguration",
@@ -168,11 +169,15 @@ def test_the_largest_ca_bundle_fits_into_the_variable_in_which_kubelet_hands_it_
 
 
 def test_a_cluster_that_publishes_more_cas_than_kubelet_can_hand_over_is_refused() -> None:
-    info = ClusterInfo(server="https://10.0.0.1:6443", ca_certificates=())
-    most = (MAX_CA_PEM // len(CA)) * CA.encode()
-    assert configured_cluster(Found(kubeconfig="", info=info, ca_pem=most, asked="")).ca_pem == most
+    most = MAX_CA_PEM // len(CA)
+
+    def configured(number: int) -> Cluster:
+        info = ClusterInfo(server="https://10.0.0.1:6443", ca_certificates=(AUTHORITY.certificate,) * number)
+        return configured_cluster(Found(info=info, asked=""))
+
+    assert configured(most).ca_pem == most * CA.encode()
     with pytest.raises(AgentError, match="the cluster's CAs: expected at most 92160 bytes"):
-        configured_cluster(Found(kubeconfig="", info=info, ca_pem=most + CA.encode(), asked=""))
+        configured(most + 1)
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])

@@ -105,7 +105,7 @@ def test_a_file_that_kubespray_copies_needs_no_more_than_a_certificate_that_pass
     # It is the text of cluster-info, for clusters whose API servers let no anonymous reader in.
     content = clusterinfo.build(cluster.server.url, CA.pem)
     found = cluster.find(content)
-    assert (found.kubeconfig, found.info.server, found.ca_pem) == (content, cluster.server.url, CA.pem)
+    assert (found.info.server, found.info.ca_pem) == (cluster.server.url, CA.pem)
     assert found.asked == cluster.server.url
     assert "does not let us read" in found.notes[0]
     assert cluster.server.paths == [CLUSTER_INFO]
@@ -115,7 +115,7 @@ def test_a_file_that_kubespray_copies_needs_no_more_than_a_certificate_that_pass
 def test_cluster_info_changes_neither_server_nor_cas_of_the_file(cluster: Cluster) -> None:
     cluster.server.says = published(ANY_SERVER, EVIL)
     found = cluster.find(cluster.config())
-    assert (found.info.server, found.ca_pem) == (cluster.server.url, CA.pem)
+    assert (found.info.server, found.info.ca_pem) == (cluster.server.url, CA.pem)
     assert ANY_SERVER in found.notes[0]
 
 
@@ -123,7 +123,7 @@ def test_cluster_info_changes_neither_server_nor_cas_of_the_file(cluster: Cluste
 def test_unsound_cluster_info_is_noted_and_not_used(cluster: Cluster, data: dict[str, str]) -> None:
     cluster.server.says = config_map(data)
     found = cluster.find(cluster.config())
-    assert found.ca_pem == CA.pem
+    assert found.info.ca_pem == CA.pem
     assert "not used" in found.notes[0]
 
 
@@ -131,7 +131,7 @@ def test_a_file_without_ca_gets_it_from_a_server_that_this_machine_trusts(cluste
     server = cluster.stand(PUBLIC, status(404))
     server.says = published(server.url, CA)
     found = cluster.find(cluster.config(server=server.url, ca=None))
-    assert found.ca_pem == CA.pem
+    assert found.info.ca_pem == CA.pem
 
 
 def test_a_file_without_ca_gets_none_from_another_server(cluster: Cluster) -> None:
@@ -152,7 +152,7 @@ def test_the_ca_may_stand_in_a_file_beside(cluster: Cluster) -> None:
     config = cluster.config(ca=None)
     config["clusters"][0]["cluster"]["certificate-authority"] = "ca.crt"
     (cluster.folder / "ca.crt").write_bytes(CA.pem)
-    assert cluster.find(config).ca_pem == CA.pem
+    assert cluster.find(config).info.ca_pem == CA.pem
 
 
 # How it is reached
@@ -161,7 +161,7 @@ def test_the_ca_may_stand_in_a_file_beside(cluster: Cluster) -> None:
 def test_a_file_comes_from_an_https_server_that_this_machine_trusts(cluster: Cluster) -> None:
     content = clusterinfo.build(cluster.server.url, CA.pem)
     files = cluster.stand(PUBLIC, script(status(503), Reply(body=content.encode())))
-    assert cluster.find_at(f"{files.url}/a/b?signature=c").kubeconfig == content
+    assert cluster.find_at(f"{files.url}/a/b?signature=c").info == clusterinfo.parse(content)
     assert files.paths == ["/a/b?signature=c"] * 2
     assert files.headers <= QUIET
 

@@ -78,8 +78,8 @@ def test_what_is_found_is_the_exact_text_and_the_whole_bundle(world: World) -> N
         text = world.text(server, world.evil, world.real)
         server.says = signed(text, TOKEN)
         found = find(server, pins=frozenset({world.real.pin}))
-    assert (found.kubeconfig, found.asked, found.info.server) == (text, server.url, server.url)
-    assert found.ca_pem == world.evil.pem + world.real.pem
+    assert (found.info, found.asked) == (clusterinfo.parse(text), server.url)
+    assert found.info.ca_pem == world.evil.pem + world.real.pem
     assert "not pinned" in found.notes[0]
     assert len(server.seen) == 2
 
@@ -193,7 +193,7 @@ def sign(body: bytes, token: BootstrapToken = TOKEN) -> Reply:
 
 def test_a_signed_answer_that_the_cluster_bears_out_is_found(scene: Scene) -> None:
     found = scene.find()
-    assert found == Found(kubeconfig=scene.text, info=found.info, ca_pem=REAL.pem, asked=scene.cluster.url)
+    assert found == Found(info=clusterinfo.parse(scene.text), asked=scene.cluster.url)
     assert scene.front.paths == [CLUSTER_INFO]
     assert scene.cluster.paths == [CLUSTER_INFO]
 
@@ -239,7 +239,7 @@ def test_where_the_cluster_tells_nobody_only_pinned_cas_are_found(code: int, sce
     scene.front.says = answer(clusterinfo.build(scene.cluster.url, EVIL.pem + REAL.pem))
     scene.cluster.says = status(code)
     found = scene.find()
-    assert (found.ca_pem, found.info.ca_certificates) == (REAL.pem, (REAL.certificate,))
+    assert (found.info.ca_pem, found.info.ca_certificates) == (REAL.pem, (REAL.certificate,))
     assert "only the pinned CAs" in found.notes[0]
 
 

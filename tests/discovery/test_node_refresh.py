@@ -56,11 +56,11 @@ def test_a_rotation_is_followed_from_old_to_both_to_new(servers: Servers) -> Non
     before.says = published(text(before, OLD, NEW))
     both = servers.ask(before)
     assert both is not None
-    assert both.ca_pem == OLD.pem + NEW.pem
+    assert both.info.ca_pem == OLD.pem + NEW.pem
     after.says = published(text(after, NEW))
     done = servers.ask(after, trusted=(OLD, NEW))
     assert done is not None
-    assert done.ca_pem == NEW.pem
+    assert done.info.ca_pem == NEW.pem
     assert before.headers | after.headers <= QUIET
 
 
@@ -97,7 +97,7 @@ def test_a_node_that_keeps_its_server_follows_cas_though_the_named_one_is_out_of
     environment = servers.time.environment()
     found = refresh([here.url], OLD.pem, environment, pin_server=True)
     assert found is not None
-    assert found.ca_pem == OLD.pem + NEW.pem
+    assert found.info.ca_pem == OLD.pem + NEW.pem
     assert here.headers <= QUIET
     with pytest.raises(Unavailable):
         refresh([here.url], OLD.pem, environment)

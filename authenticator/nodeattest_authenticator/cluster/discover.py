@@ -117,10 +117,11 @@ def configured_cluster(found: Found) -> Cluster:
     except ValueError as error:
         said = f"the cluster's server must be an URL: {error}"
         raise AgentError(AgentReason.CONFIGURATION_INVALID, said, remedy="see nodeattest cluster-info show") from None
-    if len(found.ca_pem) > MAX_CA_PEM:
-        said = f"the cluster's CAs: expected at most {MAX_CA_PEM} bytes in PEM, got {len(found.ca_pem)}"
+    ca_pem = found.info.ca_pem
+    if len(ca_pem) > MAX_CA_PEM:
+        said = f"the cluster's CAs: expected at most {MAX_CA_PEM} bytes in PEM, got {len(ca_pem)}"
         raise AgentError(AgentReason.CONFIGURATION_INVALID, said, remedy="publish those of this cluster alone")
-    return Cluster(endpoint=endpoint, tls_server_name=found.info.tls_server_name, ca_pem=found.ca_pem)
+    return Cluster(endpoint=endpoint, tls_server_name=found.info.tls_server_name, ca_pem=ca_pem)
 
 
 def _by_token(way: ByToken, environment: Environment) -> Found:

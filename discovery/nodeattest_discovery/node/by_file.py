@@ -73,14 +73,7 @@ def by_file(
         token = checked_token(_local(base / token.path).decode("ascii", "replace").strip())
     # 4
     info = ClusterInfo(server=parsed.server, ca_certificates=certificates, tls_server_name=parsed.tls_server_name)
-    found = FileFound(
-        kubeconfig=text,
-        info=info,
-        ca_pem=b"",
-        asked="",
-        token=token,
-        runs_authenticator=parsed.runs_authenticator,
-    )
+    found = FileFound(info=info, asked="", token=token, runs_authenticator=parsed.runs_authenticator)
     return first_valid(
         [parse_server(info.server)],
         lambda server: _confirmed(server, found, deadline, environment.public_roots),
@@ -117,8 +110,7 @@ def _confirmed(server: Endpoint, found: FileFound, deadline: Deadline, public_ro
     # 3
     if not certificates:
         raise malformed("certificate-authority-data in the file or in cluster-info", "none")
-    info = replace(found.info, ca_certificates=certificates)
-    return replace(found, info=info, ca_pem=info.ca_pem, asked=server.url, notes=notes)
+    return replace(found, info=replace(found.info, ca_certificates=certificates), asked=server.url, notes=notes)
 
 
 def _read(

@@ -106,7 +106,7 @@ class _Asker:
             raise _not_signed(f"a signature of the token {self.token.id} over cluster-info", "another signature")
         info = clusterinfo.parse(text)
         if self.pins is None:
-            return self._unpinned(text, info, server)
+            return self._unpinned(info, server)
         # 3
         pinned = select_pinned(info.ca_certificates, self.pins)
         trust = https.Verified(ca_pem=client.anchors(pinned, self.deadline.clock))
@@ -118,7 +118,7 @@ class _Asker:
         if beside := len(info.ca_certificates) - len(pinned):
             note = f"{beside} of the cluster's CAs not pinned: trusted, since a server under a pinned CA says so"
             notes = (note, *notes)
-        return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url, notes=notes)
+        return Found(info=info, asked=server.url, notes=notes)
 
     def ask_front(self, front: Endpoint, known: tuple[Endpoint, ...]) -> Found:
         """Ask a front, and check what it says.
@@ -137,7 +137,7 @@ class _Asker:
         info = clusterinfo.parse(text)
         cluster = parse_server(info.server)
         if self.pins is None:
-            return self._unpinned(text, info, cluster)
+            return self._unpinned(info, cluster)
         # 4
         pinned = select_pinned(info.ca_certificates, self.pins)
         anchors = client.anchors(pinned, self.deadline.clock)
@@ -146,12 +146,12 @@ class _Asker:
         asked, refused = self._confirm(known or (cluster,), trust, text)
         notes = _elsewhere(info, asked)
         if refused is None:
-            return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=asked.url, notes=notes)
+            return Found(info=info, asked=asked.url, notes=notes)
         note = f"{asked.url} does not show cluster-info: only the pinned CAs of the front's answer are trusted"
         believed = replace(info, ca_certificates=pinned)
         if known:
             believed = replace(believed, server=asked.url, tls_server_name=None)
-        return Found(kubeconfig=text, info=believed, ca_pem=anchors, asked=asked.url, notes=(note, *notes))
+        return Found(info=believed, asked=asked.url, notes=(note, *notes))
 
     def _ask_signed(self, front: Endpoint) -> bytes:
         """Return a front's answer, which this token signed.
@@ -181,11 +181,11 @@ class _Asker:
             raise _not_signed(f"one signature of the token {self.token.id} over the answer", got)
         return answer.body
 
-    def _unpinned(self, text: str, info: ClusterInfo, asked: Endpoint) -> Found:
+    def _unpinned(self, info: ClusterInfo, asked: Endpoint) -> Found:
         client.anchors(info.ca_certificates, self.deadline.clock)
         note = f"no CA was pinned: anyone who knows the token could have answered in the place of {asked.url}"
         notes = (note, *_elsewhere(info, asked))
-        return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=asked.url, notes=notes)
+        return Found(info=info, asked=asked.url, notes=notes)
 
     def _confirm(
         self, servers: Sequence[Endpoint], trust: https.Verified, text: str

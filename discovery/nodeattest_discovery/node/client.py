@@ -90,12 +90,8 @@ class Environment:
 class Found:
     """A cluster, and why it may be believed to be the right one."""
 
-    kubeconfig: str = field(repr=False)
-    """The exact text of cluster-info, or of the file."""
     info: ClusterInfo
-    """The same, read: where the API server is."""
-    ca_pem: bytes = field(repr=False)
-    """The CAs that may be trusted from now on."""
+    """Where the API server is, and the CAs that may be trusted from now on."""
     asked: str
     """URL of the server that answered: ``https://host:port``."""
     notes: tuple[str, ...] = ()

@@ -107,7 +107,7 @@ class _Question:
             self._confirm(place, name, text, self._vouching(kept, server))
         elif set(info.ca_certificates) != set(self.trusted):
             self._confirm(place, name, text, kept)
-        return Found(kubeconfig=text, info=info, ca_pem=info.ca_pem, asked=server.url)
+        return Found(info=info, asked=server.url)
 
     def _vouching(self, kept: tuple[x509.Certificate, ...], server: Endpoint) -> tuple[x509.Certificate, ...]:
         """Return the CAs that verify the server that was asked, without others that are only listed beside them."""
