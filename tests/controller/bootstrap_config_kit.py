@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, cast
 
@@ -55,11 +54,8 @@ CLUSTER: JsonObject = {
 }
 
 
-@dataclass(frozen=True)
 class Versioned(PolicyRenderer):
-    """Puts one file into a configuration, and refuses one that has ``/conflict``."""
-
-    version: int = 1
+    """Puts one file into a configuration, in version 1, and refuses one that has ``/conflict``."""
 
     def render(self, subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
         assert text(cluster, "metadata", "name")
@@ -70,7 +66,7 @@ class Versioned(PolicyRenderer):
         if any(text(file, "path") == "/unfit" for file in files):
             raise Denied(Reason.BOOTSTRAP_CONFIG_REFUSED, expected="no /unfit", got="/unfit", remedy="take it out")
         kept = [file for file in files if text(file, "path") != AGENT]
-        return {**subject.spec, "files": [*kept, agent(self.version)]}
+        return {**subject.spec, "files": [*kept, agent()]}
 
     def proves_names(self, subject: Subject, policy: Policy, cluster: JsonObject) -> bool:
         assert text(cluster, "metadata", "name")
@@ -140,7 +136,7 @@ def subject(whole: JsonObject) -> Subject:
 
 
 def made_of(whole: JsonObject, patch: list[JsonObject]) -> JsonObject:
-    """Apply a patch, and give the files of the bootstrap configuration that it makes."""
+    """Apply a patch."""
     return cast("JsonObject", json_patch(json.loads(json.dumps(whole)), list[JsonValue](patch)))
 
 
