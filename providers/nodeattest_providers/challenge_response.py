@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from nodeattest_providers import canonical_json
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name, printable
-from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue, SecretBytes
 
 if TYPE_CHECKING:  # the node has no use for them
     from nodeattest_providers.checks import Checks
@@ -32,8 +33,37 @@ MAX_UID: Final = 64
 _UID: Final = re.compile(r"[0-9A-Za-z-]+", re.ASCII)
 
 
-def parse_first_request_ref(fields: Fields) -> FirstRequestRef:
-    """Read ``{"name", "uid"}``; the name becomes part of a URL, so it is a DNS name as our agent writes them."""
+def phase_fields(
+    data: JsonObject, form: str, required: Mapping[int, Collection[str]], optional: Mapping[int, Collection[str]]
+) -> tuple[int, Fields]:
+    """Read the phase of evidence, and its fields by that phase's closed schema; ``form`` names the provider."""
+    phase = data.get("phase")
+    if not isinstance(phase, int) or isinstance(phase, bool) or phase not in required:
+        raise Denied(
+            Reason.EVIDENCE_MALFORMED,
+            expected=f"{form}: phase {' or '.join(map(str, required))}",
+            got="another phase or none",
+            remedy="send evidence as docs/wire-format.md says",
+        )
+    return phase, Fields.of(data, f"{form} phase {phase}", ("phase", *required[phase]), optional.get(phase, ()))
+
+
+def parse_challenge(text: str) -> JsonValue:
+    """Read the value of a challenge annotation.
+
+    A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
+    """
+    return canonical_json.loads(text.encode(errors="surrogatepass"))
+
+
+def ref_to_json(first: FirstRequestRef) -> JsonObject:
+    """Write what ``parse_first_request_ref`` reads."""
+    return {"name": first.name, "uid": first.uid}
+
+
+def parse_first_request_ref(evidence: Fields) -> FirstRequestRef:
+    """Read ``first`` of the evidence; the name becomes part of a URL, so it is a DNS name as our agent writes them."""
+    fields = evidence.nested("first", ("name", "uid"))
     name, uid = fields.text("name", 1, MAX_NAME), fields.text("uid", 1, MAX_UID)
     if not is_dns_name(name) or _UID.fullmatch(uid) is None:
         raise Denied(
@@ -58,7 +88,6 @@ _DERIVED_SIZE: Final = 32
 """Bytes; TPM2_MakeCredential takes at most the nameAlg's digest size."""
 
 _SECTION: Final = "wire format, Two steps"
-_START_OVER: Final = "file a new first request and answer its own challenge"
 
 
 def challenge_context(facts: Facts, first: NodeRequest, *extra: bytes) -> bytes:
@@ -104,56 +133,33 @@ def check_first_request(checks: Checks, request: NodeRequest, facts: Facts, ref:
     3. Both carry the same PKCS#10 bytes, hence the same key, subject and provider ID (§4.11).
     4. The answer is fresh: created at most ``CHALLENGE_TTL`` after the first and not before it but for ``CLOCK_SKEW``.
     """
-    # 1
-    first = checks.present(
-        facts.first_request,
-        "first request exists",
-        section=_SECTION,
-        reason=Reason.FIRST_REQUEST_MISSING,
-        expected="the first request that the evidence names",
-        got="no such request" if facts.first_request is None else "one request",
-        remedy=_START_OVER,
+    from nodeattest_providers.checks import Rules
+
+    rules = Rules(
+        checks, _SECTION, Reason.FIRST_REQUEST_MISMATCH, "file a new first request and answer its own challenge"
     )
-    for name, expected, got, same in _link_rules(request, first, ref):
-        checks.require(
-            same,
-            name,
-            section=_SECTION,
-            reason=Reason.FIRST_REQUEST_MISMATCH,
-            expected=expected,
-            got=got,
-            remedy=_START_OVER,
-        )
-    _check_fresh(checks, request, first)
-    return first
-
-
-def _link_rules(request: NodeRequest, first: NodeRequest, ref: FirstRequestRef) -> Iterator[tuple[str, str, str, bool]]:
-    """List name, expected, got and outcome of each rule, in order."""
     # 1
-    yield "first request name", ref.name, first.name, ref.name == first.name
-    yield "first request uid", ref.uid, first.uid, ref.uid == first.uid
-    yield "two requests", "another request than the first", request.uid, request.uid != first.uid
+    named = "the first request that the evidence names"
+    first = rules.present(facts.first_request, "first request exists", named, reason=Reason.FIRST_REQUEST_MISSING)
+    rules.equal("first request name", ref.name, first.name)
+    rules.equal("first request uid", ref.uid, first.uid)
+    rules.require(request.uid != first.uid, "two requests", "another request than the first", request.uid)
     # 2
-    yield "same username", first.username, request.username, first.username == request.username
-    groups = sorted(first.groups), sorted(request.groups)
-    yield "same groups", ", ".join(groups[0]), ", ".join(groups[1]), groups[0] == groups[1]
-    yield "same signer", first.signer_name, request.signer_name, first.signer_name == request.signer_name
-    blocks = first.evidence.block, request.evidence.block
-    yield "same provider", blocks[0], blocks[1], blocks[0] == blocks[1]
+    rules.equal("same username", first.username, request.username)
+    groups = [", ".join(sorted(each.groups)) for each in (first, request)]
+    rules.require(first.groups == request.groups, "same groups", *groups)
+    rules.equal("same signer", first.signer_name, request.signer_name)
+    rules.equal("same provider", first.evidence.block, request.evidence.block)
     # 3
-    yield "same PKCS#10 bytes", first.csr.sha256.hex(), request.csr.sha256.hex(), first.csr.der == request.csr.der
-
-
-def _check_fresh(checks: Checks, request: NodeRequest, first: NodeRequest) -> None:
+    digests = first.csr.sha256.hex(), request.csr.sha256.hex()
+    rules.require(first.csr.der == request.csr.der, "same PKCS#10 bytes", *digests)
     # 4
     age = request.created - first.created
-    checks.require(
+    rules.require(
         -CLOCK_SKEW <= age <= CHALLENGE_TTL,
         "challenge answered in time",
-        section=_SECTION,
+        f"{-CLOCK_SKEW.total_seconds():.0f} to {CHALLENGE_TTL.total_seconds():.0f} s after the first request",
+        f"{age.total_seconds():.0f} s",
         reason=Reason.CHALLENGE_EXPIRED,
-        expected=f"{-CLOCK_SKEW.total_seconds():.0f} to {CHALLENGE_TTL.total_seconds():.0f} s after the first request",
-        got=f"{age.total_seconds():.0f} s",
-        remedy=_START_OVER,
     )
+    return first

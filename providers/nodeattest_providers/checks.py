@@ -47,15 +47,6 @@ class Checks:
         if not passed:
             raise Denied(reason, expected=expected, got=got, remedy=remedy, checks=self._done, annotations=annotations)
 
-    def present(
-        self, value: _T | None, name: str, *, section: str, reason: Reason, expected: str, got: str, remedy: str
-    ) -> _T:
-        """Record whether there is a value, and return it; ``got`` describes both cases."""
-        self.require(value is not None, name, section=section, reason=reason, expected=expected, got=got, remedy=remedy)
-        if value is None:
-            raise AssertionError("a failed check raises Denied")
-        return value
-
     def outcome(self, name: str, section: str, denied: Denied | None) -> None:
         """Record how a parser or a platform decided; a refusal is raised with the record so far."""
         self.require(

@@ -13,8 +13,13 @@ from typing import Final
 from nodeattest_providers import canonical_json
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
-from nodeattest_providers.challenge_response import MAX_UID, parse_first_request_ref
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.challenge_response import (
+    MAX_UID,
+    parse_challenge,
+    parse_first_request_ref,
+    phase_fields,
+    ref_to_json,
+)
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, SecretBytes
 
@@ -51,37 +56,15 @@ class SecondEvidence:
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        return {
-            "phase": 2,
-            "first": {"name": self.first.name, "uid": self.first.uid},
-            "mac": b64encode(self.mac),
-        }
+        return {"phase": 2, "first": ref_to_json(self.first), "mac": b64encode(self.mac)}
 
 
 def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
     """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
-    match data.get("phase"):
-        case 1:
-            Fields.of(data, "challenge/v1 phase 1", ("phase",)).integer("phase", 1, 1)  # True equals 1 in a match
-            return FirstEvidence()
-        case 2:
-            return _second(Fields.of(data, "challenge/v1 phase 2", ("phase", "first", "mac")))
-        case _:
-            raise Denied(
-                Reason.EVIDENCE_MALFORMED,
-                expected="challenge/v1: phase 1 or 2",
-                got="another phase or none",
-                remedy="send evidence as docs/wire-format.md says",
-            )
-
-
-def _second(fields: Fields) -> SecondEvidence:
-    fields.integer("phase", 2, 2)
-    first = fields.nested("first", ("name", "uid"))
-    return SecondEvidence(
-        first=parse_first_request_ref(first),
-        mac=fields.octets("mac", _DIGEST, _DIGEST),
-    )
+    phase, fields = phase_fields(data, "challenge/v1", {1: (), 2: ("first", "mac")}, {})
+    if phase == 1:
+        return FirstEvidence()
+    return SecondEvidence(first=parse_first_request_ref(fields), mac=fields.octets("mac", _DIGEST, _DIGEST))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +77,13 @@ class Challenge:
 
     def to_text(self) -> str:
         """Write the annotation's value."""
-        return canonical_json.dumps(
-            {
-                "v": VERSION,
-                "uid": self.uid,
-                "spki": self.spki_sha256,
-                "n": b64encode(self.nonce),
-            }
-        ).decode()
+        data: JsonObject = {"v": VERSION, "uid": self.uid, "spki": self.spki_sha256, "n": b64encode(self.nonce)}
+        return canonical_json.dumps(data).decode()
 
     @classmethod
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
-        # A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
-        value = canonical_json.loads(text.encode(errors="surrogatepass"))
-        fields = Fields.of(value, "challenge/v1 challenge", ("v", "uid", "spki", "n"))
+        fields = Fields.of(parse_challenge(text), "challenge/v1 challenge", ("v", "uid", "spki", "n"))
         fields.integer("v", VERSION, VERSION)
         return cls(
             uid=fields.text("uid", 1, MAX_UID),

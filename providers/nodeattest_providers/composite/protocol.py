@@ -12,7 +12,7 @@ from typing import Final
 
 from nodeattest_providers import canonical_json
 from nodeattest_providers.canonical_json import Fields
-from nodeattest_providers.challenge_response import parse_first_request_ref
+from nodeattest_providers.challenge_response import parse_challenge, parse_first_request_ref, phase_fields, ref_to_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
@@ -33,7 +33,6 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 """An RFC 1123 label, as in the envelope's provider block."""
 _MAX_CHALLENGE: Final = 64 * 1024
 """Characters of one part's challenge; all annotations of an object have 256 KiB (apimachinery ValidateAnnotations)."""
-_SECOND_PHASE: Final = 2
 _REMEDY: Final = "send evidence as docs/wire-format.md says; kubelet-authenticator does"
 
 
@@ -51,8 +50,7 @@ class CompositeEvidence:
         parts: JsonObject = {name: {"v": PART_VERSION, "data": data} for name, data in self.parts.items()}
         if self.first is None:
             return {"phase": 1, "parts": parts}
-        first: JsonObject = {"name": self.first.name, "uid": self.first.uid}
-        return {"phase": 2, "first": first, "parts": parts}
+        return {"phase": 2, "first": ref_to_json(self.first), "parts": parts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +68,7 @@ class CompositeChallenge:
     @classmethod
     def parse(cls, text: str) -> CompositeChallenge:
         """Read the annotation's value; anything else is ``Denied``."""
-        # A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
-        value = canonical_json.loads(text.encode(errors="surrogatepass"))
-        where = "composite challenge"
+        value, where = parse_challenge(text), "composite challenge"
         names = _part_names(value, where, minimum=0)
         fields = Fields.of(value, where, names)
         return cls({name: fields.text(name, 1, _MAX_CHALLENGE) for name in names})
@@ -85,18 +81,9 @@ def is_part(name: str) -> bool:
 
 def parse_evidence(data: JsonObject) -> CompositeEvidence:
     """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
-    match data.get("phase"):
-        case 1:
-            fields = Fields.of(data, f"{_FORM} phase 1", ("phase", "parts"))
-            fields.integer("phase", 1, 1)  # True equals 1 in a match
-            return CompositeEvidence(parts=_parts(data["parts"], fields.where))
-        case 2:
-            fields = Fields.of(data, f"{_FORM} phase 2", ("phase", "first", "parts"))
-            fields.integer("phase", _SECOND_PHASE, _SECOND_PHASE)
-            first = parse_first_request_ref(fields.nested("first", ("name", "uid")))
-            return CompositeEvidence(parts=_parts(data["parts"], fields.where), first=first)
-        case _:
-            raise _malformed(f"{_FORM}: phase 1 or 2", "another phase or none")
+    phase, fields = phase_fields(data, _FORM, {1: ("parts",), 2: ("first", "parts")}, {})
+    first = None if phase == 1 else parse_first_request_ref(fields)
+    return CompositeEvidence(parts=_parts(data["parts"], fields.where), first=first)
 
 
 def _parts(value: JsonValue, where: str) -> Mapping[ProviderName, JsonObject]:

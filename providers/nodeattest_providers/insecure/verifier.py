@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_providers.canonical_json import Fields
-from nodeattest_providers.checks import Checks, check_block, check_parsed
+from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, ClusterAPISigner, Facts, NodeRequest
@@ -49,12 +49,6 @@ class InsecureSigner(ClusterAPISigner):
 
 
 def _check_first_join(checks: Checks, *, is_renewal: bool) -> None:
-    checks.require(
-        not is_renewal,
-        "first join",
-        section=_SECTION,
-        reason=Reason.ROTATION_NOT_ALLOWED,
-        expected="a bootstrap token's request",
-        got="a node's own",
-        remedy="use a secure attestation provider, whose certificates rotate, or replace the machine",
-    )
+    remedy = "use a secure attestation provider, whose certificates rotate, or replace the machine"
+    rules = Rules(checks, _SECTION, Reason.ROTATION_NOT_ALLOWED, remedy)
+    rules.require(not is_renewal, "first join", "a bootstrap token's request", "a node's own")

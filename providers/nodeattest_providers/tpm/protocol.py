@@ -13,7 +13,13 @@ from typing import Final
 from nodeattest_providers import canonical_json
 from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
-from nodeattest_providers.challenge_response import MAX_UID, parse_first_request_ref
+from nodeattest_providers.challenge_response import (
+    MAX_UID,
+    parse_challenge,
+    parse_first_request_ref,
+    phase_fields,
+    ref_to_json,
+)
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject
@@ -82,7 +88,7 @@ class SecondEvidence:
         """Write the evidence block's object."""
         data: JsonObject = {
             "phase": 2,
-            "first": {"name": self.first.name, "uid": self.first.uid},
+            "first": ref_to_json(self.first),
             "mac": b64encode(self.mac),
             "quote": b64encode(self.quote),
             "signature": b64encode(self.signature),
@@ -99,23 +105,22 @@ def parse_evidence(data: JsonObject, *, form: str = "tpm", certificates: bool = 
     ``form`` names the provider and version whose schemas these are; ``certificates`` says whether the endorsement
     key's may come along.
     """
-    match data.get("phase"):
-        case 1:
-            optional = ("ekCert", "ekChain") if certificates else ()
-            return _first(Fields.of(data, f"{form} phase 1", ("phase", "ekPub", "akPub"), optional), form)
-        case 2:
-            required = ("phase", "first", "mac", "quote", "signature", "pcrs")
-            return _second(Fields.of(data, f"{form} phase 2", required, ("eventLog",)))
-        case _:
-            raise _malformed(form, "phase 1 or 2", "another phase or none")
+    required = {1: ("ekPub", "akPub"), 2: ("first", "mac", "quote", "signature", "pcrs")}
+    optional = {1: ("ekCert", "ekChain") if certificates else (), 2: ("eventLog",)}
+    phase, fields = phase_fields(data, form, required, optional)
+    return _first(fields, form) if phase == 1 else _second(fields)
 
 
 def _first(fields: Fields, form: str) -> FirstEvidence:
-    fields.integer("phase", 1, 1)  # True equals 1 in a match
     certificate = fields.octets("ekCert", 1, _MAX_CERTIFICATE) if "ekCert" in fields else None
     chain = fields.octets_list("ekChain", _MAX_CHAIN, 1, _MAX_CERTIFICATE) if "ekChain" in fields else ()
     if "ekChain" in fields and (not chain or certificate is None):  # absent is the one spelling of no chain
-        raise _malformed(form, "ekChain with at least one certificate, beside ekCert", "an idle ekChain")
+        raise Denied(
+            Reason.EVIDENCE_MALFORMED,
+            expected=f"{form}: ekChain with at least one certificate, beside ekCert",
+            got="an idle ekChain",
+            remedy="send evidence as docs/wire-format.md says",
+        )
     return FirstEvidence(
         ek_public=fields.octets("ekPub", 1, _MAX_PUBLIC),
         ak_public=fields.octets("akPub", 1, _MAX_PUBLIC),
@@ -125,24 +130,13 @@ def _first(fields: Fields, form: str) -> FirstEvidence:
 
 
 def _second(fields: Fields) -> SecondEvidence:
-    fields.integer("phase", 2, 2)
-    first = fields.nested("first", ("name", "uid"))
     return SecondEvidence(
-        first=parse_first_request_ref(first),
+        first=parse_first_request_ref(fields),
         mac=fields.octets("mac", _DIGEST, _DIGEST),
         quote=fields.octets("quote", 1, _MAX_ATTEST),
         signature=fields.octets("signature", 1, _MAX_SIGNATURE),
         pcrs=fields.octets_list("pcrs", MAX_PCR + 1, 1, _MAX_PCR_DIGEST),
         event_log=fields.octets("eventLog", 1, MAX_EVENT_LOG) if "eventLog" in fields else None,
-    )
-
-
-def _malformed(form: str, expected: str, got: str) -> Denied:
-    return Denied(
-        Reason.EVIDENCE_MALFORMED,
-        expected=f"{form}: {expected}",
-        got=got,
-        remedy="send evidence as docs/wire-format.md says",
     )
 
 
@@ -180,10 +174,8 @@ class Challenge:
     @classmethod
     def parse(cls, text: str) -> Challenge:
         """Read the annotation's value; anything else is ``Denied``."""
-        # A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
-        value = canonical_json.loads(text.encode(errors="surrogatepass"))
         required = ("v", "uid", "spki", "n", "blob", "secret", "pcrs")
-        fields = Fields.of(value, "tpm challenge", required, ("log",))
+        fields = Fields.of(parse_challenge(text), "tpm challenge", required, ("log",))
         fields.integer("v", VERSION, VERSION)
         return cls(
             uid=fields.text("uid", 1, MAX_UID),
