@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from tpm_world import MASTER, NOW, PCR_VALUES, SoftTpm, binding_of, cluster, machine, parsed, request_of
+from tpm_world import MASTER, NOW, SoftTpm, answer_to, binding_of, cluster, machine, request_of
 
 from nodeattest_providers.challenge import protocol as by_secret
-from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.composite.protocol import PART_VERSION, PROVIDER, VERSION, CompositeChallenge
 from nodeattest_providers.composite.verifier import CompositeSigner
@@ -92,16 +91,8 @@ class Exchange:
 
     def tpm_answer(self, tpm: SoftTpm | None = None, *, binding: bytes | None = None) -> JsonObject:
         """The TPM's second evidence; by another TPM, over another binding."""
-        tpm = tpm or self.tpm
-        challenge = by_tpm.Challenge.parse(self.texts[TPM])
-        ak, ek = parsed(self.tpm.ak_public), parsed(self.tpm.ek_public)
-        secret = derive(LABEL_SECRET, MASTER, challenge_context(self.facts, self.first, ak.name, ek.spki_sha256))
-        over = binding or part_binding(self.first, TPM)
-        extra = by_tpm.qualifying_data(challenge.nonce, self.first.uid, over)
-        quote = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES).marshal()
-        mac = by_tpm.proof(secret, self.first.uid, self.first.csr.sha256, over)
-        answer = by_tpm.SecondEvidence(first=self.ref, mac=mac, quote=quote, signature=tpm.sign(quote), pcrs=PCR_VALUES)
-        return answer.to_json()
+        challenge, over = by_tpm.Challenge.parse(self.texts[TPM]), binding or part_binding(self.first, TPM)
+        return answer_to(self.first, self.facts, challenge, self.tpm, binding=over, quoting=tpm).to_json()
 
     def secret_answer(self, secret: SecretBytes = SECRET, *, binding: bytes | None = None) -> JsonObject:
         """The secret's second evidence; under another secret, over another binding."""

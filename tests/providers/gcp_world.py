@@ -15,27 +15,23 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_world import (
-    MASTER,
-    PCR_VALUES,
     VERSION,
     EkKey,
     SoftTpm,
-    digest_of,
+    answer_to,
     facts_of,
-    parsed,
     request_of,
 )
 
 from clouds.gcp.cloud import CloudSwitches, GoogleCloud
 from clouds.gcp.instances import CloudInstance
-from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.gcp.verifier import GcpSigner
 from nodeattest_providers.identifiers import NodeName, ProviderID, Purpose, signer_for
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, NodeCsr
+from nodeattest_providers.node_interface import Evidence, JsonValue, NodeCsr
 from nodeattest_providers.platform import CallOutcome, Platform
-from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, MachineFacts, NodeRequest
 
 PROJECT = "fleet-project"
@@ -138,22 +134,7 @@ def joining(platform: Platform, tpm: SoftTpm, settings: Mapping[str, JsonValue] 
     facts = node_facts(settings)
     first = node_request(tpm.first())
     challenge = Challenge.parse(challenge_from(platform, first, facts).challenge)
-    return Joining(platform, tpm, first, replace(facts, first_request=first), answer_of(tpm, first, facts, challenge))
-
-
-def answer_of(tpm: SoftTpm, first: NodeRequest, facts: Facts, challenge: Challenge) -> SecondEvidence:
-    ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
-    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
-    binding = digest_of(first)
-    extra = qualifying_data(challenge.nonce, first.uid, binding)
-    quote = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES).marshal()
-    return SecondEvidence(
-        first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, first.csr.sha256, binding),
-        quote=quote,
-        signature=tpm.sign(quote),
-        pcrs=PCR_VALUES,
-    )
+    return Joining(platform, tpm, first, replace(facts, first_request=first), answer_to(first, facts, challenge, tpm))
 
 
 def pinned(**fingerprints: str) -> LedgerFacts:

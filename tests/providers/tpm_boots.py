@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from firmware import NO_ACTION, SEPARATOR, Measurement, crypto_agile_log, typical_boot
-from tpm_world import MASTER, SoftTpm, challenge_of, digest_of, facts_of, parsed, request_of, verify
+from tpm_world import SoftTpm, answer_to, challenge_of, facts_of, request_of, verify
 
-from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
-from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
-from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence, proof, qualifying_data
+from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.tpm.protocol import Challenge
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
 BOOT = typical_boot()
@@ -44,20 +43,8 @@ def answer(
     """Make both requests of a node whose TPM holds these values."""
     first = request_of(TPM.first())
     challenge = Challenge.parse(challenge_of(first, facts).challenge)
-    ak, ek = parsed(TPM.ak_public), parsed(TPM.ek_public)
-    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
-    extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
-    values = tuple(held[pcr] for pcr in selection)
-    quote = TPM.quote_parts(extra, challenge.pcrs, values).marshal()
-    evidence = SecondEvidence(
-        first=FirstRequestRef(name=first.name, uid=first.uid),
-        mac=proof(secret, first.uid, first.csr.sha256, digest_of(first)),
-        quote=quote,
-        signature=TPM.sign(quote),
-        pcrs=values,
-        event_log=log,
-    )
-    return first, request_of(evidence)
+    evidence = answer_to(first, facts, challenge, TPM, values=tuple(held[pcr] for pcr in selection))
+    return first, request_of(replace(evidence, event_log=log))
 
 
 def verify_log(

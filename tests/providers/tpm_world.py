@@ -260,6 +260,34 @@ def published(request: NodeRequest, challenge: ChallengeRequired) -> PublishedCh
     )
 
 
+def secret_of(first: NodeRequest, facts: Facts, tpm: SoftTpm) -> bytes:
+    ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
+    return derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
+
+
+def answer_to(
+    first: NodeRequest,
+    facts: Facts,
+    challenge: Challenge,
+    tpm: SoftTpm,
+    *,
+    values: tuple[bytes, ...] = PCR_VALUES,
+    binding: bytes | None = None,
+    quoting: SoftTpm | None = None,
+) -> SecondEvidence:
+    """Answer by the test's own master key, not by a decryption; over another binding, or with another TPM's quote."""
+    secret = secret_of(first, facts, tpm)
+    over, by = binding or digest_of(first), quoting or tpm
+    quote = by.quote_parts(qualifying_data(challenge.nonce, first.uid, over), challenge.pcrs, values).marshal()
+    return SecondEvidence(
+        first=FirstRequestRef(name=first.name, uid=first.uid),
+        mac=proof(secret, first.uid, first.csr.sha256, over),
+        quote=quote,
+        signature=by.sign(quote),
+        pcrs=values,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """A whole sound exchange of a SoftTpm, and the answer's parts."""
@@ -268,22 +296,19 @@ class Round:
     facts: Facts
     first: NodeRequest
     challenge: Challenge
-    secret: bytes
     parts: QuoteParts
+
+    @property
+    def secret(self) -> bytes:
+        return secret_of(self.first, self.facts, self.tpm)
 
     def second(self, **changes: object) -> SecondEvidence:
         """Answer; ``changes`` name fields of the evidence, or ``parts`` to quote otherwise."""
-        parts = changes.pop("parts", self.parts)
-        assert isinstance(parts, QuoteParts)
-        quote = parts.marshal()
-        binding = digest_of(self.first)
-        evidence = SecondEvidence(
-            first=FirstRequestRef(name=self.first.name, uid=self.first.uid),
-            mac=proof(self.secret, self.first.uid, self.first.csr.sha256, binding),
-            quote=quote,
-            signature=self.tpm.sign(quote),
-            pcrs=PCR_VALUES,
-        )
+        evidence = answer_to(self.first, self.facts, self.challenge, self.tpm)
+        parts = changes.pop("parts", None)
+        if isinstance(parts, QuoteParts):
+            quote = parts.marshal()
+            evidence = replace(evidence, quote=quote, signature=self.tpm.sign(quote))
         return replace(evidence, **changes)
 
     def request(self, evidence: SecondEvidence | None = None) -> NodeRequest:
@@ -298,16 +323,14 @@ class Round:
 def sound_round(
     tpm: SoftTpm | None = None, settings: Mapping[str, JsonValue] | None = None, **changes: object
 ) -> Round:
-    """Go through phase 1 with a SoftTpm; the secret comes from the test's own master key, not from a decryption."""
+    """Go through phase 1 with a SoftTpm."""
     tpm = tpm or SoftTpm()
     facts = facts_of(settings or tpm.settings, **changes)
     first = request_of(tpm.first())
     challenge = Challenge.parse(challenge_of(first, facts).challenge)
-    ak, ek = parsed(tpm.ak_public), parsed(tpm.ek_public)
-    secret = derive(LABEL_SECRET, MASTER, challenge_context(facts, first, ak.name, ek.spki_sha256))
     extra = qualifying_data(challenge.nonce, first.uid, digest_of(first))
     parts = tpm.quote_parts(extra, challenge.pcrs, PCR_VALUES)
-    return Round(tpm, replace(facts, first_request=first), first, challenge, secret, parts)
+    return Round(tpm, replace(facts, first_request=first), first, challenge, parts)
 
 
 def ledger(**changes: object) -> LedgerFacts:
