@@ -66,8 +66,8 @@ class AttestorSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineSpec:
-    """One machine as its platform delivers it, not yet registered anywhere."""
+class DemoMachine:
+    """One machine, as its platform delivers it; then ``provision`` registers it."""
 
     attestor: AttestorSettings
     identity: ClaimedIdentity
@@ -76,6 +76,9 @@ class MachineSpec:
     """The ``challenge`` provider's."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the infrastructure provider writes on the infrastructure object."""
+    machine: str = ""
+    """Name of the Machine object, once it is registered."""
+    token: str = field(default="", repr=False)
 
 
 def write_private_file(path: Path, content: str) -> None:
@@ -100,12 +103,12 @@ class DemoPlatform:
         """Name programs that are missing here, with how to install them."""
         return ()
 
-    def create_machine(self, number: int) -> MachineSpec:
+    def create_machine(self, number: int) -> DemoMachine:
         """Make one machine, which boots when its agent runs; called from several threads."""
         path, secret = self._directory / "secrets" / f"worker-{number}", secrets.token_hex(32)
         write_private_file(path, secret)
         attestor = AttestorSettings(provider=ProviderName("challenge"), settings={"secretFile": str(path)})
-        return MachineSpec(attestor=attestor, identity=_on_rack(number), secret=secret.encode())
+        return DemoMachine(attestor=attestor, identity=_on_rack(number), secret=secret.encode())
 
 
 class TpmDemoPlatform(DemoPlatform):
@@ -120,14 +123,14 @@ class TpmDemoPlatform(DemoPlatform):
         if absent:
             yield f"{', '.join(absent)} (apt-get install swtpm swtpm-tools), or choose another --provider"
 
-    def create_machine(self, number: int) -> MachineSpec:
+    def create_machine(self, number: int) -> DemoMachine:
         """Make a machine and switch its TPM on."""
         tpm = SoftwareTpm.create(self._directory / "tpms", name=f"tpm-{number}")
         self._stack.callback(tpm.stop)
         tpm.start()
         attestor = AttestorSettings(provider=ProviderName("tpm"), settings={"tcti": tpm.tcti})
         annotations = {ANNOTATION_TPM_ENDORSEMENT_KEY: tpm.endorsement_fingerprint()}
-        return MachineSpec(attestor=attestor, identity=_on_rack(number), tpm=tpm, annotations=annotations)
+        return DemoMachine(attestor=attestor, identity=_on_rack(number), tpm=tpm, annotations=annotations)
 
 
 def _on_rack(number: int) -> ClaimedIdentity:

@@ -19,14 +19,13 @@ from nodeattest_demo.machines import (
     PLATFORMS,
     Children,
     DemoFailure,
-    MachineSpec,
+    DemoMachine,
     call_plugin,
     node_kubeconfig,
     register,
 )
 from nodeattest_demo.scene import Attacker, Scene
 from nodeattest_demo.world import (
-    DemoMachine,
     Tools,
     World,
     await_closed,
@@ -96,12 +95,12 @@ def run(config: DemoConfig, display: Display, *, present: Callable[[World, DemoR
         return report
 
 
-def _build(config: DemoConfig, display: Display, stack: ExitStack) -> tuple[World, list[MachineSpec]]:
+def _build(config: DemoConfig, display: Display, stack: ExitStack) -> tuple[World, list[DemoMachine]]:
     """Start clusters and machines side by side; the last two machines are the victim's and the attacker's."""
     kind = PLATFORMS[config.provider]
     display.done(f"starting two control planes and {config.nodes + 2} machines")
 
-    def make_machines() -> list[MachineSpec]:
+    def make_machines() -> list[DemoMachine]:
         platform = kind(config.directory, stack)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(platform.create_machine, range(1, config.nodes + 3)))
@@ -110,7 +109,7 @@ def _build(config: DemoConfig, display: Display, stack: ExitStack) -> tuple[Worl
         making = aside.submit(make_machines)
         planes = start_control_planes(config.directory, assets=config.tools.assets, stack=stack)
         machines = making.result()
-    world = create_world(planes, provider=config.provider)
+    world = create_world(*planes, provider=config.provider)
     display.done(
         f"management cluster {world.management.server}, workload cluster {world.workload.server}, {world.version}"
     )

@@ -19,8 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_demo.machines import AttestorSettings, Children, ClaimedIdentity, DemoFailure
-from nodeattest_demo.world import DemoMachine, World, run_join
+from nodeattest_demo.machines import AttestorSettings, Children, ClaimedIdentity, DemoFailure, DemoMachine
+from nodeattest_demo.world import World, run_join
 from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope

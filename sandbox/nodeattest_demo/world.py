@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -38,8 +37,8 @@ from nodeattest_demo.machines import (
     Children,
     ClaimedIdentity,
     DemoFailure,
+    DemoMachine,
     Finished,
-    MachineSpec,
     join_command,
 )
 from nodeattest_discovery.secret import DEFAULT_GROUP
@@ -48,11 +47,10 @@ from nodeattest_kube import paths
 from nodeattest_parsing.objects import condition, flag, items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.child_process import Process, wait
-from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.fleet import create_bootstrap_token, create_cluster, create_machine, create_namespace
-from nodeattest_sandbox.swtpm import SoftwareTpm
 
 CLUSTER: Final = "demo"
 NAMESPACE: Final = "fleet"
@@ -115,14 +113,6 @@ def find_tools(own: Path, *, provider: str, assets: Path | None) -> Tools:
     return tools
 
 
-@dataclass(frozen=True, slots=True)
-class ControlPlanes:
-    """Two running control planes."""
-
-    management: ControlPlane
-    workload: ControlPlane
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """The two clusters, filled."""
@@ -135,19 +125,9 @@ class World:
     """Of the workload cluster's API server."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoMachine:
-    """One machine of the fleet."""
-
-    identity: ClaimedIdentity
-    machine: str
-    """Name of the Machine object."""
-    attestor: AttestorSettings
-    token: str = field(repr=False)
-    tpm: SoftwareTpm | None = None
-
-
-def start_control_planes(directory: Path, *, assets: Path | None, stack: ExitStack) -> ControlPlanes:
+def start_control_planes(
+    directory: Path, *, assets: Path | None, stack: ExitStack
+) -> tuple[ControlPlane, ControlPlane]:
     """Start the management and the workload cluster; real ones need ``assets``."""
 
     def start(name: str) -> ControlPlane:
@@ -158,7 +138,7 @@ def start_control_planes(directory: Path, *, assets: Path | None, stack: ExitSta
 
     with ThreadPoolExecutor(1) as aside:
         later = aside.submit(start, "workload")
-        return ControlPlanes(start("management"), later.result())
+        return start("management"), later.result()
 
 
 def create_all(client: Client, objects: Iterable[JsonObject], *, user: str) -> None:
@@ -169,20 +149,11 @@ def create_all(client: Client, objects: Iterable[JsonObject], *, user: str) -> N
         body = {**shipped, **subjects} if kind.endswith("Binding") else shipped
         group, _, version = text(body, "apiVersion").rpartition("/")
         namespace = text(mapping(body, "metadata"), "namespace") or None
-        _create_once(client, paths.collection_path(group, version, _PLURALS[kind], namespace=namespace), body)
+        client.ensure(paths.collection_path(group, version, _PLURALS[kind], namespace=namespace), body)
 
 
-def _create_once(client: Client, path: str, body: JsonObject) -> None:
-    try:
-        client.create(path, body)
-    except ApiRefusal as refusal:
-        if refusal.reason != "AlreadyExists":
-            raise
-
-
-def create_world(planes: ControlPlanes, *, provider: str) -> World:
+def create_world(management: ControlPlane, workload: ControlPlane, *, provider: str) -> World:
     """Install definitions and rights, and create the Cluster with its Secrets and policy; kubeadm's part, too."""
-    management, workload = planes.management, planes.workload
     here, there = management.client(), workload.client()
     install_cluster_api(here)
     install_definitions(here, manifests.crds())
@@ -230,7 +201,7 @@ def leave_open(workload: Client) -> None:
         }
         workload.create(paths.collection_path(_RBAC, "v1", "clusterrolebindings"), binding)
     info: JsonObject = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cluster-info"}, "data": {}}
-    _create_once(workload, paths.core_path("configmaps", namespace="kube-public"), info)
+    workload.ensure(paths.core_path("configmaps", namespace="kube-public"), info)
 
 
 def is_open(workload: Client) -> bool:
@@ -273,31 +244,26 @@ def new_token() -> str:
     return generate().reveal()
 
 
-def provision(world: World, number: int, spec: MachineSpec) -> DemoMachine:
+def provision(world: World, number: int, new: DemoMachine) -> DemoMachine:
     """Do what Cluster API and an infrastructure provider do for a new machine."""
-    machine = DemoMachine(
-        identity=spec.identity,
-        machine=f"{CLUSTER}-md-{number}",
-        attestor=spec.attestor,
-        token=world.workload.await_token(create_bootstrap_token(world.workload.client(), new_token())),
-        tpm=spec.tpm,
-    )
+    token = world.workload.await_token(create_bootstrap_token(world.workload.client(), new_token()))
+    machine = replace(new, machine=f"{CLUSTER}-md-{number}", token=token)
     client = world.management.client()
     create_machine(
         client,
         machine.machine,
         cluster=world.cluster,
         provider_id=machine.identity.provider_id,
-        addresses=[("Hostname", spec.identity.node)],
-        infrastructure_annotations=spec.annotations,
+        addresses=[("Hostname", machine.identity.node)],
+        infrastructure_annotations=machine.annotations,
         bootstrap_token=machine.token,
     )
-    if spec.secret is not None:  # where the controller looks for the challenge provider's
+    if machine.secret is not None:  # where the controller looks for the challenge provider's
         body: JsonObject = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": f"{machine.machine}-attestation"},
-            "data": {"secret": base64.b64encode(spec.secret).decode()},
+            "data": {"secret": base64.b64encode(machine.secret).decode()},
         }
         client.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", body)
     return machine
@@ -324,14 +290,11 @@ def start_controller(world: World, directory: Path, tools: Tools, stack: ExitSta
     directory.mkdir()
     config = directory / "config.yaml"
     config.write_text(yaml.safe_dump(controller_config(world)), encoding="utf-8")
-    pid_file = directory / "controller.pid"
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
-    command = [*wrapper, str(tools.controller), "run", "--config", str(config)]
-    process = Process("controller", command, directory, pid_file)
+    process = Process.of_program("controller", [str(tools.controller), "run", "--config", str(config)], directory)
     stack.callback(process.stop)
     wait(process, lambda: _is_ready(process))
     admin = world.workload.client()
-    wait(process, lambda: _exists(admin, _BINDING))  # from now on bootstrap tokens may ask
+    wait(process, lambda: admin.find(_BINDING) is not None)  # from now on bootstrap tokens may ask
     return process
 
 
@@ -368,11 +331,3 @@ def log_field(log: Path, message: str, name: str) -> str | None:
         if line.startswith("{") and line.endswith("}") and text(loads(line), "msg") == message:
             return str(loads(line).get(name))
     return None
-
-
-def _exists(client: Client, path: str) -> bool:
-    try:
-        client.get(path)
-    except ApiRefusal:
-        return False
-    return True

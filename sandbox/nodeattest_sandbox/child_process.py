@@ -101,6 +101,19 @@ class Process:
                 env=_environment(environment),
             )
 
+    @classmethod
+    def of_program(
+        cls, name: str, command: Sequence[str], directory: Path, *, environment: Mapping[str, str] = _NOTHING
+    ) -> Process:
+        """Start a program that does not end with its standard input; it ends with this process all the same."""
+        pid_file = directory / f"{name}.pid"
+        wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
+        return cls(name, [*wrapper, *command], directory, pid_file, environment=environment)
+
+    def has_begun(self) -> bool:
+        """Return whether the server itself has been started."""
+        return self._pid_file is None or bool(self._pid_file.exists() and self._pid_file.stat().st_size)
+
     def pid(self) -> int:
         """Return the pid of the server itself, not of ``die_with_parent``."""
         return int(self._pid_file.read_text(encoding="ascii")) if self._pid_file else self.popen.pid

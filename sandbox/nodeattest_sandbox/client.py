@@ -76,6 +76,15 @@ class Client:
         """Return an object, or a list as the server sends it."""
         return self.request("GET", path, query=query)
 
+    def find(self, path: str) -> JsonMap | None:
+        """Return an object; None where there is none."""
+        try:
+            return self.get(path)
+        except ApiRefusal as refusal:
+            if refusal.code != http.HTTPStatus.NOT_FOUND:
+                raise
+            return None
+
     def list(self, path: str, **query: str) -> list[JsonMap]:
         """Return the items of a list."""
         return list(maps_at(self.get(path, **query), "items"))
@@ -83,6 +92,14 @@ class Client:
     def create(self, path: str, value: JsonMap, **query: str) -> JsonMap:
         """POST the object to its collection."""
         return self.request("POST", path, value, query=query)
+
+    def ensure(self, path: str, value: JsonMap) -> None:
+        """POST the object to its collection; one of its name that is there stays as it is."""
+        try:
+            self.create(path, value)
+        except ApiRefusal as refusal:
+            if refusal.reason != "AlreadyExists":
+                raise
 
     def replace(self, path: str, value: JsonMap, **query: str) -> JsonMap:
         """PUT the object."""

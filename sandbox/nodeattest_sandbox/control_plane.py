@@ -112,10 +112,8 @@ def controller_manager(
         "cert-dir": directory / "certificates",
         **more,
     }
-    pid_file = directory / "kube-controller-manager.pid"
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
-    command = [*wrapper, str(binary), *(f"--{name}={value}" for name, value in flags.items())]
-    process = Process("kube-controller-manager", command, directory, pid_file)
+    command = [str(binary), *(f"--{name}={value}" for name, value in flags.items())]
+    process = Process.of_program("kube-controller-manager", command, directory)
     try:
         wait(process, lambda: listens(port))
         yield process
@@ -393,13 +391,10 @@ class _Real(ControlPlane):
         self._await_ready(self._run("kube-apiserver", flags))
 
     def _run(self, name: str, flags: Sequence[str]) -> Process:
-        binary = _binary(self._assets, name)
-        pid_file = self.directory / f"{name}.pid"
-        command = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file), str(binary), *flags]
-        process = Process(name, command, self.directory, pid_file)
+        process = Process.of_program(name, [str(_binary(self._assets, name)), *flags], self.directory)
         others = [other for other in self._processes if other.name != name]
         self._processes = sorted([*others, process], key=lambda each: each.name != "etcd")  # it is stopped last
-        wait(process, lambda: pid_file.exists() and pid_file.stat().st_size > 0)
+        wait(process, process.has_begun)
         return process
 
 

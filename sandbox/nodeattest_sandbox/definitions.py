@@ -88,12 +88,8 @@ def _install(client: Client, definition: JsonMap) -> JsonMap:
         for version in maps_at(spec, "versions"):
             version["served"] = version.get("storage") is True
     kept.pop("status", None)
-    try:
-        return client.create(_DEFINITIONS, kept)
-    except ApiRefusal as refusal:
-        if refusal.reason != "AlreadyExists":
-            raise
-        return kept
+    client.ensure(_DEFINITIONS, kept)
+    return kept
 
 
 def _await_served(client: Client, definition: JsonMap) -> None:

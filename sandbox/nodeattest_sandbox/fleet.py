@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, Literal, cast
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at
-from nodeattest_sandbox.client import ApiRefusal, Client
+from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.definitions import BOOTSTRAP_GROUP, CLUSTER_GROUP, INFRASTRUCTURE_GROUP
 
 Contract = Literal["v1beta1", "v1beta2"]
@@ -44,11 +44,7 @@ class Machine:
 
 def create_namespace(client: Client, name: str) -> None:
     """Create the namespace unless it is there."""
-    try:
-        client.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    except ApiRefusal as refusal:
-        if refusal.reason != "AlreadyExists":
-            raise
+    client.ensure("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
 def create_cluster(
@@ -153,7 +149,7 @@ def create_bootstrap_token(
     authentication: bool = True,
     signing: bool = True,
 ) -> str:
-    """Create the Secret of a bootstrap token (``id.secret``) in a workload cluster and return the token."""
+    """Create the Secret of a bootstrap token (``id.secret``) unless it is there; returns the token."""
     token_id, _, token_secret = token.partition(".")
     data = {
         "token-id": token_id,
@@ -164,7 +160,7 @@ def create_bootstrap_token(
         **({"expiration": expiration.isoformat(timespec="seconds")} if expiration else {}),
     }
     secret = _secret(f"bootstrap-token-{token_id}", _TOKEN_TYPE, {key: text.encode() for key, text in data.items()})
-    client.create("/api/v1/namespaces/kube-system/secrets", secret)
+    client.ensure("/api/v1/namespaces/kube-system/secrets", secret)
     return token
 
 

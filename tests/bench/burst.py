@@ -94,7 +94,7 @@ def start_environment(tools: Tools, *, controller: bool = True, provider: str = 
         children = Children(os.environ)
         stack.callback(children.close)
         planes = start_control_planes(directory, assets=tools.assets, stack=stack)
-        world = create_world(planes, provider=provider)
+        world = create_world(*planes, provider=provider)
         env = BenchEnvironment(world, tools, children, directory, stack, 0)
         if controller:
             started = start_controller(world, directory / "controller", tools, stack)

@@ -15,7 +15,7 @@ from infrastructure import DEFINITIONS, Infrastructure
 from kinds import CONFIG, MACHINE, Kind, Object, made, name_of
 from managers import Managers
 from polling import eventually
-from world import Controller, node_of
+from world import Controller
 
 from nodeattest_controller.model.webhook_configuration import label_command
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
@@ -32,7 +32,6 @@ LEDGERS: Final = Kind("attestation.cluster.x-k8s.io", "machineattestations", "Ma
 POLICIES: Final = Kind("attestation.cluster.x-k8s.io", "nodeattestationpolicies", "NodeAttestationPolicy", "v1alpha1")
 _OF_MANAGEMENT: Final = ("garbagecollector", "clusterrole-aggregation")
 """Controllers of a management cluster: Cluster API's managers get their rights by aggregated ClusterRoles."""
-IN_TREE: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 T = TypeVar("T")
 
 
@@ -51,12 +50,7 @@ class Management:
         return cast("list[Object]", self.admin.list(kind.path(NAMESPACE), **query))
 
     def get(self, kind: Kind, name: str) -> Object | None:
-        try:
-            return cast("Object", self.admin.get(kind.path(NAMESPACE, name)))
-        except ApiRefusal as refusal:
-            if refusal.code != 404:
-                raise
-            return None
+        return cast("Object | None", self.admin.find(kind.path(NAMESPACE, name)))
 
     def patch(self, kind: Kind, name: str, **patch: Any) -> Object:
         return cast("Object", self.admin.patch(kind.path(NAMESPACE, name), cast("JsonMap", patch)))
@@ -79,21 +73,13 @@ class Management:
 
     def workers(self, **labels: str) -> list[Object]:
         """Return the Machines that are no control plane's, and are not being deleted."""
-        found = self.list(MACHINE, **labels)
-        return [
-            one
-            for one in found
-            if "cluster.x-k8s.io/control-plane" not in one["metadata"]["labels"]
-            and "deletionTimestamp" not in one["metadata"]
-        ]
+        found = [one for one in self.list(MACHINE, **labels) if "deletionTimestamp" not in one["metadata"]]
+        return [one for one in found if "cluster.x-k8s.io/control-plane" not in one["metadata"]["labels"]]
 
     def certificates(self, node: str) -> int:
         """Count the certificates in a node's ledger."""
         found = [one["spec"] for one in self.list(LEDGERS)]
         return sum(len(spec.get("issued", [])) for spec in found if spec.get("nodeName") == node)
-
-    def events(self) -> list[Object]:
-        return cast("list[Object]", self.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events"))
 
     def refused_configs(self) -> int:
         """Count the bootstrap configurations that could not be created."""
@@ -128,9 +114,8 @@ class CapiWorld:
         return self.infrastructure.planes[cluster].client()
 
     def nodes(self, cluster: str = BLUE) -> dict[str, Object]:
-        return {
-            name_of(cast("Object", one)): cast("Object", one) for one in self.workload(cluster).list("/api/v1/nodes")
-        }
+        found = cast("list[Object]", self.workload(cluster).list("/api/v1/nodes"))
+        return {name_of(one): one for one in found}
 
     def kubectl(self, plane: ControlPlane, *words: str) -> None:
         command = [str(self.assets / "kubectl"), f"--kubeconfig={plane.admin_kubeconfig}"]
@@ -180,17 +165,9 @@ class CapiWorld:
         for programs in self._running.values():
             programs.close()
 
-    def requested_names(self) -> set[str]:
-        """Return the node names of all requests of the first cluster."""
-        found = self.workload().list("/apis/certificates.k8s.io/v1/certificatesigningrequests")
-        return {node_of(one) for one in found}
-
-    def in_tree_requests(self, cluster: str = BLUE) -> list[JsonMap]:
-        """Return the requests to the signer that kube-controller-manager serves."""
-        found = self.workload(cluster).list("/apis/certificates.k8s.io/v1/certificatesigningrequests")
-        return [
-            one for one in found if text_at(one, "spec", "signerName") == "kubernetes.io/kube-apiserver-client-kubelet"
-        ]
+    def requests(self) -> list[JsonMap]:
+        """Return all requests of the first cluster."""
+        return self.workload().list("/apis/certificates.k8s.io/v1/certificatesigningrequests")
 
     def report(self) -> str:
         """Say what the machines did, for a test that fails."""

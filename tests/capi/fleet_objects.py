@@ -51,6 +51,11 @@ def joining() -> Object:
     return {"nodeRegistration": registration(), "patches": {"directory": PATCHES}}
 
 
+def control_plane() -> Object:
+    """How kubeadm makes every control plane."""
+    return {"initConfiguration": {"nodeRegistration": registration()}, "joinConfiguration": joining()}
+
+
 def reference(kind: Kind, name: str) -> Object:
     return {"apiGroup": kind.group, "kind": kind.kind, "name": name}
 
@@ -59,11 +64,7 @@ def cluster(name: str, version: str) -> list[tuple[Kind, Object]]:
     """Make a Cluster with one control-plane machine."""
     spec = {"infrastructureRef": reference(PROCESS_CLUSTER, name), "controlPlaneRef": reference(CONTROL_PLANE, name)}
     machine = {"spec": {"infrastructureRef": reference(PROCESS_TEMPLATE, name)}}
-    config = {
-        "initConfiguration": {"nodeRegistration": registration()},
-        "joinConfiguration": joining(),
-    }
-    plane = {"replicas": 1, "version": version, "machineTemplate": machine, "kubeadmConfigSpec": config}
+    plane = {"replicas": 1, "version": version, "machineTemplate": machine, "kubeadmConfigSpec": control_plane()}
     return [
         (PROCESS_TEMPLATE, made(PROCESS_TEMPLATE, name, name, {"template": {"spec": {}}})),
         (PROCESS_CLUSTER, made(PROCESS_CLUSTER, name, name, {})),
@@ -112,21 +113,13 @@ def topology(name: str, version: str) -> list[tuple[Kind, Object]]:
     def refer(kind: Kind) -> Object:
         return {"templateRef": {"apiVersion": kind.api_version, "kind": kind.kind, "name": name}}
 
-    config = {
-        "initConfiguration": {"nodeRegistration": registration()},
-        "joinConfiguration": joining(),
-    }
     worker = {"class": "worker", "bootstrap": refer(CONFIG_TEMPLATE), "infrastructure": refer(PROCESS_TEMPLATE)}
-    of_class = made(
-        CLUSTER_CLASS,
-        name,
-        name,
-        {
-            "infrastructure": refer(PROCESS_CLUSTER_TEMPLATE),
-            "controlPlane": {**refer(CONTROL_PLANE_TEMPLATE), "machineInfrastructure": refer(PROCESS_TEMPLATE)},
-            "workers": {"machineDeployments": [worker]},
-        },
-    )
+    parts = {
+        "infrastructure": refer(PROCESS_CLUSTER_TEMPLATE),
+        "controlPlane": {**refer(CONTROL_PLANE_TEMPLATE), "machineInfrastructure": refer(PROCESS_TEMPLATE)},
+        "workers": {"machineDeployments": [worker]},
+    }
+    of_class = made(CLUSTER_CLASS, name, name, parts)
     del of_class["metadata"]["labels"]
     spec = {
         "classRef": {"name": name},
@@ -137,7 +130,7 @@ def topology(name: str, version: str) -> list[tuple[Kind, Object]]:
     return [
         template(PROCESS_CLUSTER_TEMPLATE, {}),
         template(PROCESS_TEMPLATE, {}),
-        template(CONTROL_PLANE_TEMPLATE, {"kubeadmConfigSpec": config}),
+        template(CONTROL_PLANE_TEMPLATE, {"kubeadmConfigSpec": control_plane()}),
         template(CONFIG_TEMPLATE, {"joinConfiguration": joining()}),
         (CLUSTER_CLASS, of_class),
         (CLUSTER, made(CLUSTER, name, name, {"topology": spec})),

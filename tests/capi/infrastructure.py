@@ -9,9 +9,8 @@ Machines outlive the provider: one that is started anew, or for another manageme
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,6 @@ from kinds import (
     PROCESS_MACHINE,
     PROCESS_POOL,
     SECRET,
-    Kind,
     Object,
     controller_of,
     made,
@@ -36,7 +34,7 @@ from kinds import (
     secret,
 )
 from machine import ProcessMachineHost
-from manager import Access, Manager, Reconcile
+from manager import Access, running
 from world import EK_ANNOTATION
 
 from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, start_real
@@ -59,14 +57,10 @@ class Infrastructure:
     machines: dict[str, ProcessMachineHost] = field(default_factory=dict[str, ProcessMachineHost])
     _stack: ExitStack = field(default_factory=ExitStack)
 
-    def manager(self, plane: ControlPlane, namespace: str) -> Manager:
+    def manager(self, plane: ControlPlane, namespace: str) -> AbstractContextManager[None]:
         """Return the provider for one management cluster."""
-        reconcilers: dict[Kind, Reconcile] = {
-            PROCESS_CLUSTER: self._cluster,
-            PROCESS_MACHINE: self._machine,
-            PROCESS_POOL: self._pool,
-        }
-        return Manager(plane.admin_kubeconfig, namespace, reconcilers)
+        reconcilers = {PROCESS_CLUSTER: self._cluster, PROCESS_MACHINE: self._machine, PROCESS_POOL: self._pool}
+        return running(Access(plane.client(), namespace), reconcilers)
 
     def spare_tpm(self, name: str) -> SoftwareTpm:
         """Make a TPM that is no machine's."""
@@ -82,74 +76,70 @@ class Infrastructure:
             machine.stop()
         self._stack.close()
 
-    async def _cluster(self, access: Access, value: Object) -> float | None:
+    def _cluster(self, access: Access, value: Object) -> None:
         name = value["metadata"].get("labels", {}).get(CLUSTER_LABEL, "")
         if not owner_of(value, CLUSTER):
-            return None  # contract: wait for Cluster API to own it; it is its controller with a topology only
+            return  # contract: wait for Cluster API to own it; it is its controller with a topology only
         if name not in self.planes:
-            self.planes[name] = await asyncio.to_thread(self._start, name)
+            self.planes[name] = self._start(name)
         plane = self.planes[name]
         authority = {"tls.crt": plane.ca_certificate.read_bytes(), "tls.key": plane.ca_key.read_bytes()}
-        await access.create(secret(f"{name}-ca", name, authority))
-        await access.create(secret(f"{name}-kubeconfig", name, {"value": plane.admin_kubeconfig.read_bytes()}))
+        access.create(secret(f"{name}-ca", name, authority))
+        access.create(secret(f"{name}-kubeconfig", name, {"value": plane.admin_kubeconfig.read_bytes()}))
         host, _, port = plane.server.removeprefix("https://").partition(":")
-        value = await access.patch(value, spec={"controlPlaneEndpoint": {"host": host, "port": int(port)}})
-        await access.status(value, initialization={"provisioned": True})
-        return None
+        value = access.patch(value, spec={"controlPlaneEndpoint": {"host": host, "port": int(port)}})
+        access.status(value, initialization={"provisioned": True})
 
     def _start(self, name: str) -> ControlPlane:
         plane = self._stack.enter_context(start_real(self.directory / name, self.assets, name=name))
         self._stack.enter_context(controller_manager(plane, self.assets, _OF_KUBEADM))
         return plane
 
-    async def _machine(self, access: Access, value: Object) -> float | None:
+    def _machine(self, access: Access, value: Object) -> None:
         name, metadata = name_of(value), value["metadata"]
         if "deletionTimestamp" in metadata:
             gone = self.machines.pop(name, None)
             if gone is not None:
-                await asyncio.to_thread(gone.stop)
-            await access.patch(value, metadata={"finalizers": None})
-            return None
+                gone.stop()
+            access.patch(value, metadata={"finalizers": None})
+            return
         reference = controller_of(value)
-        owning = await access.get(MACHINE, reference["name"]) if reference.get("kind") == MACHINE.kind else None
-        data_name = await _data_secret(access, owning) if owning else ""
+        owning = access.get(MACHINE, reference["name"]) if reference.get("kind") == MACHINE.kind else None
+        data_name = _data_secret(access, owning) if owning else ""
         if not data_name:
-            return 0.3
+            return
         if name not in self.machines:
-            made_now = await asyncio.to_thread(ProcessMachineHost.create, name, self.directory, self.assets)
-            self.machines[name] = made_now
+            self.machines[name] = ProcessMachineHost.create(name, self.directory, self.assets)
         machine = self.machines[name]
         annotations = {EK_ANNOTATION: machine.tpm.endorsement_fingerprint()}
-        value = await access.patch(value, metadata={"annotations": annotations, "finalizers": [_FINALIZER]})
-        value = await access.patch(value, spec={"providerID": machine.provider_id})
+        value = access.patch(value, metadata={"annotations": annotations, "finalizers": [_FINALIZER]})
+        value = access.patch(value, spec={"providerID": machine.provider_id})
         addresses = [{"type": "Hostname", "address": name}]
-        await access.status(value, addresses=addresses, initialization={"provisioned": True})
+        access.status(value, addresses=addresses, initialization={"provisioned": True})
         if not machine.booted:
-            data: Any = await access.get(SECRET, data_name)
+            data: Any = access.get(SECRET, data_name)
             machine.boot(base64.b64decode(data["data"]["value"]).decode())
-        return None
 
-    async def _pool(self, access: Access, value: Object) -> float | None:
+    def _pool(self, access: Access, value: Object) -> None:
         reference = controller_of(value)
-        pool = await access.get(POOL, reference["name"]) if reference.get("kind") == POOL.kind else None
+        pool = access.get(POOL, reference["name"]) if reference.get("kind") == POOL.kind else None
         if pool is None:
-            return 0.3
+            return
         cluster, replicas = value["metadata"]["labels"][CLUSTER_LABEL], int(pool["spec"].get("replicas", 1))
         names = [f"{name_of(value)}-{number}" for number in range(replicas)]
-        value = await access.status(value, infrastructureMachineKind=PROCESS_MACHINE.kind, replicas=replicas)
+        value = access.status(value, infrastructureMachineKind=PROCESS_MACHINE.kind, replicas=replicas)
         labels = {_POOL_LABEL: name_of(pool)}
         for name in names:
             references = [owner(value, controller=False)]
-            await access.create(made(PROCESS_MACHINE, name, cluster, {}, labels=labels, ownerReferences=references))
-        value = await access.patch(value, spec={"providerIDList": [f"process://{name}" for name in names]})
+            access.create(made(PROCESS_MACHINE, name, cluster, {}, labels=labels, ownerReferences=references))
+        value = access.patch(value, spec={"providerIDList": [f"process://{name}" for name in names]})
         # Of pools Cluster API 1.13 still asks for the field of v1beta1 (controllers/external, IsReady).
-        await access.status(value, ready=True, initialization={"provisioned": True})
-        return None
+        access.status(value, ready=True, initialization={"provisioned": True})
 
 
-async def _data_secret(access: Access, machine: Object) -> str:
+def _data_secret(access: Access, machine: Object) -> str:
     """Name the bootstrap data of a Machine; a pool's Machines have none of their own (computeDesiredMachine)."""
     pool = machine["metadata"].get("labels", {}).get(_POOL_LABEL)
-    owning = await access.get(POOL, pool) if pool else None
+    owning = access.get(POOL, pool) if pool else None
     spec = owning["spec"]["template"]["spec"] if owning else machine["spec"]
     return str(spec.get("bootstrap", {}).get("dataSecretName", ""))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import yaml
-from first_boot import start
+from first_boot import image, run_on, start
 from world import BIN
 
 from nodeattest_sandbox.control_plane import free_ports
@@ -89,26 +89,16 @@ class ProcessMachineHost:
             self.directory / "boot",
             files,
             "\n".join(["#!/bin/sh", *commands]),
-            path=f"{self._image()}:{BIN}:{self.assets}:{os.environ['PATH']}",
+            path=self._path(),
             kubelet=self.assets / "kubelet",
             done=_DONE,
             stays=True,
         )
 
-    def result(self) -> dict[str, Any]:
-        """Return what came of the boot; empty while it lasts."""
-        found = self.directory / "boot" / "result.json"
-        return json.loads(found.read_text()) if found.exists() else {}
-
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the machine, as root who logged in."""
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        path = f"{self._image()}:{BIN}:{self.assets}:{os.environ['PATH']}"
-        return subprocess.run(
-            ["/usr/bin/nsenter", "--target", children[0], "--mount", "--pid", *command],
-            env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return run_on(self._process, *command, path=self._path())
 
     def attest_anew(self, *flags: str, provider: str = "tpm") -> subprocess.CompletedProcess[str]:
         """Join again by the node's own certificate: the cluster is given, as no token that could find it is left."""
@@ -138,27 +128,21 @@ class ProcessMachineHost:
             "--cgroups-per-qos=false --enforce-node-allocatable= --make-iptables-util-chains=false --fail-swap-on=false"
         )
 
-    def _image(self) -> Path:
-        """Return the folder of the image's programs: the agent with its TPM, and kubeadm."""
-        tools = self.directory / "image"
-        if not tools.exists():
-            tools.mkdir(parents=True)
-            agent, kubeadm = f"exec {BIN}/kubelet-authenticator", self.assets / "kubeadm"
-            tcti = f'command=$1; shift; set -- "$command" --tcti {shlex.quote(self.tpm.tcti)} "$@"'
-            tcti = f'case "$*" in *"--provider tpm"*) {tcti};; esac'
-            phases = _INIT.format(kubeadm=kubeadm, kubectl=self.assets / "kubectl", name=self.name)
-            of_kubelet = f'case "$1" in join | adopt) ;; *) {agent} "$@";; esac'
-            _write(tools / "kubelet-authenticator", f'{of_kubelet}\n{tcti}\n{agent} "$@"\n')
-            _write(tools / "kubeadm", f'[ "$1" = init ] || exec {kubeadm} "$@"\n{phases}\n')
-        return tools
+    def _path(self) -> str:
+        """Return PATH, which begins with the image's programs: the agent with its TPM, and kubeadm."""
+        agent, kubeadm = f"exec {BIN}/kubelet-authenticator", self.assets / "kubeadm"
+        tcti = f'command=$1; shift; set -- "$command" --tcti {shlex.quote(self.tpm.tcti)} "$@"'
+        tcti = f'case "$*" in *"--provider tpm"*) {tcti};; esac'
+        of_kubelet = f'case "$1" in join | adopt) ;; *) {agent} "$@";; esac'
+        phases = _INIT.format(kubeadm=kubeadm, kubectl=self.assets / "kubectl", name=self.name)
+        programs = {
+            "kubelet-authenticator": f'{of_kubelet}\n{tcti}\n{agent} "$@"',
+            "kubeadm": f'[ "$1" = init ] || exec {kubeadm} "$@"\n{phases}',
+        }
+        return f"{image(self.directory / 'image', programs)}:{BIN}:{self.assets}:{os.environ['PATH']}"
 
 
 def _content(file: dict[str, Any]) -> str:
     if file.get("encoding") in ("base64", "b64"):
         return base64.b64decode(file["content"]).decode()
     return str(file["content"])
-
-
-def _write(path: Path, script: str) -> None:
-    path.write_text("#!/bin/sh\n" + script)
-    path.chmod(0o755)

@@ -11,7 +11,6 @@ import base64
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -173,11 +172,8 @@ def start_manager(
         f"--diagnostics-address={LOOPBACK}:{diagnostics}",
         "--insecure-diagnostics=true",
     ]
-    pid_file = directory / "pid"
-    wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(pid_file)]
     variables = {"POD_NAMESPACE": namespace, "POD_NAME": program.name, "POD_UID": program.name}
-    command = [*wrapper, str(program), *arguments, *flags]
-    return Process(program.name, command, directory, pid_file, environment=variables)
+    return Process.of_program(program.name, [str(program), *arguments, *flags], directory, environment=variables)
 
 
 def found_managers(assets: Path) -> Managers | str:

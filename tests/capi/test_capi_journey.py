@@ -36,7 +36,7 @@ from kinds import (
     made,
     name_of,
 )
-from world import World
+from world import World, node_of
 
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
@@ -47,6 +47,8 @@ from nodeattest_sandbox.client import ApiRefusal
 
 pytestmark = [pytest.mark.conformance, pytest.mark.swtpm, pytest.mark.timeout(1800)]
 
+IN_TREE: Final = "kubernetes.io/kube-apiserver-client-kubelet"
+"""The signer that kube-controller-manager serves."""
 WORKERS: Final = "workers"
 SECRET_HOLDERS: Final = "secret-holders"
 VICTIM: Final = "victim"
@@ -101,8 +103,8 @@ def test_a_cluster_is_born_under_attack_and_its_worker_joins_attested(world: Cap
     with thief(world) as asked:
         (worker,) = world.eventually(lambda: joined(world), "an attested worker", 600)
     assert asked
-    given = [one for one in world.in_tree_requests() if text_at(one, "status", "certificate")]
-    assert given == []
+    in_tree = [one for one in world.requests() if text_at(one, "spec", "signerName") == IN_TREE]
+    assert not [one for one in in_tree if text_at(one, "status", "certificate")]
     node = world.nodes()[worker["status"]["nodeRef"]["name"]]
     assert node["spec"]["providerID"] == worker["spec"]["providerID"]
     assert world.management.ledger_names() >= {name_of(node)}
@@ -135,9 +137,8 @@ def renew(world: CapiWorld, machine: Object, *flags: str, provider: str = "tpm")
 def minutes_left(world: CapiWorld, token: str) -> float | None:
     """Say how long a bootstrap token is good; None where it is gone."""
     path = f"/api/v1/namespaces/kube-system/secrets/bootstrap-token-{token[:6]}"
-    try:
-        found = cast("Object", world.workload().get(path))
-    except ApiRefusal:
+    found = cast("Object | None", world.workload().find(path))
+    if found is None:
         return None
     until = datetime.fromisoformat(base64.b64decode(found["data"]["expiration"]).decode())
     return (until - datetime.now(UTC)).total_seconds() / 60
@@ -168,7 +169,7 @@ def begin_join(world: CapiWorld) -> None:
 
     def asks() -> bool:
         names = {name_of(one) for one in world.management.workers()} - before
-        return bool(names & world.requested_names())
+        return bool(names & {node_of(one) for one in world.requests()})
 
     world.eventually(asks, "the first request of the new machine")
 

@@ -33,9 +33,9 @@ def plugin(folder: Path, status: object, *, then: str = "") -> Path:
     return file
 
 
-def run(folder: Path, command: object = "./plugin", **more: object) -> ApiEndpoint:
-    """Read a kubeconfig that names this command."""
-    user = {"exec": {"apiVersion": V1, "command": command, **more}}
+def run(folder: Path, **fields: object) -> ApiEndpoint:
+    """Read a kubeconfig whose command has these fields."""
+    user = {"exec": {"apiVersion": V1, "command": "./plugin", **fields}}
     return read_operator_kubeconfig(str(written(folder, {"server": SERVER}, user)), None)
 
 
@@ -128,11 +128,9 @@ def test_a_command_asks_with_the_credential_that_the_kubeconfigs_command_gives(
 
 @pytest.mark.parametrize("status", [{}, {"token": ""}, {"clientKeyData": "k"}, {"token": 5}], ids=str)
 def test_an_answer_without_a_credential_is_refused(tmp_path: Path, status: JsonObject) -> None:
-    user = {"exec": {"apiVersion": V1, "command": "./plugin"}}
-    kubeconfig = written(tmp_path, {"server": SERVER}, user)
     plugin(tmp_path, status)
     with pytest.raises(KubeconfigError):
-        read_operator_kubeconfig(str(kubeconfig), None)
+        run(tmp_path)
 
 
 def test_a_command_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
@@ -142,14 +140,13 @@ def test_a_command_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
     assert "returned 3. log in  [31mfirst" in str(refused.value)
 
 
-def test_a_program_that_is_absent_is_told_with_its_hint(tmp_path: Path) -> None:
-    with pytest.raises(KubeconfigError, match=r"no-such-program-9 on the PATH.*get it at example\.com"):
-        run(tmp_path, "no-such-program-9", installHint="get it at example.com")
-
-
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
+        (
+            {"command": "no-such-program-9", "installHint": "get it at example.com"},
+            r"no-such-program-9 on the PATH.*get it at example\.com",
+        ),
         ({"command": ""}, "command"),
         ({"command": ["sh"]}, "command"),
         ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "set it to client.authentication.k8s.io/v1beta1 if"),
@@ -159,8 +156,8 @@ def test_a_program_that_is_absent_is_told_with_its_hint(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_settings_of_another_type_run_nothing(tmp_path: Path, fields: JsonObject, says: str) -> None:
+def test_settings_that_cannot_be_used_run_nothing(tmp_path: Path, fields: JsonObject, says: str) -> None:
     plugin(tmp_path, {"token": "t"})
     with pytest.raises(KubeconfigError, match=says):
-        run(tmp_path, **{"command": "./plugin", **fields})
+        run(tmp_path, **fields)
     assert not (tmp_path / "info").exists()

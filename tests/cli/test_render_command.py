@@ -93,10 +93,12 @@ def test_rendering_a_rendered_file_changes_no_byte(folder: Path) -> None:
     assert main(["render", "-f", "in.yaml", "--check", "--provider", "aws"]) == 0
 
 
-def test_a_list_is_taken_apart(folder: Path) -> None:
-    inner = yaml.safe_load(WORKER)
-    _, documents, _ = run(folder, yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [inner, {"kind": "X"}]}))
-    assert [document["kind"] for document in documents] == ["KubeadmConfigTemplate", "X"]
+def test_a_list_is_taken_apart_and_objects_of_others_pass_in_their_order(folder: Path) -> None:
+    listed = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(WORKER), {"kind": "X"}]})
+    code, documents, _ = run(folder, OTHERS, listed, OTHERS)
+    assert (code, documents[0]) == (0, documents[3])
+    assert [document["kind"] for document in documents] == ["Secret", "KubeadmConfigTemplate", "X", "Secret"]
+    assert documents[0] == yaml.safe_load(OTHERS)
 
 
 @pytest.mark.parametrize(
@@ -116,25 +118,16 @@ def test_what_was_typed_wrongly_is_one_line(
     assert said in capfd.readouterr().err
 
 
-def test_a_contradiction_writes_nothing_and_names_the_object(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    wrong = WORKER.replace("name: node-labels", "name: rotate-certificates").replace("rack=7", "true")
-    code, documents, _ = run(folder, WORKER, wrong)
-    assert (code, documents) == (1, [])
-    error = capfd.readouterr().err
-    assert "in KubeadmConfigTemplate fleet/md-0: joinConfiguration kubeletExtraArgs rotate-certificates" in error
-    assert "remove it" in error
-
-
 def test_every_contradiction_of_every_document_is_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     wrong = WORKER.replace("name: node-labels", "name: rotate-certificates").replace("rack=7", "true")
     other = wrong.replace("md-0", "md-1")
-    listed = yaml.safe_dump(
-        {"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(wrong), yaml.safe_load(other)]}
-    )
+    items = [yaml.safe_load(wrong), yaml.safe_load(other)]
+    listed = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items})
+    said = "in KubeadmConfigTemplate fleet/md-0: joinConfiguration kubeletExtraArgs rotate-certificates"
     for documents in ((wrong, OTHERS, other), (listed,)):
-        assert run(folder, *documents)[0] == 1
+        assert run(folder, *documents)[:2] == (1, [])
         error = capfd.readouterr().err
-        assert ["fleet/md-0" in error, "fleet/md-1" in error, error.count("\n")] == [True, True, 2]
+        assert [said in error, "remove it" in error, "fleet/md-1" in error, error.count("\n")] == [True] * 3 + [2]
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n...\n"])
@@ -194,10 +187,3 @@ def test_a_secret_that_the_controller_creates_is_not_rendered_by_hand(
 
 def test_check_writes_nothing_and_tells_by_its_exit_code(folder: Path) -> None:
     assert run(folder, WORKER, flags=("--provider", "aws", "--check")) == (1, [], "")
-
-
-def test_objects_of_others_pass_in_their_order(folder: Path) -> None:
-    code, documents, _ = run(folder, OTHERS, WORKER, OTHERS)
-    assert code == 0
-    assert [document["kind"] for document in documents] == ["Secret", "KubeadmConfigTemplate", "Secret"]
-    assert documents[0] == documents[2] == yaml.safe_load(OTHERS)

@@ -17,7 +17,6 @@ from steps import ARCHITECTURE, NODEATTEST, expect, run
 
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, maps_at, text_at
-from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import install_definitions
 
@@ -183,12 +182,8 @@ class Installation:
         """Create an object of Cluster API and write its status, as its controller does; one that is there stays."""
         path = f"/apis/{group}/v1beta1/namespaces/{NAMESPACE}/{plural}"
         name = text_at(body, "metadata", "name")
-        try:
-            made = self.admin.create(path, body)
-        except ApiRefusal as refusal:
-            if refusal.reason != "AlreadyExists":
-                raise
-            made = self.admin.get(f"{path}/{name}")
+        self.admin.ensure(path, body)
+        made = self.admin.get(f"{path}/{name}")
         return made if status is None else self.admin.patch(f"{path}/{name}/status", {"status": status})
 
     def bootstrap_token(self, token: str) -> str:

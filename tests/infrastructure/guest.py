@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from first_boot import start
+from first_boot import image, run_on, start
 from polling import eventually
 from world import BIN
 
@@ -87,11 +87,7 @@ class Guest:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the machine, as root who logged in."""
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        return subprocess.run(
-            ["/usr/bin/nsenter", "--target", children[0], "--mount", "--pid", "--uts", *command],
-            env={**os.environ, "PATH": self._path()}, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return run_on(self._process, *command, path=self._path())
 
     def output(self) -> str:
         """Return what its commands wrote so far."""
@@ -116,14 +112,7 @@ class Guest:
 
     def _path(self) -> str:
         """Return PATH; the image's agent is a script that adds its flags to a join."""
-        image = self.folder.with_name(f"{self.folder.name}-image")
-        if not image.exists():
-            image.mkdir(parents=True)
-            program = f"{BIN}/kubelet-authenticator"
-            commands = [
-                f'[ "$1" = join ] || exec {program} "$@"',
-                f'exec {program} "$@" {shlex.join(self.agent_flags)}',
-            ]
-            (image / "kubelet-authenticator").write_text("\n".join(["#!/bin/sh", *commands, ""]))
-            (image / "kubelet-authenticator").chmod(0o755)
-        return f"{image}:{BIN}:{os.environ['PATH']}"
+        program = f"{BIN}/kubelet-authenticator"
+        agent = f'[ "$1" = join ] || exec {program} "$@"\nexec {program} "$@" {shlex.join(self.agent_flags)}'
+        tools = image(self.folder.with_name(f"{self.folder.name}-image"), {"kubelet-authenticator": agent})
+        return f"{tools}:{BIN}:{os.environ['PATH']}"

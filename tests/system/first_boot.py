@@ -91,6 +91,24 @@ def start(
     )
 
 
+def run_on(machine: subprocess.Popen[bytes], *command: str, path: str) -> subprocess.CompletedProcess[str]:
+    """Run a command on a machine that stays, as root who logged in."""
+    children = Path(f"/proc/{machine.pid}/task/{machine.pid}/children").read_text().split()
+    return subprocess.run(
+        ["/usr/bin/nsenter", "--target", children[0], "--mount", "--pid", "--uts", *command],
+        env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def image(folder: Path, scripts: dict[str, str]) -> str:
+    """Write the programs of a machine's image, unless they are there; returns the folder for its PATH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, script in scripts.items():
+        if not folder.joinpath(name).exists():
+            put(str(folder / name), f"#!/bin/sh\n{script}\n", 0o755)
+    return str(folder)
+
+
 def boot(folder: Path) -> None:
     """Write the files, run the commands, keep what came of it."""
     plan = json.loads(folder.joinpath("boot.json").read_text())

@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 RETRY = 1.0
 """Seconds between two tries of a write."""
-CONFLICT = 409
 UNREACHABLE = (OSError, HTTPException, ApiRefusal, ValueError)
 """What a client raises while a server is down, starts, or ends in the middle of an answer."""
 
@@ -77,16 +76,14 @@ class Fleet:
                     raise Stopped from None
 
     def _create(self, one: Registered) -> None:
-        _unless_there(lambda: create_bootstrap_token(self.world.workload.client(timeout=5.0), one.token))
+        create_bootstrap_token(self.world.workload.client(timeout=5.0), one.token)
         client = self.world.management.client(timeout=5.0)
         path = f"/apis/{text(self.world.cluster, 'apiVersion')}/namespaces/{NAMESPACE}/machines/{one.name}"
-        try:
-            if text(client.get(path), "status", "phase"):
-                return
+        found = client.find(path)
+        if found is not None and text(found, "status", "phase"):
+            return
+        if found is not None:
             client.delete(path)  # a server died between the writes of one machine
-        except ApiRefusal as refusal:
-            if refusal.code != 404:
-                raise
         annotations: Mapping[str, str] = {ANNOTATION_TPM_ENDORSEMENT_KEY: one.truth.endorsement_key}
         for kind in ("devmachines", "kubeadmconfigs"):
             _remove(self.world, kind, one.name)
@@ -111,17 +108,7 @@ def _remove(world: World, kind: str, name: str) -> None:
     version = text(world.cluster, "apiVersion").rpartition("/")[2]
     path = f"/apis/{group}.cluster.x-k8s.io/{version}/namespaces/{NAMESPACE}/{kind}/{name}"
     secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}-bootstrap"
+    client = world.management.client(timeout=5.0)
     for each in (path, secret):
-        try:
-            world.management.client(timeout=5.0).delete(each)
-        except ApiRefusal as refusal:
-            if refusal.code != 404:
-                raise
-
-
-def _unless_there(act: Callable[[], object]) -> None:
-    try:
-        act()
-    except ApiRefusal as refusal:
-        if refusal.code != CONFLICT:
-            raise
+        if client.find(each) is not None:
+            client.delete(each)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -155,9 +154,7 @@ class Replica:
             "retryPeriod": f"{lease / 8:.1f}s",
         }
         config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-        self._pid_file = self._directory / "controller.pid"
-        wrapper = [sys.executable, "-m", "nodeattest_sandbox.child_process", str(self._pid_file)]
-        self._command = [*wrapper, str(tools.controller), "run", "--config", str(config)]
+        self._command = [str(tools.controller), "run", "--config", str(config)]
         self._process = self._start()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -171,14 +168,14 @@ class Replica:
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the controller itself; one that has ended gets none."""
         with suppress(ProcessLookupError, OSError, ValueError):
-            os.kill(int(self._pid_file.read_text(encoding="ascii")), number)
+            os.kill(self._process.pid(), number)
 
     def leads(self, holder: str) -> bool:
         """Return whether this replica has the identity of a Lease's holder: its log has it, and no other one."""
         return bool(holder) and holder.encode() in self._process.log.read_bytes()
 
     def _start(self) -> Process:
-        return Process("controller", self._command, self._directory, self._pid_file)
+        return Process.of_program("controller", self._command, self._directory)
 
     def _keep(self) -> None:
         while not self._stop.wait(RESTART):
