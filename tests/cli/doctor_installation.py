@@ -147,7 +147,7 @@ class Installation:
         return {"metadata": {"annotations": annotations}, "spec": spec}
 
     def webhook(
-        self, kind: str = MUTATING, *, until: timedelta = timedelta(days=300), **fields: JsonValue
+        self, kind: str = MUTATING, /, *, until: timedelta = timedelta(days=300), **fields: JsonValue
     ) -> JsonObject:
         """Make the shipped configuration with a CA that ends so far from now."""
         bundle = base64.b64encode(ca_until(self.now + until)).decode()

@@ -44,6 +44,7 @@ ERROR, WARNING, UNKNOWN = HealthSeverity.ERROR, HealthSeverity.WARNING, HealthSe
 DOCS = Path(__file__).parents[2] / "docs" / "monitor.md"
 Spoil = Callable[[Installation], object]
 POLICY, CONFIG = f"{OWN}/nodeattestationpolicies/prod", f"{CONFIGS.format('fleet')}/b"
+GROUP = "attestation.cluster.x-k8s.io"
 NAMESPACE = "/api/v1/namespaces/fleet"
 LIMITS = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
@@ -63,6 +64,35 @@ def put(path: str, body: JsonObject) -> Spoil:
     return lambda world: world.management.put(path, body)
 
 
+def remove(path: str) -> Spoil:
+    return lambda world: world.management.remove(path)
+
+
+def lease(*, written: int = -3, version: str = "") -> Spoil:
+    """Write the leader's Lease so many seconds from now."""
+    return lambda world: world.management.put(LEASE, world.lease(written=timedelta(seconds=written), version=version))
+
+
+def hook(*, days: int = 300, **fields: JsonValue) -> Spoil:
+    """Configure the webhook with a CA that ends so many days from now."""
+    return lambda world: world.management.put(WEBHOOK, world.webhook(until=timedelta(days=days), **fields))
+
+
+def record(*, hours: int = 300, reason: str = "Attested") -> Spoil:
+    """Write the record of the machine ``a``, whose certificate ends so many hours from now."""
+    path = f"{OWN}/machineattestations/blue-a"
+    return lambda world: world.management.put(path, world.attestation(left=timedelta(hours=hours), reason=reason))
+
+
+def change(*fields: str, value: JsonValue) -> Spoil:
+    """Set a field of the policy."""
+    return lambda world: world.change(POLICY, *fields, value=value)
+
+
+def machine_b(**status: JsonValue) -> Spoil:
+    return put(f"{CAPI}/machines/b", machine("b", **status))
+
+
 def version(version: str, *, workload: bool = False) -> Spoil:
     def spoil(world: Installation) -> None:
         (world.workload if workload else world.management).documents["/version"] = {"gitVersion": version}
@@ -79,7 +109,7 @@ def moving(labels: JsonObject, *paused: str) -> Spoil:
 
 
 def another_schema(world: Installation) -> None:
-    path = f"{CRDS}/machineattestations.attestation.cluster.x-k8s.io"
+    path = f"{CRDS}/machineattestations.{GROUP}"
     [one] = items(world.management.objects[path], "spec", "versions")
     mapping(one, "schema", "openAPIV3Schema", "properties", "spec")["description"] = "older"
 
@@ -105,15 +135,11 @@ def creating_secrets(world: Installation) -> None:
     )
 
 
-def refusing(message: str) -> Spoil:
+def refusing(webhook: str) -> Spoil:
     def answer(_body: JsonObject) -> JsonObject:
-        raise ApiError(500, "InternalError", message)
+        raise ApiError(500, "InternalError", f'failed calling webhook "{webhook}": certificate has expired')
 
     return lambda world: world.management.answers.update({TRIAL: answer})
-
-
-def two_policies(world: Installation) -> None:
-    world.management.put(f"{OWN}/nodeattestationpolicies/rival", policy())
 
 
 def no_cluster(world: Installation) -> None:
@@ -157,6 +183,30 @@ def other_service(world: Installation) -> None:
     labels["kubernetes.io/service-name"] = "another"
 
 
+def another_contract(world: Installation) -> None:
+    world.management.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1alpha4"}}
+
+
+def bound_again(world: Installation) -> None:
+    world.workload.put(f"{BINDINGS}/kubeadm:node-autoapprove-bootstrap", binding(NODE_CLIENT_ROLE))
+
+
+def unbound(world: Installation) -> None:
+    world.workload.remove(f"{BINDINGS}/nodeattest:node-bootstrapper")
+
+
+def ahead(world: Installation) -> None:
+    Installation.__init__(world, ahead=timedelta(seconds=4000))
+
+
+def behind(world: Installation) -> None:
+    world.workload.date = lambda: world.now - timedelta(seconds=90)
+
+
+def out_of_reach(world: Installation) -> None:
+    world.unreachable = True
+
+
 SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "an earlier move stopped": (moving({LABEL: "enabled"}, "Cluster fleet/blue"), ERROR, "move-source"),
     "a namespace to move to without the label": (moving({}), ERROR, "move-namespace"),
@@ -164,127 +214,45 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "a management cluster too old for Cluster API": (version("v1.32.0"), WARNING, "management-version"),
     "an old workload cluster": (version("v1.30.14", workload=True), ERROR, "workload-version"),
     "a workload cluster newer than tested": (version("v1.99.0", workload=True), WARNING, "workload-version"),
-    "another contract": (
-        lambda world: world.management.documents.update(
-            {"/apis/cluster.x-k8s.io": {"preferredVersion": {"version": "v1alpha4"}}}
-        ),
-        ERROR,
-        "cluster-api-version, clusters-without-policy",
-    ),
-    "another controller": (
-        lambda world: world.management.put(LEASE, world.lease(version="9.9.9")),
-        WARNING,
-        "controller-version",
-    ),
-    "a definition is missing": (
-        lambda world: world.management.remove(f"{CRDS}/clusterrecords.attestation.cluster.x-k8s.io"),
-        ERROR,
-        "definitions-served",
-    ),
+    "another contract": (another_contract, ERROR, "cluster-api-version, clusters-without-policy"),
+    "another controller": (lease(version="9.9.9"), WARNING, "controller-version"),
+    "a definition is missing": (remove(f"{CRDS}/clusterrecords.{GROUP}"), ERROR, "definitions-served"),
     "a definition of another release": (another_schema, WARNING, "definitions-of-release"),
-    "the leader is silent": (
-        lambda world: world.management.put(LEASE, world.lease(written=timedelta(seconds=-40))),
-        ERROR,
-        "controller-leader",
-    ),
+    "the leader is silent": (lease(written=-40), ERROR, "controller-leader"),
     "a right is missing": (without("patch", "machines"), ERROR, "management-rights"),
     "a right is missing in the workload cluster": (without("sign", "signers"), ERROR, "workload-rights"),
     "a limit that limits nothing": (creating_secrets, ERROR, "challenge-secrets-policy"),
-    "the webhook is not configured": (
-        lambda world: world.management.remove(WEBHOOK),
-        ERROR,
-        "webhook-configuration",
-    ),
-    "other rules": (
-        lambda world: world.management.put(WEBHOOK, world.webhook(rules=[])),
-        ERROR,
-        "webhook-configuration",
-    ),
+    "the webhook is not configured": (remove(WEBHOOK), ERROR, "webhook-configuration"),
+    "other rules": (hook(rules=[]), ERROR, "webhook-configuration"),
     "another Service": (other_service, ERROR, "webhook-configuration"),
-    "the webhook may be passed over": (
-        lambda world: world.management.put(WEBHOOK, world.webhook(failurePolicy="Ignore")),
-        WARNING,
-        "webhook-configuration",
-    ),
-    "the CA has ended": (
-        lambda world: world.management.put(WEBHOOK, world.webhook(until=timedelta(hours=-1))),
-        ERROR,
-        "webhook-ca",
-    ),
-    "no endpoint": (lambda world: world.management.remove(SLICE), ERROR, "webhook-endpoints"),
-    "the webhook does not answer": (
-        refusing('failed calling webhook "bootstrap-config.attestation.cluster.x-k8s.io": certificate has expired'),
-        ERROR,
-        "webhook-answers",
-    ),
-    "another webhook does not answer": (refusing('failed calling webhook "another"'), UNKNOWN, "webhook-answers"),
+    "the webhook may be passed over": (hook(failurePolicy="Ignore"), WARNING, "webhook-configuration"),
+    "the CA has ended": (hook(days=-1), ERROR, "webhook-ca"),
+    "no endpoint": (remove(SLICE), ERROR, "webhook-endpoints"),
+    "the webhook does not answer": (refusing(f"bootstrap-config.{GROUP}"), ERROR, "webhook-answers"),
+    "another webhook does not answer": (refusing("another"), UNKNOWN, "webhook-answers"),
     "a policy is invalid": (put(POLICY, policy(("tpm", "insecure"))), ERROR, "policies-valid, policies-accepted"),
     "a provider is not known": (put(POLICY, policy(("tpn",))), WARNING, "policies-providers, policies-accepted"),
-    "a policy is not looked at yet": (
-        lambda world: world.change(POLICY, "status", "observedGeneration", value=0),
-        WARNING,
-        "policies-accepted",
-    ),
-    "two policies": (two_policies, ERROR, "policies-overlap"),
+    "a policy is not looked at yet": (change("status", "observedGeneration", value=0), WARNING, "policies-accepted"),
+    "two policies": (put(f"{OWN}/nodeattestationpolicies/rival", policy()), ERROR, "policies-overlap"),
     "there is no cluster": (no_cluster, WARNING, "clusters-without-policy"),
     "automatic approval is open": (condition("False", "Open"), ERROR, "automatic-approval"),
-    "a binding was made again": (
-        lambda world: world.workload.put(f"{BINDINGS}/kubeadm:node-autoapprove-bootstrap", binding(NODE_CLIENT_ROLE)),
-        ERROR,
-        "automatic-approval",
-    ),
+    "a binding was made again": (bound_again, ERROR, "automatic-approval"),
     "a machine is about to join without the agent": (put(CONFIG, config(rendered=False)), ERROR, "bootstrap-data"),
     "a machine's token was never named": (put(CONFIG, settled()), ERROR, "bootstrap-data"),
     "a configuration was refused": (
-        lambda world: world.change(POLICY, "status", "refusedConfigurations", value=[REFUSED]),
+        change("status", "refusedConfigurations", value=[REFUSED]),
         WARNING,
         "bootstrap-refused",
     ),
-    "tokens may not ask": (
-        lambda world: world.workload.remove(f"{BINDINGS}/nodeattest:node-bootstrapper"),
-        ERROR,
-        "bootstrap-tokens",
-    ),
-    "a renewal is refused": (
-        lambda world: world.management.put(
-            f"{OWN}/machineattestations/blue-a", world.attestation(reason="PCRValueNotAllowed")
-        ),
-        ERROR,
-        "machines-attested",
-    ),
-    "a request that claims a machine is refused": (
-        put(f"{CAPI}/machines/b", machine("b", conditions=[CLAIMED])),
-        WARNING,
-        "machines-attested",
-    ),
-    "a node joined without attestation": (
-        put(f"{CAPI}/machines/b", machine("b", nodeRef={"name": "b"})),
-        WARNING,
-        "machines-attested",
-    ),
-    "a certificate has ended": (
-        lambda world: world.management.put(
-            f"{OWN}/machineattestations/blue-a", world.attestation(left=timedelta(minutes=-1))
-        ),
-        ERROR,
-        "certificates",
-    ),
-    "this machine's clock is off": (
-        lambda world: Installation.__init__(world, ahead=timedelta(seconds=4000)),
-        WARNING,
-        "local-clock",
-    ),
+    "tokens may not ask": (unbound, ERROR, "bootstrap-tokens"),
+    "a renewal is refused": (record(reason="PCRValueNotAllowed"), ERROR, "machines-attested"),
+    "a request that claims a machine is refused": (machine_b(conditions=[CLAIMED]), WARNING, "machines-attested"),
+    "a node joined without attestation": (machine_b(nodeRef={"name": "b"}), WARNING, "machines-attested"),
+    "a certificate has ended": (record(hours=-1), ERROR, "certificates"),
+    "this machine's clock is off": (ahead, WARNING, "local-clock"),
     "the controller's clock is off": (clock_of_controller, ERROR, "controller-clock"),
-    "the workload cluster's clock is a little off": (
-        lambda world: setattr(world.workload, "date", lambda: world.now - timedelta(seconds=90)),
-        WARNING,
-        "workload-clock",
-    ),
-    "a cluster is out of reach": (
-        lambda world: setattr(world, "unreachable", True),
-        UNKNOWN,
-        "cluster-reachable, automatic-approval",
-    ),
+    "the workload cluster's clock is a little off": (behind, WARNING, "workload-clock"),
+    "a cluster is out of reach": (out_of_reach, UNKNOWN, "cluster-reachable, automatic-approval"),
 }
 
 
