@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import click
@@ -20,6 +19,7 @@ from cryptography import x509
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError, user_errors
+from nodeattest_cli.files import read_text
 from nodeattest_cli.fleet import list_objects
 from nodeattest_cli.options import Duration, connected, output_option
 from nodeattest_cli.output import format_fields, print_exactly, print_lines
@@ -86,7 +86,11 @@ def publish(
     endpoint = connection.endpoint
     if server is None and endpoint.tls_server_name is not None:
         raise UserError("the kubeconfig has a tls-server-name, which machines would not know: set --server")
-    ca_pem = "\n".join(map(_read_ca, ca_files)) if ca_files else endpoint.ca_pem
+    ca_pem = (
+        "\n".join(read_text(path, "PEM", limit=_LARGEST, encoding="ascii") for path in ca_files)
+        if ca_files
+        else endpoint.ca_pem
+    )
     if ca_pem is None:
         raise UserError("the kubeconfig: expected certificate-authority-data to publish, got none; set --ca-file")
     kubeconfig = _kubeconfig(endpoint.server if server is None else server, ca_pem)
@@ -97,17 +101,6 @@ def publish(
             await _put(client, paths.collection_path(*_RBAC, resource, namespace=NAMESPACE), body)
 
     run(connection, work)
-
-
-def _read_ca(path: str) -> str:
-    try:
-        with Path(path).open(encoding="ascii") as file:
-            content = file.read(_LARGEST + 1)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {getattr(error, 'strerror', None) or 'expected PEM'}") from None
-    if len(content) > _LARGEST:
-        raise UserError(f"{path}: more than {_LARGEST} bytes")
-    return content
 
 
 def _kubeconfig(server: str, ca_pem: str) -> str:

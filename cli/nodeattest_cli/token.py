@@ -9,15 +9,14 @@ Source: kubernetes cmd/kubeadm/app/cmd/token.go, cmd/util/join.go, apis/bootstra
 from __future__ import annotations
 
 import re
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import StateError, UserError, user_errors
+from nodeattest_cli.files import read_text
 from nodeattest_cli.options import Duration, connected
 from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_discovery.clusterinfo import parse_ca_bundle
@@ -95,26 +94,12 @@ def read_token(word: str | None, file: str | None) -> BootstrapToken | None:
     if word is not None and file is not None:
         raise UserError("the token: expected an argument or --token-file, got both")
     path = "-" if word == "-" else file
-    written = _read(path) if path is not None else word
+    if path is not None:
+        word = read_text(path, "a bootstrap token", limit=_LARGEST, encoding="ascii").strip()
+    if not word and path is not None:
+        raise UserError(f"{path}: expected a bootstrap token, got nothing")
     with user_errors("the token"):
-        return parse(written) if written is not None else None
-
-
-def _read(path: str) -> str:
-    try:
-        if path == "-":
-            content = sys.stdin.buffer.read(_LARGEST + 1)
-        else:
-            with Path(path).open("rb") as opened:
-                content = opened.read(_LARGEST + 1)
-        found = content.decode("ascii").strip()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: expected a bootstrap token, got no ASCII") from None
-    if not found or len(content) > _LARGEST:
-        raise UserError(f"{path}: expected a bootstrap token, got {'too much' if found else 'nothing'}")
-    return found
+        return parse(word) if word is not None else None
 
 
 async def store(client: ApiClient, made: TokenSecret) -> None:

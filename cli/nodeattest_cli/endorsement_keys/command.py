@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import click
 
 from nodeattest_cli.connection import Connection, run
-from nodeattest_cli.documents import read_text
 from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS, MAX_ROWS, HostRef, KeyRow, parse_key_file
 from nodeattest_cli.errors import ExitCode, StateError, UserError
+from nodeattest_cli.files import read_text
 from nodeattest_cli.fleet import OWN, POLICY, list_objects, list_served
 from nodeattest_cli.machines.reset import ask_confirmation
 from nodeattest_cli.options import connected
@@ -71,7 +71,7 @@ def import_keys(
     spec.endorsementKeyHash, and a provider ID an entry of the policy's spec.tpm.endorsementKeys.
     """
     try:
-        rows = parse_key_file(read_text(path))
+        rows = parse_key_file(read_text(path, "CSV"))
     except UserError as error:
         raise UserError(f"{'standard input' if path == '-' else path}: {error}") from None
     first = next((row for row in rows if not isinstance(row.machine, HostRef)), None)
