@@ -25,15 +25,12 @@ class ClusterReader(Protocol):
 
     def token(self, token_id: str, /) -> JsonObject | None:
         """Return the Secret of a token."""
-        ...
 
     def cluster_info(self) -> JsonObject | None:
         """Return the ConfigMap."""
-        ...
 
     def unready_reason(self) -> str | None:
         """Why no request can be answered now; None if it can."""
-        ...
 
 
 class ClusterCache:

@@ -278,9 +278,5 @@ def _signed_reply(config_map: JsonObject, token: BootstrapToken) -> Reply:
         "metadata": {name: value for name in names if (value := dig(config_map, "metadata", name)) is not None},
         "data": dig(config_map, "data"),
     }
-    body = _text(shown)
+    body = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).encode()
     return Reply(status=HTTPStatus.OK, body=body, headers={_SIGNATURE: jws.sign(body, token)})
-
-
-def _text(value: JsonObject) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
