@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import socket
 import ssl
 import threading
@@ -48,26 +46,15 @@ class HostileServer:
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.load_cert_chain(pki.server_certificate, pki.server_key)
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self._ca = pki.ca_certificate.read_bytes()
+        self._pki = pki
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def kubeconfig(self) -> bytes:
         """How the controller reaches it."""
         host, port = self._socket.getsockname()
-        cluster = {
-            "server": f"https://{host}:{port}",
-            "certificate-authority-data": base64.b64encode(self._ca).decode(),
-        }
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": "none"}}],
-        }
-        return json.dumps(document).encode()
+        path = self._pki.directory / "hostile.conf"
+        return self._pki.token_kubeconfig(path, f"https://{host}:{port}", "none").read_bytes()
 
     def close(self) -> None:
         """End all connections."""
