@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -265,34 +264,24 @@ def test_what_the_file_says_no_flag_says_again(joiner: Discoverer, more: tuple[s
     assert "--kubeadm-config" in done.stderr
 
 
-def failing(*fates: FailureKind) -> Callable[[], str]:
-    """An attempt that fails in these ways and works then."""
-    left = list(fates)
-
-    def attempt() -> str:
-        if left:
-            raise AgentError("APIUnavailable", "nobody is there", remedy="wait", kind=left.pop(0))
-        return "joined"
-
-    return attempt
-
-
-def virtual() -> tuple[Clock, list[float]]:
-    slept: list[float] = []
-    return Clock(monotonic=lambda: sum(slept), sleep=slept.append), slept
-
-
 @pytest.mark.parametrize(
-    ("fates", "patience"),
+    ("kind", "patience", "attempts"),
     [
-        ([FailureKind.DENIED], 60),
-        ([FailureKind.USAGE], 60),
-        ([FailureKind.TEMPORARY], 0),
-        ([FailureKind.TEMPORARY] * 7, 60),
+        (FailureKind.DENIED, 60, 1),
+        (FailureKind.USAGE, 60, 1),
+        (FailureKind.TEMPORARY, 0, 1),
+        (FailureKind.TEMPORARY, 60, 7),
     ],
 )
-def test_the_agent_gives_up_after_its_limit(fates: list[FailureKind], patience: int) -> None:
-    clock, slept = virtual()
+def test_the_agent_gives_up_after_its_limit(kind: FailureKind, patience: int, attempts: int) -> None:
+    slept, tried = list[float](), list[float]()
+    clock = Clock(monotonic=lambda: sum(slept), sleep=slept.append)
+
+    def attempt() -> None:
+        tried.append(sum(slept))
+        raise AgentError("APIUnavailable", "nobody is there", remedy="wait", kind=kind)
+
     with pytest.raises(AgentError):
-        retry_until(failing(*fates), Deadline.after(clock, patience), random=lambda: 0.0)
+        retry_until(attempt, Deadline.after(clock, patience), random=lambda: 0.0)
+    assert len(tried) == attempts
     assert sum(slept) <= patience
