@@ -95,21 +95,16 @@ class _Reader:
     def documents(self, max_documents: int) -> list[JsonValue]:
         values: list[JsonValue] = []
         try:
-            self._expect(yaml.StreamStartEvent)
+            self.scanner.get_event()  # the stream's start
             while not self.scanner.check_event(yaml.StreamEndEvent):
                 if len(values) == max_documents:
                     raise ParseError(f"at most {max_documents} documents", "more documents")
-                self._expect(yaml.DocumentStartEvent)
+                self.scanner.get_event()  # the document's start
                 values.append(self._value(0))
-                self._expect(yaml.DocumentEndEvent)
+                self.scanner.get_event()  # its end
         finally:
             self.scanner.dispose()
         return values
-
-    def _expect(self, kind: type[yaml.Event]) -> None:
-        event = self.scanner.get_event()
-        if not isinstance(event, kind):
-            raise ParseError("one value a document", "more", _line(event.start_mark))
 
     def _value(self, depth: int) -> JsonValue:
         event = self.scanner.get_event()
@@ -131,9 +126,7 @@ class _Reader:
                 items.append(self._value(depth + 1))
             self.scanner.get_event()
             return items
-        if isinstance(event, yaml.MappingStartEvent):
-            return self._mapping(depth)
-        raise ParseError("a value", "no value", _line(event.start_mark))
+        return self._mapping(depth)
 
     def _mapping(self, depth: int) -> JsonObject:
         found: JsonObject = {}

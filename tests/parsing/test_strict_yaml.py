@@ -40,6 +40,7 @@ REFUSED = {
     "an anchor": "a: &x b\n",
     "an anchor of all": "&x {a: b}\n",
     "an alias": "a: &x b\nc: *x\n",
+    "an alias of nothing": "a: *x\n",
     "an alias in itself": "a: &x [*x]\n",
     "a merge": "<<: {a: b}\n",
     "a tag": "a: !!str b\n",

@@ -64,6 +64,7 @@ def test_a_tampered_envelope_is_denied(row: str) -> None:
         Evidence(ProviderName("tpm/v1"), 1, {}),
         Evidence(ProviderName("tpm"), 1, {"log": "x" * envelope.MAX_SIZE}),
         Evidence(ProviderName("tpm"), 1, {"n": 2**63}),
+        Evidence(ProviderName("tpm"), 1, {"s": "\ud800"}),
     ],
 )
 def test_what_would_be_denied_is_not_encoded(evidence: Evidence) -> None:
