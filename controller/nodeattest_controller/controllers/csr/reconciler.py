@@ -249,14 +249,12 @@ class Reconciler:
                 remedy=_OVER_BUDGET,
             )
             return await self._deny(task, denied, evaluated=False)
-        if limited.first_time:
-            self._count(task, "shed", Reason.REQUESTER_OVER_BUDGET)
         if self._warnings.allow((task.workload.key, task.username), WARNING_PERIOD):
             self._log(task, logging.WARNING, "over budget", detail=limited.detail)
             what = f"{printable(task.username)}: {Reason.REQUESTER_OVER_BUDGET}: {limited.detail}; {_OVER_BUDGET}"
             self._warn(task, Reason.REQUESTER_OVER_BUDGET, what)
-        if limited.annotate:
-            await self._annotate_reason(task, Reason.REQUESTER_OVER_BUDGET, _OVER_BUDGET)
+        if limited.annotate and await self._annotate_reason(task, Reason.REQUESTER_OVER_BUDGET, _OVER_BUDGET):
+            self._count(task, "shed", Reason.REQUESTER_OVER_BUDGET)
         end = left + 0.5 + self._random_unit()
         return Result(requeue_after=end if limited.delay is None else min(limited.delay, end))
 

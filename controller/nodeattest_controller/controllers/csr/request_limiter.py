@@ -27,15 +27,13 @@ _REMEMBERED: Final = 20_000
 """Requests whose reservations are kept; one that is forgotten asks again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RateLimited:
     """The request waits for its reservation."""
 
     detail: str
     delay: float | None
     """Seconds until the reservation; None where none would come in time."""
-    first_time: bool
-    """Whether this request begins to wait only now."""
     annotate: bool
     """Whether to write an annotation for the requester."""
 
@@ -79,11 +77,9 @@ class RequestLimiter:
         nothing from what other nodes have on the same token.
         """
         for limit, limited in ((self._nodes, (requester, node_name)), (self._requesters, requester)):
-            is_new = uid not in limit.due
             delay = limit.delay(limited, uid, max(0.0, max_wait))
             if delay != 0.0:
-                annotate = self._annotations.take(requester)
-                return RateLimited(detail=limit.detail, delay=delay, first_time=is_new, annotate=annotate)
+                return RateLimited(limit.detail, delay, annotate=self._annotations.take(requester))
         self.forget(uid)
         return None
 
