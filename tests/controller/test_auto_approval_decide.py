@@ -38,6 +38,8 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 TOKENS, NODES = SubjectKind.BOOTSTRAPPERS, SubjectKind.NODES
 NODE, SELF = Permission.NODE_CLIENT, Permission.SELF_NODE_CLIENT
 BOTH = frozenset(Permission)
+NOTHING: frozenset[Permission] = frozenset()
+NOBODY: frozenset[SubjectKind] = frozenset()
 
 # RBAC, as kube-apiserver evaluates it
 
@@ -68,14 +70,14 @@ def binding(name: str, role: str, *subjects: tuple[str, str]) -> JsonObject:
         (rule(), {NODE}),
         (rule(resources=f"pods {CSRS}/nodeclient {CSRS}/selfnodeclient"), BOTH),
         (rule(verbs="*"), {NODE}),
-        (rule(verbs="get list update"), set()),
-        (rule(groups="apps"), set()),
+        (rule(verbs="get list update"), NOTHING),
+        (rule(groups="apps"), NOTHING),
         (rule(resources="*/nodeclient"), {NODE}),
-        (rule(resources=f"{CSRS}/*"), set()),
-        (rule(resources=CSRS), set()),
+        (rule(resources=f"{CSRS}/*"), NOTHING),
+        (rule(resources=CSRS), NOTHING),
         ({**rule(), "resourceNames": ["one", ""]}, {NODE}),
-        ({**rule(), "resourceNames": ["one"]}, set()),
-        ({"verbs": "create", "apiGroups": None, "resources": 3}, set()),
+        ({**rule(), "resourceNames": ["one"]}, NOTHING),
+        ({"verbs": "create", "apiGroups": None, "resources": 3}, NOTHING),
     ],
 )
 def test_a_rule_lets_pass_what_the_api_server_says(given: JsonObject, permissions: AbstractSet[Permission]) -> None:
@@ -91,9 +93,9 @@ def test_a_rule_lets_pass_what_the_api_server_says(given: JsonObject, permission
         ("User", "system:node:one", {NODES}),
         ("Group", "system:authenticated", set(SubjectKind)),
         ("User", "system:anonymous", set(SubjectKind)),
-        ("Group", "system:masters", set()),
-        ("User", "system:bootstrappers", set()),
-        ("ServiceAccount", "system:nodes", set()),
+        ("Group", "system:masters", NOBODY),
+        ("User", "system:bootstrappers", NOBODY),
+        ("ServiceAccount", "system:nodes", NOBODY),
     ],
 )
 def test_a_subject_is_a_token_a_node_both_or_none_of_our_business(
