@@ -150,23 +150,6 @@ async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once_and_never_in_the_
     assert threading.get_ident() not in world.threads
 
 
-async def test_a_cluster_that_is_no_longer_this_replicas_is_disconnected_until_it_is_again() -> None:
-    world = World()
-    async with world.running():
-        await until(lambda: world.first.running == 1)
-        world.leads = False
-        world.changes.cluster_changed(KEY, None)
-        await until(lambda: world.made[0].closed)
-        assert world.first.running == world.second.running == 0
-        world.changes.cluster_changed(KEY, None)
-        await others_run()
-        assert len(world.made) == 1
-        world.leads = True
-        world.changes.cluster_changed(KEY, None)
-        await until(lambda: world.first.running == 1)
-        assert len(world.made) == 2
-
-
 async def test_a_refused_kubeconfig_is_a_condition_of_its_cluster_until_it_is_not_refused() -> None:
     world = World()
 

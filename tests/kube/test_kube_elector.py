@@ -282,22 +282,6 @@ async def test_at_no_time_do_two_lead_through_random_outages(leases: Leases) -> 
     assert all(ended <= begun for (_begun, ended), (begun, _ended) in pairwise(terms))
 
 
-@virtually
-async def test_a_leader_that_does_not_know_yet_reads_that_another_leads(leases: Leases) -> None:
-    one, other = Candidate(leases, "one"), Candidate(leases, "other")
-    tasks = [one.start()]
-    await advance(5)
-    assert await one.elector.still_leads()
-    leases.lease = None  # deleted: the other need not wait
-    tasks.append(other.start())
-    await advance(0.1)
-    assert one.elector.is_leader  # by its clock
-    assert other.elector.is_leader
-    assert not await one.elector.still_leads()
-    assert await other.elector.still_leads()
-    await stop(*tasks)
-
-
 @pytest.mark.parametrize(
     ("way", "why"),
     [
