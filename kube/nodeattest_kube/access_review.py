@@ -7,7 +7,7 @@ Source: kubernetes staging/src/k8s.io/api/authorization/v1/types.go (ResourceAtt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from nodeattest_kube import paths
@@ -32,14 +32,7 @@ class ResourceAttributes:
 
     def to_json(self) -> JsonObject:
         """Return ``spec.resourceAttributes``."""
-        always: JsonObject = {"verb": self.verb, "group": self.group, "resource": self.resource}
-        more = {
-            "subresource": self.subresource,
-            "version": self.version,
-            "namespace": self.namespace,
-            "name": self.name,
-        }
-        return always | {name: value for name, value in more.items() if value}
+        return {name: value for name, value in asdict(self).items() if value or name in {"verb", "group", "resource"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
