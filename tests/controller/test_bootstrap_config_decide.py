@@ -89,6 +89,7 @@ RENDERED = {
     "the token is written": Case(config(agent(), token="t"), U, [agent()], config(agent())),
     "ours is taken out": Case(config(MINE), R, [MINE, agent()], config(MINE, agent())),
     "that of another version is taken out": Case(config(MINE), R, [MINE, agent(7)], config(MINE, agent(7))),
+    "ours is changed": Case(config(agent(9)), R, [agent(7)], config(agent(7))),
     "more is changed": Case(config(YOURS), R, [YOURS, agent()], config(MINE, agent(7))),
     "something else is changed": Case(config(agent(7), verbosity=5), U, [agent(7)], config(agent(7))),
     "git is applied again": Case(scaled(MINE), R, [MINE, agent(7)], scaled(MINE, agent(7))),

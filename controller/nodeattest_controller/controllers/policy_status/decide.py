@@ -121,10 +121,9 @@ class SharedCluster:
     name: str
     rivals: tuple[str, ...]
     """The other policies."""
-    ruling: str = ""
+    ruling: str
     """The policy that goes on, because the cluster's machines joined under it; empty: none, and no node joins."""
-    is_flawed: bool = False
-    """Whether that policy is Invalid, and no node joins, therefore."""
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +179,13 @@ async def evaluate(
             ruled[chosen[0]] += 1
             continue
         ruling = ruling_policy(beside, partial(machines_under, cluster))
-        is_flawed = flaws.get(ruling) is not None
+        meaning = f"{ruling} goes on, its machines joined under it" if ruling else "no node joins"
+        if flaws.get(ruling) is not None:
+            meaning = f"no node joins, because its machines joined under {ruling}, which is {PolicyReason.INVALID}"
+            ruling = ""
         for name in chosen:
             rivals = tuple(other for other in chosen if other != name)
-            shared[name].append(SharedCluster(text(cluster, "metadata", "name"), rivals, ruling, is_flawed))
+            shared[name].append(SharedCluster(text(cluster, "metadata", "name"), rivals, ruling, meaning))
     found: dict[str, PolicyFinding] = {}
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
@@ -207,7 +209,7 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
         {
             "cluster": shared.name,
             "policies": [*shared.rivals[:MAX_RIVALS]],
-            **({"ruling": shared.ruling} if shared.ruling and not shared.is_flawed else {}),
+            **({"ruling": shared.ruling} if shared.ruling else {}),
         }
         for shared in finding.conflicts[:MAX_CONFLICTS]
     ]
@@ -270,19 +272,12 @@ def _admits(policy: JsonObject) -> str:
 
 
 def _quarrel(conflicts: Sequence[SharedCluster]) -> str:
-    shown = "; ".join(_shared(shared) for shared in conflicts[:SHOWN])
+    shown = "; ".join(f"{one.name} (also {_some(one.rivals)}): {one.meaning}" for one in conflicts[:SHOWN])
     more = f" and {len(conflicts) - SHOWN} more" if len(conflicts) > SHOWN else ""
     return (
         f"another policy selects the same Clusters: {shown}{more}; "
         "narrow the clusterSelectors so that one policy remains"
     )
-
-
-def _shared(shared: SharedCluster) -> str:
-    what = f"{shared.ruling} goes on, its machines joined under it" if shared.ruling else "no node joins"
-    if shared.is_flawed:
-        what = f"no node joins, because its machines joined under {shared.ruling}, which is {PolicyReason.INVALID}"
-    return f"{shared.name} (also {_some(shared.rivals)}): {what}"
 
 
 def _some(names: Sequence[str]) -> str:
