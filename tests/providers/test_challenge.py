@@ -3,18 +3,25 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import FACTS, OLD_PIN, PIN, SECRET, answering, filed, published
+from worlds import FACTS, OLD_PIN, PIN, SECRET, T1, answering, filed, published
 
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.attestor import ChallengeAttestor
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, parse_evidence, proof
 from nodeattest_providers.challenge.verifier import ChallengeSigner
+from nodeattest_providers.challenge_response import (
+    LABEL_NONCE,
+    LABEL_SECRET,
+    challenge_context,
+    check_first_request,
+    derive,
+)
+from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonObject, JsonValue, SecretBytes
@@ -70,18 +77,6 @@ async def test_a_node_that_knows_the_secret_is_attested(secret_file: Path, pin: 
 Spoil = Callable[[NodeRequest, Facts], tuple[NodeRequest, Facts]]
 
 
-def ledger(**changes: object) -> Spoil:
-    return lambda request, facts: (request, dataclasses.replace(facts, ledger=LedgerFacts(**changes)))  # pyright: ignore[reportArgumentType] - the rows are typed by reading
-
-
-def machine_secret(secret: bytes | None) -> Spoil:
-    value = None if secret is None else SecretBytes(secret)
-    return lambda request, facts: (
-        request,
-        dataclasses.replace(facts, machine=dataclasses.replace(facts.machine, attestation_secret=value)),
-    )
-
-
 def evidence_field(name: str, value: JsonValue) -> Spoil:
     def spoil(request: NodeRequest, facts: Facts) -> tuple[NodeRequest, Facts]:
         data: JsonObject = {**request.evidence.data, name: value}
@@ -90,68 +85,25 @@ def evidence_field(name: str, value: JsonValue) -> Spoil:
     return spoil
 
 
-def evidence_block(provider: str, version: int) -> Spoil:
-    return lambda request, facts: (
-        dataclasses.replace(request, evidence=Evidence(ProviderName(provider), version, request.evidence.data)),
-        facts,
-    )
+def other(**changes: object) -> Spoil:
+    return lambda request, facts: (request, dataclasses.replace(facts, **changes))  # pyright: ignore[reportArgumentType] - the rows are typed by reading
 
 
-def replaced_first(**changes: object) -> Spoil:
-    def spoil(request: NodeRequest, facts: Facts) -> tuple[NodeRequest, Facts]:
-        first = dataclasses.replace(FIRST, **changes)  # pyright: ignore[reportArgumentType] - the rows are typed by reading
-        return request, dataclasses.replace(facts, first_request=first)
-
-    return spoil
-
-
+ANSWER: JsonObject = {"phase": 2, "first": {"name": "a", "uid": "b"}, "mac": b64encode(bytes(32))}
 TAMPERED: dict[str, tuple[Spoil, Reason]] = {
-    "other provider": (evidence_block("tpm", 1), Reason.PROVIDER_MISMATCH),
     "unknown field": (evidence_field("x", 1), Reason.EVIDENCE_MALFORMED),
     "short MAC": (evidence_field("mac", b64encode(bytes(31))), Reason.EVIDENCE_MALFORMED),
     "wrong MAC": (evidence_field("mac", b64encode(bytes(32))), Reason.PROOF_INVALID),
-    "no secret": (machine_secret(None), Reason.SECRET_MISSING),
-    "secret of another machine": (machine_secret(bytes(32)), Reason.PROOF_INVALID),
-    "75 secret other than pinned": (ledger(fingerprints={"secret": "sha256:x"}), Reason.SECRET_MISSING),
-    "70 another key joined": (ledger(bound_spkis=frozenset({"sha256:x"})), Reason.SECRET_USED),
-    "first request with other bytes": (replaced_first(request=b"x"), Reason.PROOF_INVALID),
-    "first request at another time": (
-        replaced_first(created=FIRST.created + timedelta(seconds=1)),
-        Reason.PROOF_INVALID,
-    ),
     "first request was a second one": (
-        replaced_first(
-            evidence=Evidence(
-                CHALLENGE, 1, {"phase": 2, "first": {"name": "a", "uid": "b"}, "mac": b64encode(bytes(32))}
-            )
-        ),
+        other(first_request=dataclasses.replace(FIRST, evidence=Evidence(CHALLENGE, 1, ANSWER))),
         Reason.FIRST_REQUEST_MISMATCH,
     ),
-    "68 another machine": (
-        lambda request, facts: (
-            request,
-            dataclasses.replace(facts, machine=dataclasses.replace(facts.machine, uid="re-created")),
-        ),
-        Reason.PROOF_INVALID,
-    ),
-    "another cluster": (
-        lambda request, facts: (
-            request,
-            dataclasses.replace(facts, cluster=dataclasses.replace(facts.cluster, uid="x")),
-        ),
-        Reason.PROOF_INVALID,
-    ),
+    "another machine": (other(machine=dataclasses.replace(FACTS.machine, uid="re-created")), Reason.PROOF_INVALID),
     "CA not of the cluster": (
-        lambda request, facts: (
-            request,
-            dataclasses.replace(facts, cluster=dataclasses.replace(facts.cluster, pins=frozenset({OLD_PIN}))),
-        ),
+        other(cluster=dataclasses.replace(FACTS.cluster, pins=frozenset({OLD_PIN}))),
         Reason.PROOF_INVALID,
     ),
-    "master key gone": (
-        lambda request, facts: (request, dataclasses.replace(facts, challenge_keys=(SecretBytes(b"x" * 32),))),
-        Reason.PROOF_INVALID,
-    ),
+    "master key gone": (other(challenge_keys=(SecretBytes(b"x" * 32),)), Reason.PROOF_INVALID),
 }
 
 
@@ -214,6 +166,38 @@ def test_any_spoilt_challenge_has_one_spelling_or_is_denied(position: int, inser
     spoilt = good[:position] + insert + good[position + 1 :]
     challenge = _challenge_or_denied(spoilt)
     assert isinstance(challenge, Denied) or challenge.to_text() == spoilt
+
+
+# What links an answer to its first request, and what every proof is bound to
+
+
+@pytest.mark.parametrize("seconds", [-30, 0, 300])
+def test_the_bounds_of_freshness_pass(seconds: int) -> None:
+    second = answering(FIRST, Evidence(CHALLENGE, 1, ANSWER), after=timedelta(seconds=seconds))
+    assert check_first_request(Checks(), second, LIVE, FirstRequestRef(name=FIRST.name, uid=FIRST.uid)) is FIRST
+
+
+def test_each_field_of_the_context_changes_what_is_derived() -> None:
+    key = SecretBytes(b"k" * 32)
+    other_cluster = dataclasses.replace(FACTS, cluster=dataclasses.replace(FACTS.cluster, uid="x"))
+    other_machine = dataclasses.replace(FACTS, machine=dataclasses.replace(FACTS.machine, uid="x"))
+    contexts = [
+        challenge_context(FACTS, FIRST),
+        challenge_context(other_cluster, FIRST),
+        challenge_context(other_machine, FIRST),
+        challenge_context(FACTS, dataclasses.replace(FIRST, uid="x")),
+        challenge_context(FACTS, dataclasses.replace(FIRST, request=b"x")),
+        challenge_context(FACTS, dataclasses.replace(FIRST, username="x")),
+        challenge_context(FACTS, dataclasses.replace(FIRST, created=T1 + timedelta(seconds=1))),
+        challenge_context(FACTS, FIRST, b""),
+        challenge_context(FACTS, FIRST, b"ak", b"ek"),
+        challenge_context(FACTS, FIRST, b"a", b"kek"),
+    ]
+    labels = [LABEL_NONCE, LABEL_SECRET]
+    derived = {derive(label, key, ctx) for ctx in contexts for label in labels}
+    assert len(derived) == len(labels) * len(contexts)
+    assert {len(value) for value in derived} == {32}
+    assert derive(LABEL_NONCE, SecretBytes(b"p" * 32), contexts[0]) not in derived
 
 
 # The node half
