@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from nodeattest_providers.azure.provider_id import GROUP, NAME
 from nodeattest_providers.config_fields import check_keys, invalid, mapping, string_set, tags, text
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import absolute_path, origin
@@ -21,8 +22,6 @@ from nodeattest_providers.platform import absolute_path, origin
 _REQUIRED: Final = ("subscriptions", "resourceGroups")
 _SETTINGS: Final = (*_REQUIRED, "scaleSets", "tags")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_GROUP: Final = re.compile(r"[-A-Za-z0-9_.()]{0,89}[-A-Za-z0-9_()]")
-_NAME: Final = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,63}")
 _MAX_TAG_NAME: Final = 512
 """Characters; Azure, "Use tags to organize your Azure resources"."""
 
@@ -46,8 +45,8 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> AzurePolicy:
     check_keys(settings, "spec.azure", _SETTINGS, _REQUIRED)
     return AzurePolicy(
         subscriptions=_names(settings, "subscriptions", _UUID),
-        groups=_names(settings, "resourceGroups", _GROUP),
-        scale_sets=_names(settings, "scaleSets", _NAME) if "scaleSets" in settings else None,
+        groups=_names(settings, "resourceGroups", re.compile(GROUP)),
+        scale_sets=_names(settings, "scaleSets", re.compile(NAME)) if "scaleSets" in settings else None,
         tags=_tags(settings.get("tags", {})),
     )
 

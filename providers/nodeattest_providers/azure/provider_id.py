@@ -15,14 +15,14 @@ from nodeattest_providers.identifiers import printable
 PREFIX: Final = "azure://"
 ResourceKey = tuple[str, str, str, str]
 """Subscription, resource group, scale set (or nothing) and name, in lower case."""
-_GROUP: Final = r"[-A-Za-z0-9_.()]{0,89}[-A-Za-z0-9_()]"
+GROUP: Final = r"[-A-Za-z0-9_.()]{0,89}[-A-Za-z0-9_()]"
 """Azure takes other letters, too; none of them has one lower case everywhere."""
-_NAME: Final = r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,63}"
+NAME: Final = r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,63}"
 _ID: Final = re.compile(
     r"/subscriptions/(?P<subscription>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
-    rf"/resourceGroups/(?P<group>{_GROUP})/providers/Microsoft\.Compute/"
-    rf"(?:virtualMachineScaleSets/(?P<scale_set>{_NAME})/virtualMachines/(?P<instance>[0-9]{{1,10}})"
-    rf"|virtualMachines/(?P<name>{_NAME}))"
+    rf"/resourceGroups/(?P<group>{GROUP})/providers/Microsoft\.Compute/"
+    rf"(?:virtualMachineScaleSets/(?P<scale_set>{NAME})/virtualMachines/(?P<instance>[0-9]{{1,10}})"
+    rf"|virtualMachines/(?P<name>{NAME}))"
 )
 
 
