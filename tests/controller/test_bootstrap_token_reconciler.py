@@ -106,34 +106,32 @@ class Scene:
     async def machine(self, name: str, token: str, *, node: str = "", **annotations: JsonValue) -> None:
         spec: JsonObject = {"clusterName": "blue", "providerID": f"x://{name}", "bootstrap": self._config(name, token)}
         status: JsonObject = {"nodeRef": {"name": node, "uid": "u"}} if node else {}
-        kind: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine"}
-        meta: JsonObject = {"labels": {"cluster.x-k8s.io/cluster-name": "blue"}, "annotations": annotations}
-        self.api.put(f"{OBJECTS}/machines/{name}", {**kind, "metadata": meta, "spec": spec, "status": status})
-        await self.sees("machines", name)
+        await self._put("machines", "Machine", name, {"spec": spec, "status": status}, annotations)
 
     async def pool(self, name: str, token: str) -> None:
         template: JsonObject = {"spec": {"clusterName": "blue", "bootstrap": self._config(name, token)}}
         spec: JsonObject = {"clusterName": "blue", "providerIDList": [f"x://{name}/0"], "template": template}
-        kind: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool"}
-        meta: JsonObject = {"labels": {"cluster.x-k8s.io/cluster-name": "blue"}}
-        self.api.put(f"{OBJECTS}/machinepools/{name}", {**kind, "metadata": meta, "spec": spec})
-        await self.sees("machinepools", name)
+        await self._put("machinepools", "MachinePool", name, {"spec": spec}, {})
 
-    async def remove(self, resource: MachineResource, name: str) -> None:
-        self.api.remove(f"{OBJECTS}/{resource}/{name}")
-        self.api.remove(f"{CONFIGS}/{name}")
-        await until(lambda: not list(self.management.objects_of(KEY, resource)))
-
-    async def sees(self, resource: MachineResource, name: str) -> None:
-        """Wait until the cache has an object as it is stored."""
-        stored = self.api.objects[f"{OBJECTS}/{resource}/{name}"]
-        version = text(stored, "metadata", "resourceVersion")
+    async def _put(
+        self, resource: MachineResource, kind: str, name: str, parts: JsonObject, annotations: JsonObject
+    ) -> None:
+        """Store an object, and wait until the cache has it."""
+        meta: JsonObject = {"labels": {"cluster.x-k8s.io/cluster-name": "blue"}, "annotations": annotations}
+        path = f"{OBJECTS}/{resource}/{name}"
+        self.api.put(path, {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind, "metadata": meta, **parts})
+        version = text(self.api.objects[path], "metadata", "resourceVersion")
 
         def is_cached() -> bool:
             found = self.management.objects_of(KEY, resource)
             return any(text(one, "metadata", "resourceVersion") == version for one in found)
 
         await until(is_cached)
+
+    async def remove(self, resource: MachineResource, name: str) -> None:
+        self.api.remove(f"{OBJECTS}/{resource}/{name}")
+        self.api.remove(f"{CONFIGS}/{name}")
+        await until(lambda: not list(self.management.objects_of(KEY, resource)))
 
     def left(self, token: str) -> timedelta:
         moment = parse_rfc3339(base64.b64decode(text(self.api.objects[path_of(token)], "data", "expiration")).decode())

@@ -91,10 +91,10 @@ def forget_block(world: World) -> None:
     world.workload_admin.patch(role, {"metadata": {"annotations": annotations}, "rules": [rule]})
 
 
-def forget_bindings(world: World, *names: str) -> None:
-    """Delete these bindings, and kubeadm's; what blocked them goes, too."""
+def forget_bindings(world: World) -> None:
+    """Delete kubeadm's bindings; what blocked them goes, too."""
     forget_block(world)
-    for name in (BOOTSTRAP, ROTATION, *names):
+    for name in (BOOTSTRAP, ROTATION):
         with suppress(ApiRefusal):
             world.workload_admin.send("DELETE", f"{BINDINGS}/{name}")
 

@@ -29,7 +29,6 @@ from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartControlPlane, controller_manager
 
 ALONE = ("--leader-elect", "false")
-FOREIGN = "kubespray:system:node-bootstrapper"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def doors(town: World, control_plane_kind: str) -> Iterator[Callable[[], None]]:
     make()
     _forget_condition(town)
     yield make
-    forget_bindings(town, FOREIGN)
+    forget_bindings(town)
     for node in town.workload_admin.list("/api/v1/nodes"):
         town.workload_admin.send("DELETE", f"/api/v1/nodes/{text_at(node, 'metadata', 'name')}")
 
@@ -80,13 +79,9 @@ def joined(town: World, name: str) -> None:
     register_node(town, name, f"sandbox://{name}")
 
 
-def events(town: World, reason: str) -> list[str]:
+def told(town: World, reason: str, word: str = "") -> bool:
     found = town.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")
-    return [text_at(one, "message") for one in found if text_at(one, "reason") == reason]
-
-
-def told(town: World, reason: str, word: str) -> bool:
-    return any(word in said for said in events(town, reason))
+    return any(text_at(one, "reason") == reason and word in text_at(one, "message") for one in found)
 
 
 def test_automatic_approval_is_removed_in_order_and_again_when_kubeadm_restores_it(
@@ -108,7 +103,7 @@ def test_automatic_approval_is_removed_in_order_and_again_when_kubeadm_restores_
         assert not binding_names(town) & {BOOTSTRAP, ROTATION}
         for binding in (BOOTSTRAP, ROTATION):  # Events are written beside the condition
             eventually(lambda binding=binding: told(town, "SideDoorRemoved", binding), what=f"the Event on {binding}")
-        eventually(lambda: events(town, "SideDoorsClosed"), what="the Event on the Cluster")
+        eventually(lambda: told(town, "SideDoorsClosed"), what="the Event on the Cluster")
     assert "Traceback" not in controller.log()
 
 
