@@ -104,21 +104,13 @@ def _fault(info: ExecInfo, cluster: Cluster, ca_pem: bytes) -> str | None:
 
 def render(*, expires_at: float, certificate_pem: bytes, key_pem: bytes) -> bytes:
     """Write the ExecCredential; client-go asks again after ``expires_at`` (seconds since the epoch)."""
-    return (
-        json.dumps(
-            {
-                "apiVersion": API_VERSION,
-                "kind": "ExecCredential",
-                "status": {
-                    "expirationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires_at)),
-                    "clientCertificateData": certificate_pem.decode("ascii"),
-                    "clientKeyData": key_pem.decode("ascii"),
-                },
-            },
-            separators=(",", ":"),
-        ).encode()
-        + b"\n"
-    )
+    status = {
+        "expirationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires_at)),
+        "clientCertificateData": certificate_pem.decode("ascii"),
+        "clientKeyData": key_pem.decode("ascii"),
+    }
+    document = {"apiVersion": API_VERSION, "kind": "ExecCredential", "status": status}
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
 def _shares_ca(theirs: bytes, ours: bytes) -> bool:
