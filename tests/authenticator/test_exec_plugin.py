@@ -97,6 +97,10 @@ def directory(machine: Machine) -> None:
     path(machine).mkdir()
 
 
+def give_away(machine: Machine) -> None:
+    os.chown(path(machine), 65534, 65534)
+
+
 BAD: list[tuple[str, Callable[[Machine], object], str]] = [
     ("world-readable", lambda m: path(m).chmod(0o644), "mode 0644"),
     ("group-readable", lambda m: path(m).chmod(0o640), "mode 0640"),
@@ -111,9 +115,7 @@ BAD: list[tuple[str, Callable[[Machine], object], str]] = [
     ("other node", lambda m: store(m, node="node-1"), "subject"),
     ("other times", later, "times"),
 ]
-FOREIGN = pytest.param(
-    lambda m: os.chown(path(m), 65534, 65534), "belongs to user 65534", marks=ONLY_ROOT, id="other owner"
-)
+FOREIGN = pytest.param(give_away, "belongs to user 65534", marks=ONLY_ROOT, id="other owner")
 
 
 @pytest.mark.parametrize(("spoil", "says"), [*(pytest.param(*row[1:], id=row[0]) for row in BAD), FOREIGN])
