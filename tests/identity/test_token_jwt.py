@@ -109,7 +109,6 @@ def test_claims_with_one_thing_spoilt_are_refused_though_the_signature_is_right(
         ({"x5u": "https://evil.example"}, Reason.JWT_MALFORMED),
         ({"zip": "DEF"}, Reason.JWT_MALFORMED),
     ],
-    ids=str,
 )
 def test_a_header_with_one_thing_spoilt_is_refused_though_the_signature_is_right(
     changed: dict[str, object], reason: Reason
