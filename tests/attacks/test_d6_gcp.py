@@ -15,7 +15,6 @@ from gcp_world import (
     NUMBER,
     PROJECT,
     Joining,
-    cloud_in,
     instance_of,
     joining,
     node_facts,
@@ -194,7 +193,7 @@ def redirected(stage: Stage) -> AttestedNode:
 
 
 def other_authority(stage: Stage) -> AttestedNode:
-    with cloud_in(stage.folder / "other") as other:
+    with GoogleCloud(stage.folder / "other") as other:
         other.instances = [instance_of(stage.tpm)]
         endpoints: dict[str, JsonValue] = {"compute": other.endpoint}
         settings = {**stage.platform.settings, "endpoints": endpoints}

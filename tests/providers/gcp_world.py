@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -141,13 +140,9 @@ def pinned(**fingerprints: str) -> LedgerFacts:
     return LedgerFacts(fingerprints=fingerprints)
 
 
-def cloud_in(directory: Path) -> GoogleCloud:
-    return GoogleCloud(directory)
-
-
 @pytest.fixture(scope="session")
 def running_google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleCloud]:
-    with cloud_in(tmp_path_factory.mktemp("google")) as cloud:
+    with GoogleCloud(tmp_path_factory.mktemp("google")) as cloud:
         yield cloud
 
 

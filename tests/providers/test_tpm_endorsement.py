@@ -270,17 +270,14 @@ class Signer:
         return self.certificate.public_bytes(Encoding.DER)
 
 
-def certificate_of(
-    subject: str, key: Key, extensions: list[Extension], issuer: str, by: Key, *, identified: bool = True
-) -> x509.Certificate:
+def certificate_of(subject: str, key: Key, extensions: list[Extension], issuer: str, by: Key) -> x509.Certificate:
     builder = x509.CertificateBuilder(name_of(issuer), name_of(subject), key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(NOW - YEAR).not_valid_after(NOW + YEAR)
     for value, critical in extensions:
         builder = builder.add_extension(value, critical)
-    if identified:
-        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key())
-        builder = builder.add_extension(authority, critical=False)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key())
+    builder = builder.add_extension(authority, critical=False)
     return builder.sign(by, hashes.SHA256())
 
 

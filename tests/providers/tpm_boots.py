@@ -19,13 +19,10 @@ SELECTION: tuple[int, ...] = (0, 4, 7, 14, 17)
 TPM = SoftTpm()
 
 
-def registers(
-    measurements: tuple[Measurement, ...], *, locality: int = 0, algorithm: str = "sha256"
-) -> dict[int, bytes]:
+def registers(measurements: tuple[Measurement, ...], *, algorithm: str = "sha256") -> dict[int, bytes]:
     """Say what a TPM holds after a boot: Part 1, initial values and extends."""
     size = hashlib.new(algorithm).digest_size
     values = {pcr: (b"\xff" if 17 <= pcr <= 22 else b"\0") * size for pcr in range(24)}
-    values[0] = bytes(size - 1) + bytes((locality,))
     for one in measurements:
         if one.kind != NO_ACTION:
             values[one.pcr] = hashlib.new(algorithm, values[one.pcr] + one.digest(algorithm)).digest()

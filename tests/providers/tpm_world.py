@@ -94,10 +94,9 @@ def ak_prefix(
     symmetric: str = "0010",
     scheme: str = "0018000b",
     curve: str = "0003",
-    kdf: str = "0010",
 ) -> bytes:
     """Write an ECC attestation key's public area up to its point."""
-    return bytes.fromhex(f"0023{name_alg}{attributes:08x}{policy}{symmetric}{scheme}{curve}{kdf}")
+    return bytes.fromhex(f"0023{name_alg}{attributes:08x}{policy}{symmetric}{scheme}{curve}0010")
 
 
 def rsa_ak_prefix(bits: int) -> bytes:
