@@ -109,8 +109,10 @@ class _Index(Generic[T]):
         """``derive`` gives the keys of a value within its cluster."""
         self._derive = derive
         self._of_source: dict[str, tuple[ClusterKey, tuple[T, ...]]] = {}
-        self._by_key: dict[Hashable, dict[int, T]] = {}
-        """By identity, so that each is taken out in one step."""
+        self._single: dict[Hashable, T] = {}
+        """By key, of keys that have one value, as most have: a dict for each would take more memory than the rest."""
+        self._shared: dict[Hashable, dict[int, T]] = {}
+        """Of the others, by identity: each is taken out in one step."""
 
     def put(self, source: str, cluster: ClusterKey, values: Iterable[T]) -> tuple[T, ...]:
         """Replace all that came from a source; returns its values."""
@@ -119,7 +121,14 @@ class _Index(Generic[T]):
         self._of_source[source] = cluster, taken
         for value in taken:
             for key in self._derive(value):
-                self._by_key.setdefault((cluster, *key), {})[id(value)] = value
+                whole = (cluster, *key)
+                if whole in self._shared:
+                    self._shared[whole][id(value)] = value
+                elif whole in self._single:
+                    first = self._single.pop(whole)
+                    self._shared[whole] = {id(first): first, id(value): value}
+                else:
+                    self._single[whole] = value
         return taken
 
     def remove(self, source: str) -> None:
@@ -129,14 +138,19 @@ class _Index(Generic[T]):
         cluster, values = self._of_source.pop(source)
         for old in values:
             for key in self._derive(old):
-                found = self._by_key.get((cluster, *key), {})
-                found.pop(id(old), None)
-                if not found:
-                    self._by_key.pop((cluster, *key), None)
+                whole = (cluster, *key)
+                self._single.pop(whole, None)
+                shared = self._shared.get(whole, {})
+                shared.pop(id(old), None)
+                if not shared:
+                    self._shared.pop(whole, None)
 
     def find(self, cluster: ClusterKey, *key: str, most: int | None = None) -> list[T]:
         """Return what has a key, or so many of it."""
-        return list(islice(self._by_key.get((cluster, *key), {}).values(), most))
+        whole = (cluster, *key)
+        if whole in self._single:
+            return [self._single[whole]]
+        return list(islice(self._shared.get(whole, {}).values(), most))
 
     def first(self, cluster: ClusterKey, *key: str) -> T | None:
         """Return one value that has a key."""
