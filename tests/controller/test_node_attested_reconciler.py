@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from counted_calls import calls
 from node_attested_world import NOW, OWN, NodeAttestedWorld, claim, grant, ledger, machine, refusal
 
 from nodeattest_controller.controllers.node_attested.reconciler import NODE_PERIOD, PAUSE, STATUS_REMEDY
+from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.values import JsonObject
@@ -95,6 +98,23 @@ async def test_a_missing_right_is_told_once_keeps_nothing_else_back_and_ends_by_
         assert STATUS_REMEDY in text(event, "message")
         await world.resync(PAUSE)
         assert {world.said(path) for path in paths} == {NOT_YET}
+
+
+async def test_a_check_of_all_machines_counts_who_joined_under_each_of_two_policies_once() -> None:
+    """Counting reads all records of the cluster: for each machine it would cost the square of them."""
+    world = NodeAttestedWorld()
+    world.management_api.put(f"{OWN}/nodeattestationpolicies/q", {"spec": {"authorizedAttestors": ["tpm"]}})
+    for number in range(20):
+        world.joined(machine(number))
+    async with world.running():
+        check = world.reconciler.reconcile()
+
+        def to_its_end() -> None:
+            with suppress(StopIteration):
+                while True:
+                    check.send(None)
+
+        assert calls(to_its_end, of=Inventory.machines_under.__code__) == 2
 
 
 # The Node

@@ -28,7 +28,7 @@ from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, pool_view
-from nodeattest_controller.model.policy import FailureAction
+from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.model.refusals import latest_refusals
 from nodeattest_controller.model.resolver import record_of_other_id
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
@@ -137,13 +137,13 @@ class NodeAttestedReconciler:
         """Enqueue what is due of all machines and pools, from memory (``PeriodicTask``)."""
         if not self._may_act():
             return None
-        pairs, around = await self._survey()
+        policy, (pairs, around) = self._policy(), await self._survey()
         self._outcomes.forget_joined()
         due: set[Key] = {("machine", provider_id) for provider_id in self._outcomes.unwritten()}
         census, failing, withheld = MachineCensus(self._now()), 0, 0
         async for member, attestation in in_batches(pairs):
             census.add(member, attestation)
-            decision = self._decide(member, attestation, around)
+            decision = self._decide(member, attestation, policy, around)
             failing += attestation is not None and is_failing(attestation)
             withheld += isinstance(decision, Withhold)
             if isinstance(decision, FailureAction) or self._new_condition(member, attestation):
@@ -176,14 +176,9 @@ class NodeAttestedReconciler:
         return self._clock() < self._paused_until.get(key, float("-inf"))
 
     def _decide(
-        self, member: MachineView, attestation: Attestation | None, around: Around
+        self, member: MachineView, attestation: Attestation | None, policy: Policy | None, around: Around
     ) -> FailureAction | Withhold | None:
         """Decide what is to be done to a machine's Node now; None where that was done lately."""
-        cluster = self._management.cluster(self._key)
-        try:
-            policy = self._management.policy_of(cluster) if cluster is not None else None
-        except (Denied, Unavailable):  # then nothing is done or undone
-            return None
         if policy is None or attestation is None:
             return None
         decision = decide(member, attestation, policy, around)
@@ -247,7 +242,7 @@ class NodeAttestedReconciler:
         if attestation.treatment is None and not is_failing(attestation):
             return attestation
         _pairs, around = await self._survey()
-        decision = self._decide(member, attestation, around)
+        decision = self._decide(member, attestation, self._policy(), around)
         try:
             if decision is FailureAction.NONE:
                 self._node_read_at.pop(member.provider_id, None)
@@ -311,6 +306,14 @@ class NodeAttestedReconciler:
 
     def _may_act(self) -> bool:
         return self._deps.guard.may_act(self._key)
+
+    def _policy(self) -> Policy | None:
+        """Return the policy; None where it cannot be told, and then nothing is done or undone."""
+        cluster = self._management.cluster(self._key)
+        try:
+            return self._management.policy_of(cluster) if cluster is not None else None
+        except (Denied, Unavailable):
+            return None
 
     def _attestation(self, provider_id: str) -> Attestation | None:
         return self._inventory.own_attestation(self._key, provider_id)
