@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.files import file_name, read_file
+from nodeattest_cli.files import file_name, read_bounded
 from nodeattest_parsing import strict_yaml
 from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.strict_yaml import Scalars
@@ -27,7 +27,7 @@ def read_objects(path: str) -> list[JsonObject]:
     name = file_name(path)
     try:
         documents = strict_yaml.parse_objects(
-            read_file(path),
+            read_bounded(path),
             scalars=Scalars.KUBERNETES,
             max_depth=_MAX_DEPTH,
             max_values=_MAX_VALUES,

@@ -19,7 +19,7 @@ def file_name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def read_file(path: str, limit: int = MAX_FILE) -> bytes:
+def read_bounded(path: str, limit: int = MAX_FILE) -> bytes:
     """Read a file."""
     try:
         if path == "-":
@@ -37,7 +37,7 @@ def read_file(path: str, limit: int = MAX_FILE) -> bytes:
 def read_text(path: str, what: str, *, limit: int = MAX_FILE, encoding: str = "utf-8") -> str:
     """Read a file as text; ``what`` it should be, for the error."""
     try:
-        return read_file(path, limit).decode(encoding)
+        return read_bounded(path, limit).decode(encoding)
     except UnicodeDecodeError:
         raise UserError(f"{file_name(path)}: expected {what}, got no {encoding.upper()}") from None
 

@@ -24,7 +24,7 @@ from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_address
+from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_bind_address
 
 FILE: Final = click.Path(path_type=Path)
 COUNT: Final = click.IntRange(min=1)
@@ -40,7 +40,7 @@ class Address(click.ParamType[BindAddress]):
     ) -> BindAddress:
         """Parse it; the error names the option."""
         try:
-            return value if isinstance(value, BindAddress) else parse_address(value, option_name(param))
+            return value if isinstance(value, BindAddress) else parse_bind_address(value, option_name(param))
         except SettingsError as error:
             raise UserError(str(error)) from None
 

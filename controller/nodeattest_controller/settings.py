@@ -17,7 +17,7 @@ from nodeattest_kube.addresses import POD_IPS, AddressRules, parse_network, pars
 from nodeattest_parsing.times import format_seconds
 from nodeattest_providers.identifiers import PROVIDER_ID_OID
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_address
+from nodeattest_serving.bounded_server import BindAddress, SettingsError, parse_bind_address
 
 COMPONENT: Final = "node-attestation-controller"
 """Who reports Events."""
@@ -201,12 +201,12 @@ class Settings:
     @property
     def health_address(self) -> BindAddress:
         """Where health is served."""
-        return parse_address(self.health_bind_address, "healthBindAddress")
+        return parse_bind_address(self.health_bind_address, "healthBindAddress")
 
     @property
     def webhook_address(self) -> BindAddress | None:
         """Where the webhook is served, or None."""
-        return None if self.webhook_bind_address == "0" else parse_address(self.webhook_bind_address, "")
+        return None if self.webhook_bind_address == "0" else parse_bind_address(self.webhook_bind_address, "")
 
     @property
     def has_webhook(self) -> bool:
@@ -216,7 +216,7 @@ class Settings:
     @property
     def metrics_address(self) -> BindAddress | None:
         """Where metrics are served, or None."""
-        return None if self.metrics_bind_address == "0" else parse_address(self.metrics_bind_address, "")
+        return None if self.metrics_bind_address == "0" else parse_bind_address(self.metrics_bind_address, "")
 
 
 def camel(name: str) -> str:
@@ -245,7 +245,7 @@ def _check_texts(settings: Settings) -> None:
             _refuse(name, expected, repr(value))
     for name in ("health_bind_address", "metrics_bind_address", "webhook_bind_address"):
         address: str = getattr(settings, name)
-        _ = address == "0" or parse_address(address, camel(name))
+        _ = address == "0" or parse_bind_address(address, camel(name))
     for name in ("allowed_addresses", "webhook_allowed_cidrs"):
         networks: tuple[str, ...] = getattr(settings, name)
         for each in networks:

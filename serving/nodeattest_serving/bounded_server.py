@@ -71,7 +71,7 @@ class ConnectionLimits:
     """
 
 
-def parse_address(text: str, flag: str) -> BindAddress:
+def parse_bind_address(text: str, flag: str) -> BindAddress:
     """Read ``host:port``, ``[IPv6]:port`` or ``:port``; raises ``SettingsError``, which names the flag."""
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host

@@ -17,8 +17,8 @@ from nodeattest_cli.doctor.survey import (
     BOOTSTRAP,
     Survey,
     Unread,
-    cluster_key,
     listed_objects,
+    machine_cluster_key,
     optional,
     required,
 )
@@ -247,7 +247,9 @@ async def check_bootstrap(survey: Survey) -> AsyncIterator[HealthFinding]:
     waiting = survey.joiners()
     for cluster in survey.protected():
         if survey.enforces(cluster):
-            yield _bootstrap_data(survey, cluster, [one for one in waiting if cluster_key(one) == key_of(cluster)])
+            yield _bootstrap_data(
+                survey, cluster, [one for one in waiting if machine_cluster_key(one) == key_of(cluster)]
+            )
 
 
 def _bootstrap_data(survey: Survey, cluster: JsonObject, waiting: Sequence[JsonObject]) -> HealthFinding:

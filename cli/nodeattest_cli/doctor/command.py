@@ -48,13 +48,13 @@ from nodeattest_kube.errors import ApiError
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_parsing.values import JsonObject
 
-Check = Callable[[Survey], AsyncIterator[HealthFinding]]
+DoctorCheck = Callable[[Survey], AsyncIterator[HealthFinding]]
 Reach = Callable[[JsonObject], Awaitable[ApiClient]]
 """Makes a client for a workload cluster."""
 
-_CHECKS: Final[dict[str, Check]] = {
+_CHECKS: Final[dict[str, DoctorCheck]] = {
     "move-namespace": installation.check_move,
-    "management-version": installation.check_version,
+    "management-version": installation.check_management_version,
     "cluster-api-version": installation.check_cluster_api,
     "definitions-served": installation.check_definitions,
     "management-rights": rights.check_management_rights,
@@ -65,7 +65,7 @@ _CHECKS: Final[dict[str, Check]] = {
     "machines-attested": clusters.check_machines,
 }
 """By the finding that stands for a check which may not read what it needs."""
-_LAST_CHECKS: Final[dict[str, Check]] = {
+_LAST_CHECKS: Final[dict[str, DoctorCheck]] = {
     "controller-leader": installation.check_controller,  # the Lease was read a while ago
     "controller-version": installation.check_controller_version,
     "local-clock": installation.check_local_clock,

@@ -62,7 +62,7 @@ async def check_move(survey: Survey) -> AsyncIterator[HealthFinding]:
         yield make_finding("move-namespace", expected, "it has", errors=errors, remedy=remedy)
 
 
-async def check_version(survey: Survey) -> AsyncIterator[HealthFinding]:
+async def check_management_version(survey: Survey) -> AsyncIterator[HealthFinding]:
     """Compare the management cluster's version with what this release supports."""
     oldest = OLDEST_MANAGEMENT if survey.cluster_api else OLDEST
     yield kubernetes_version("management-version", required(survey.version), oldest)

@@ -47,7 +47,7 @@ class Unread(Exception):
     """Something could not be read; the text says why, in one line."""
 
 
-Objects = list[JsonObject] | Unread
+ListResult = list[JsonObject] | Unread
 
 
 def required(found: T | Unread) -> T:
@@ -57,7 +57,7 @@ def required(found: T | Unread) -> T:
     return found
 
 
-def readable(found: Objects) -> list[JsonObject]:
+def readable(found: ListResult) -> list[JsonObject]:
     """Return what was read; nothing where it could not be, for those to whom another finding says so."""
     return [] if isinstance(found, Unread) else found
 
@@ -172,17 +172,17 @@ class Survey:
     """The same, of its kubeadm bootstrap provider."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     """The server's time; this machine's where that does not say."""
-    policies: Objects = field(default_factory=list[JsonObject])
-    clusters: Objects = field(default_factory=list[JsonObject])
+    policies: ListResult = field(default_factory=list[JsonObject])
+    clusters: ListResult = field(default_factory=list[JsonObject])
     """Clusters and ClusterRecords."""
-    machines: Objects = field(default_factory=list[JsonObject])
+    machines: ListResult = field(default_factory=list[JsonObject])
     """Machines, MachinePools and MachineRecords."""
-    attestations: Objects = field(default_factory=list[JsonObject])
-    configs: Objects = field(default_factory=list[JsonObject])
+    attestations: ListResult = field(default_factory=list[JsonObject])
+    configs: ListResult = field(default_factory=list[JsonObject])
     """KubeadmConfigs, read only where a machine is about to join."""
-    deployments: Objects = field(default_factory=list[JsonObject])
+    deployments: ListResult = field(default_factory=list[JsonObject])
     """Of the controller."""
-    leases: Objects = field(default_factory=list[JsonObject])
+    leases: ListResult = field(default_factory=list[JsonObject])
     """The controller's, as read last."""
     earlier_leases: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Their UIDs and resourceVersions as read first."""
@@ -217,16 +217,18 @@ class Survey:
         A pool is always about to: its next instance is made of the same configuration.
         """
         known = readable(self.attestations)
-        joined = {(cluster_key(one), text(one, "spec", "providerID")) for one in known if items(one, "spec", "issued")}
+        joined = {
+            (machine_cluster_key(one), text(one, "spec", "providerID")) for one in known if items(one, "spec", "issued")
+        }
         protected = {key_of(one) for one in self.protected()}
         return [
             machine
             for machine in readable(self.machines)
             if bootstrap_config_ref(machine) is not None
-            and cluster_key(machine) in protected
+            and machine_cluster_key(machine) in protected
             and not mapping(machine, "status", "nodeRef")
             and "deletionTimestamp" not in mapping(machine, "metadata")
-            and (cluster_key(machine), text(machine, "spec", "providerID")) not in joined
+            and (machine_cluster_key(machine), text(machine, "spec", "providerID")) not in joined
         ]
 
     def argument(self, name: str) -> str | None:
@@ -291,7 +293,7 @@ class Survey:
         return (written - self.now).total_seconds() if written is not None else None
 
 
-def cluster_key(machine: JsonObject) -> str:
+def machine_cluster_key(machine: JsonObject) -> str:
     """Return ``namespace/name`` of a machine's cluster."""
     return f"{text(machine, 'metadata', 'namespace')}/{cluster_of(machine)}"
 

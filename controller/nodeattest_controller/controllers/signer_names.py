@@ -58,7 +58,7 @@ SETTLE: Final = 1.0
 """Seconds from a change to the reconciliation."""
 RESYNC: Final = 600.0
 """Seconds until published names are checked again: others write these objects, and their CRDs change."""
-TOLD: Final = 86400.0
+LOG_INTERVAL: Final = 86400.0
 """Seconds between two log lines that a cluster's names may not be written."""
 WORKERS: Final = 4
 _GROUP: Final = "cluster.x-k8s.io"
@@ -187,7 +187,7 @@ class SignerNamesReconciler:
             if await remove_condition(client, path, cluster, PUBLISHED):
                 log.info("removed the names of a cluster's signers", extra=more)
         elif not has_right and not _has_condition(cluster):
-            if self._limiter.allow(key, TOLD):
+            if self._limiter.allow(key, LOG_INTERVAL):
                 log.info("the names of a cluster's signers are not published", extra=more)
         elif await set_condition(client, path, cluster, reported, self._now):
             log.info("reported where the names of a cluster's signers are", extra=more)

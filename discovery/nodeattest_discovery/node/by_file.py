@@ -97,10 +97,10 @@ def _confirmed(server: Endpoint, found: FileFound, deadline: Deadline, public_ro
     untrusted = client.UNTRUSTED if certificates else _FILE_WITHOUT_CA
     try:
         published = client.fetch_cluster_info(server, trust, deadline, token=found.token, untrusted=untrusted)
-        told = clusterinfo.parse(published.kubeconfig or "")
-        if parse_server(told.server) != server:
-            notes += (f"the cluster names {told.server} as its server, not {server.url}, which the file names",)
-        certificates = certificates or told.ca_certificates
+        cluster_info = clusterinfo.parse(published.kubeconfig or "")
+        if parse_server(cluster_info.server) != server:
+            notes += (f"the cluster names {cluster_info.server} as its server, not {server.url}, which the file names",)
+        certificates = certificates or cluster_info.ca_certificates
     except client.RefusedError as refused:
         if refused.status != http.HTTPStatus.FORBIDDEN:
             raise

@@ -29,7 +29,7 @@ _RESET: Final = "if the machine was recreated under its old name, reset its reco
 _NEW: Final = "file a new request; kubelet-authenticator asks the metadata service again"
 
 
-def check_binding(checks: Checks, request: NodeRequest, facts: Facts, document: AttestedDocument) -> None:
+def check_document(checks: Checks, request: NodeRequest, facts: Facts, document: AttestedDocument) -> None:
     """Check that the document is for this request, by one of the cluster's CAs, and was made at its time."""
     rules = Rules(checks, SECTION, Reason.PLATFORM_PROOF_NOT_BOUND, _NEW)
     nonces = {nonce_for(request.binding(pin).digest) for pin in facts.cluster.pins}

@@ -22,7 +22,7 @@ from nodeattest_providers.azure.attested_document import (
 from nodeattest_providers.azure.checks import (
     FINGERPRINT,
     SECTION,
-    check_binding,
+    check_document,
     check_machine,
     check_pin,
     check_place,
@@ -102,7 +102,7 @@ class AzureSigner(CheckedSigner):
         check_block(checks, request.evidence, PROVIDER, (VERSION,))  # 1
         evidence = check_parsed(checks, "evidence schema", SECTION, lambda: parse_evidence(request.evidence.data))
         document = self._check_document(checks, evidence.signature, facts)  # 2
-        check_binding(checks, request, facts, document)  # 3
+        check_document(checks, request, facts, document)  # 3
         name = check_place(checks, facts)  # 4
         check_subscription(checks, name, document)
         machine = await self._machine(checks, name, document.vm_id)  # 5
