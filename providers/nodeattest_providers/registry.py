@@ -96,8 +96,9 @@ def check_made(made: object, provider: ProviderName, *, is_complete: bool) -> No
     if getattr(made, "provider", None) != provider or not is_complete:
         got = "one of another provider" if is_complete else "one without its methods"
         raise _unknown(f"an implementation of {provider}", got)
-    versions = getattr(made, "versions", ())
-    numbers = [one for one in versions if type(one) is int and 1 <= one <= HIGHEST]
+    versions = getattr(made, "versions", None)
+    found = cast("tuple[object, ...]", versions) if isinstance(versions, tuple) else ()
+    numbers = [one for one in found if type(one) is int and 1 <= one <= HIGHEST]
     if not numbers or (*sorted(set(numbers), reverse=True),) != versions:
         raise _unknown(f"an implementation of {provider} with its evidence versions, newest first", "one without")
 

@@ -108,7 +108,7 @@ def test_a_built_in_name_cannot_be_taken_over(third_party: Path) -> None:
     assert "acme_attestation" not in sys.modules
 
 
-@pytest.mark.parametrize("versions", ["(1,)", "()", "(1, 2)", "(2, 2)", "(1, 0)", "('2', '1')"])
+@pytest.mark.parametrize("versions", ["(1,)", "()", "(1, 2)", "(2, 2)", "(1, 0)", "('2', '1')", "None", "[1]"])
 @pytest.mark.parametrize("base", ["Forged", "Lame", "Acme"])
 def test_a_class_of_another_provider_or_without_methods_or_versions_is_refused(
     third_party: Path, base: str, versions: str
