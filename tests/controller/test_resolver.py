@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -202,10 +202,18 @@ def test_two_lists_of_operands_never_give_one_provider_id(a: str, b: str, c: str
         assert len(ids) == len({(a, b), (c, d)})
 
 
+@given(st.text(max_size=80))
+def test_any_text_is_an_expression_or_none(source: str) -> None:
+    for is_provider_id in (True, False):
+        parsed = parse_expression(source, is_provider_id=is_provider_id)
+        assert parsed is None or parsed.source == source
+
+
 METAL3: JsonObject = {
     "metadata": {
         "name": "worker-1",
         "namespace": "fleet",
+        "uid": "u-1",
         "annotations": {
             "metal3.io/BareMetalHost": "fleet/rack-1",
             f"{GROUP}/HetznerBareMetalHost": "fleet/rack-1",
@@ -229,3 +237,34 @@ METAL3: JsonObject = {
 def test_the_shipped_expressions_give_what_their_providers_set(kind: str, host: JsonObject, expected: str) -> None:
     found = KINDS[GROUP, kind]
     assert found.provider_ids[0].identifier({"infra": METAL3, "host": host}) == expected
+
+
+THE_MACHINE: JsonObject = {"namespace": "fleet", "name": "worker-1"}
+BYO_LABEL = "byoh.infrastructure.cluster.x-k8s.io/byomachine-name"
+OWNER = "v1alpha1.tinkerbell.org/owner"
+BACK_REFERENCES: dict[str, JsonObject] = {
+    "Metal3Machine": {"spec": {"consumerRef": {"kind": "Metal3Machine", **THE_MACHINE}}},
+    "HetznerBareMetalMachine": {"spec": {"consumerRef": {"kind": "HetznerBareMetalMachine", **THE_MACHINE}}},
+    "TinkerbellMachine": {"metadata": {"labels": {f"{OWNER}Namespace": "fleet", f"{OWNER}Name": "worker-1"}}},
+    "RemoteMachine": {"status": {"machineRef": THE_MACHINE}, "spec": {"pool": "p"}},
+    "ByoMachine": {
+        "status": {"machineRef": {"uid": "u-1", **THE_MACHINE}},
+        "metadata": {"labels": {BYO_LABEL: "fleet.worker-1"}},
+    },
+}
+
+
+def spoilt(value: JsonObject) -> Iterator[JsonObject]:
+    """Give the value with another text, and with none, in each place where it has one."""
+    for key, inner in value.items():
+        others = spoilt(inner) if isinstance(inner, dict) else ("another", "")
+        yield from ({**value, key: other} for other in others)
+
+
+@pytest.mark.parametrize("kind", [kind for (_group, kind), found in KINDS.items() if found.host is not None])
+def test_a_host_object_names_its_infrastructure_machine_in_full(kind: str) -> None:
+    reference, host = KINDS[GROUP, kind].host, BACK_REFERENCES[kind]
+    assert reference is not None
+    assert reference.is_mutual({"infra": METAL3, "host": host})
+    for other_host in (*spoilt(host), {}):
+        assert not reference.is_mutual({"infra": METAL3, "host": other_host})
