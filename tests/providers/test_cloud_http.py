@@ -143,6 +143,16 @@ async def test_a_value_is_used_again_for_its_seconds_and_a_fresh_one_is_of_a_new
         assert len(asked.calls) == calls
 
 
+async def test_ten_thousand_values_are_remembered_at_most() -> None:
+    asked = Asked()
+    values = lookup(asked)
+    await asyncio.gather(*(values.get("a", number) for number in range(10_001)))
+    for key, more in ((10_000, 0), (0, 1)):  # the oldest is forgotten
+        calls = len(asked.calls)
+        assert await values.get("a", key) == f"a{key}"
+        assert len(asked.calls) == calls + more
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("7", 7), ("0", 1), ("99999", 120), ("9" * 400, 120), ("", 15), ("-1", 15), ("1.5", 15), ("٣", 15), ("soon", 15)],
