@@ -105,6 +105,7 @@ class LeaseElector:
         begun_before = self._reads
         async with self._reading:
             if self._last_read[0] <= begun_before:
+                await asyncio.sleep(0)  # who asks in the same turn of the loop shares this read
                 self._reads += 1
                 self._last_read = self._reads, await self._read_term()
         term = self._last_read[1]
