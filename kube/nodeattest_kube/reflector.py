@@ -119,6 +119,8 @@ class Reflector(Store):
         self._failures, self._log_lines = 0, EventLimiter(clock)
         self._left_out: Counter[str] = Counter()
         """How many objects of a namespace were left out since the last list began."""
+        self._left_out_before: set[str] = set()
+        """Namespaces of which some were left out before, until a list is in the cache."""
         self._relist_at = float("-inf")
         """When it may be listed again for what was left out, on ``clock``."""
 
@@ -129,7 +131,8 @@ class Reflector(Store):
 
     def lacks_any_of(self, namespace: str) -> bool:
         """Whether an object of a namespace is left out for its size or name, or may be where very many are."""
-        return namespace in self._left_out or len(self._left_out) >= _MOST_NAMESPACES
+        known = (self._left_out, self._left_out_before)
+        return any(namespace in each or len(each) >= _MOST_NAMESPACES for each in known)
 
     @property
     def synced(self) -> bool:
@@ -223,6 +226,8 @@ class Reflector(Store):
     async def _list(self) -> None:
         """Read the whole collection and take it over."""
         listed: _Listed = {}
+        if len(self._left_out_before) < _MOST_NAMESPACES:
+            self._left_out_before.update(self._left_out)
         self._left_out.clear()
         try:
             version = await self._read_pages(listed)
@@ -234,6 +239,7 @@ class Reflector(Store):
         self._page_limit = TRUSTED.objects
         self._budget.keep({key: size for key, (_version, _item, size) in listed.items()})
         await self._take_over(listed)
+        self._left_out_before.clear()
         self._version, self._relist_at = version, self._clock() + _ROOM_PERIOD
         self._outdated = self._interrupted = self._set_back = False
         self.hung = None
@@ -315,8 +321,11 @@ class Reflector(Store):
         if event.type is not WatchType.BOOKMARK:
             key, version, item = self._identify(event.object)
             if event.type is WatchType.DELETED:
-                if self.get(key) is None:
-                    self._left_out -= Counter((key.partition("/")[0],))
+                if self.get(key) is None and len(self._left_out) < _MOST_NAMESPACES:
+                    namespace = key.partition("/")[0]
+                    count = self._left_out.pop(namespace, 0) - 1
+                    if count > 0:
+                        self._left_out[namespace] = count
                 self._drop(key)
             elif self._is_usable(key, item) and not self.has(key, version):
                 if not self._shares:

@@ -436,6 +436,26 @@ async def test_what_is_left_out_is_known_by_namespace_and_listed_again_in_a_whil
     assert not rig.reflector.lacks_any_of("blue")
 
 
+async def test_what_is_left_out_stays_known_until_a_list_is_whole(server: Server, client: ApiClient) -> None:
+    blue = thing("n", 2, namespace="blue", fat="x" * 5000)
+    rig = Rig(client, max_bytes=100_000)
+    await rig.follow(server, answers(listing(1, blue)), streams(), waits=1)
+    rig.now += 300
+    await rig.follow(server, streams(), refuses(500, "InternalError"), waits=2)
+    assert rig.reflector.lacks_any_of("blue")
+    await rig.follow(server, answers(listing(5)), streams(), waits=1)
+    assert not rig.reflector.lacks_any_of("blue")
+
+
+async def test_of_ten_thousand_namespaces_with_left_out_objects_no_deletion_forgets_the_next(
+    server: Server, client: ApiClient
+) -> None:
+    nameless = [thing("..", 2, namespace=f"n{number}") for number in range(10_001)]
+    rig = Rig(client)
+    await rig.follow(server, answers(listing(1, *nameless)), streams(event("DELETED", nameless[0])))
+    assert rig.reflector.lacks_any_of("n10000")
+
+
 async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(
     server: Server, client: ApiClient
 ) -> None:
