@@ -12,6 +12,7 @@ from nodeattest_controller.model.infrastructure_kinds import HOSTS
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.runtime.platform_cache import PlatformCache
+from nodeattest_kube.errors import Forbidden
 from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
@@ -30,14 +31,19 @@ class ReadsInfrastructure(OneRound):
     reads_infrastructure = True
 
 
-async def test_objects_are_kept_without_long_texts_once_their_kind_is_listed(pki: ClusterPki) -> None:
-    world, listed = World(pki, ReadsInfrastructure()), asyncio.Event()
-    api, platforms = world.management_api, world.management.platforms
-    api.documents[f"/apis/{GROUP}/v1"] = {"resources": [{"name": "kind0s", "kind": "Kind0"}]}
+def serve_kind(world: World) -> None:
+    """Let a Machine name an object of a kind that the management cluster serves."""
+    world.management_api.documents[f"/apis/{GROUP}/v1"] = {"resources": [{"name": "kind0s", "kind": "Kind0"}]}
     made = machine("m-0", "metal://rack-1/0")
     reference: JsonObject = {"apiVersion": f"{GROUP}/v1", "kind": "Kind0", "name": "i"}
     made["spec"] = {**mapping(made, "spec"), "infrastructureRef": reference}
-    api.put(f"{CAPI}/machines/m-0", made)
+    world.management_api.put(f"{CAPI}/machines/m-0", made)
+
+
+async def test_objects_are_kept_without_long_texts_once_their_kind_is_listed(pki: ClusterPki) -> None:
+    world, listed = World(pki, ReadsInfrastructure()), asyncio.Event()
+    api, platforms = world.management_api, world.management.platforms
+    serve_kind(world)
     spec: JsonObject = {"providerID": "x://1", "disks": [{"size": 3}], "data": "x" * 2000}
     there: JsonObject = {"metadata": {"name": "i", "annotations": {"a": "b"}}, "spec": spec}
 
@@ -59,6 +65,19 @@ async def test_objects_are_kept_without_long_texts_once_their_kind_is_listed(pki
         assert mapping(found, "spec") == {"providerID": "x://1", "disks": [{"size": 3}]}
         assert mapping(found, "metadata", "annotations") == {"a": "b"}
         assert api.count("GET", "/kind0s") == 0
+
+
+async def test_a_kind_that_cannot_be_listed_is_reported_and_holds_no_worker(pki: ClusterPki) -> None:
+    world = World(pki, ReadsInfrastructure())
+    serve_kind(world)
+    world.management_api.fail("LIST", "/kind", Forbidden(403, "Forbidden", "no"), times=50)
+    async with world.running():
+        [member] = world.management.inventory.members(KEY, "metal://rack-1/0")
+        with pytest.raises(Unavailable, match="cannot list Kind0"):
+            await object_of(world.management.platforms, member)
+        async with asyncio.timeout(0.9):  # less than the wait for a list that may come
+            with pytest.raises(Unavailable, match="cannot list Kind0"):
+                await object_of(world.management.platforms, member)
 
 
 async def test_a_host_that_names_its_node_by_the_cluster_claims_that_name(pki: ClusterPki) -> None:

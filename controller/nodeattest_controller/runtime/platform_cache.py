@@ -147,11 +147,12 @@ class PlatformCache:
             objects = self._caches.get(kind)
             if objects is None:
                 objects = self._caches[kind] = await self._watch(reference)
-        if not await objects.wait_synced(_TIMEOUT):
-            if objects.last_error is not None:
-                raise no_platform(f"cannot list {reference.kind} in {reference.group}")
-            raise no_platform(f"{reference.kind} objects are being listed")
-        return objects
+        is_refused = not objects.synced and objects.last_error is not None  # nothing to wait for
+        if not is_refused and await objects.wait_synced(_TIMEOUT):
+            return objects
+        if objects.last_error is not None:
+            raise no_platform(f"cannot list {reference.kind} in {reference.group}")
+        raise no_platform(f"{reference.kind} objects are being listed")
 
     async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
         """Return an object, from a cache that starts with its kind.
