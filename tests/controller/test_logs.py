@@ -17,6 +17,7 @@ from nodeattest_controller.logs import JsonFormatter, TextFormatter, fields
 from nodeattest_controller.runtime.cluster_log import (
     BURST,
     CONNECTED,
+    OUTAGES,
     RATE,
     REQUESTER_BURST,
     SILENT,
@@ -167,3 +168,11 @@ def test_that_a_cluster_does_not_answer_is_logged_at_once_and_then_ever_more_rar
     assert 24 <= rig.lines().count(SILENT) <= 32
     rig.answers(None)
     assert rig.lines()[-1] == CONNECTED
+
+
+def test_a_kubeconfig_that_changes_all_the_time_gets_a_few_lines(rig: Rig) -> None:
+    for _ in range(100):
+        rig.connect()
+        rig.answers(None)
+        rig.log.closed(BLUE)
+    assert len(rig.lines()) == OUTAGES

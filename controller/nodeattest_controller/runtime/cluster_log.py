@@ -29,7 +29,7 @@ BURST, RATE = 30, 1 / 10
 REQUESTER_BURST, REQUESTER_RATE = 5, 1 / 60
 """Of these, lines about one requester."""
 OUTAGES, OUTAGE_RATE = 4, 1 / 300
-"""Lines that a cluster's connection ended or is silent, at once, and a second after that."""
+"""Lines that a cluster's connection began, ended or is silent, at once, and a second after that."""
 AGAIN: Final = BackoffPolicy(initial=60.0, cap=3600.0, jitter=0.0)
 """Between two such lines while it lasts."""
 CONNECTED, DISCONNECTED = "connected", "disconnected"
@@ -104,7 +104,8 @@ class ClusterLog:
         """Log where a connection is now, if that is another state and may be logged, or is due again."""
         now, more = self._clock(), {"cluster": cluster, "server": connection.server}
         if line != connection.logged:
-            if line != CONNECTED and not self._outages.take(cluster):
+            recovers = line == CONNECTED and connection.logged == SILENT
+            if not recovers and not self._outages.take(cluster):
                 return
             connection.logged, connection.lines = line, 0
         elif now < connection.again:
