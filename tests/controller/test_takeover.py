@@ -150,6 +150,46 @@ def test_what_was_recorded_before_the_takeover_is_found_by_who_takes_over(pki: C
     run_virtually(main())
 
 
+def test_a_record_of_a_former_owner_is_not_published_while_another_machine_is_recorded(pki: ClusterPki) -> None:
+    async def main() -> None:
+        stage = Stage(pki, "name")
+        one, two = stage.one, stage.two
+
+        looked, look_on = asyncio.Event(), asyncio.Event()
+
+        async def lost() -> bool:
+            return False
+
+        async def look(_method: str, path: str) -> None:
+            if path.endswith(f"/nodes/{NODE}"):
+                looked.set()
+                await look_on.wait()
+
+        one.confirm, one.management_api.on_call = lost, stage.hold
+        async with one.running(), two.running():
+            stage.host_names(None, NODE)
+            await two.settle()
+            await two.seen("r-2")
+            second = asyncio.create_task(two.reconciler.reconcile(two.workload, "r-2"))
+            await stage.arrived.wait()  # checked, and about to be recorded
+            stage.host_names(NODE, None)
+            await one.settle()
+            with pytest.raises(Unreachable):
+                await one.reconcile("r-1")  # the record of a former owner lands only now
+            assert await stage.follow("r-1") == REQUEUE
+            assert stage.certified() == set()
+            two.workload_api.on_call = look
+            evaluated = asyncio.create_task(stage.follow("r-1"))
+            await looked.wait()  # when nobody else was recorded with the name
+            stage.go_on.set()
+            assert await second == DONE
+            look_on.set()
+            assert await evaluated == REQUEUE
+            assert stage.certified() == {"r-2"}
+
+    run_virtually(main())
+
+
 # Answers about one record that come in another order than what they tell of: the newest stays in the index
 
 
