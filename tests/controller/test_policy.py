@@ -87,6 +87,7 @@ def test_a_cluster_that_turned_kubelet_authentication_off_authorizes_nobody() ->
     [
         {"serving": {"kubelet": "approve"}},
         {"serving": {"kubelet": None}},
+        {"serving": {"attested": "Deny"}},
         {"serving": {"kubelt": "Approve"}},
         {"serving": "Approve"},
         {"infrastructure": "x"},
@@ -97,6 +98,8 @@ def test_a_cluster_that_turned_kubelet_authentication_off_authorizes_nobody() ->
         {"maxFailedShare": 101},
         {"tpm": {"pcrs": 1.5}},
         {"clusterSelector": {"matchLabel": {"env": "prod"}}},
+        {"clusterSelector": {"matchExpressions": [{"key": "env", "operator": "In"}]}},
+        {"clusterSelector": {"matchExpressions": [{"key": "env", "operator": "Exists", "values": ["a"]}]}},
     ],
 )
 def test_a_section_that_nobody_understands_is_denied(spec: JsonObject) -> None:

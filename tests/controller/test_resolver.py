@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -257,8 +257,9 @@ BACK_REFERENCES: dict[str, JsonObject] = {
 def spoilt(value: JsonObject) -> Iterator[JsonObject]:
     """Give the value with another text, and with none, in each place where it has one."""
     for key, inner in value.items():
-        others = spoilt(inner) if isinstance(inner, dict) else ("another", "")
-        yield from ({**value, key: other} for other in others)
+        others: Iterable[JsonValue] = spoilt(inner) if isinstance(inner, dict) else ("another", "")
+        for other in others:
+            yield {**value, key: other}
 
 
 @pytest.mark.parametrize("kind", [kind for (_group, kind), found in KINDS.items() if found.host is not None])
