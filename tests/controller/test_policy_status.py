@@ -330,7 +330,7 @@ async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is
     for name in ("rendered", "left", "absent", "large"):
         add_cluster(office.api, name, controlPlaneRef={"apiGroup": CONTROL_PLANES[6:], "kind": KIND, "name": name})
     office.control_plane("rendered", marked)
-    office.control_plane("left")
+    left = office.control_plane("left")
     office.denied[office.control_plane("large", marked)] = Malformed(200, "TooLarge", "too large")
     async with office.working(has_webhook=True):
         await until(lambda: office.status().get("unrenderedControlPlanes") == 2)
@@ -340,7 +340,23 @@ async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is
         await until(lambda: office.status().get("unrenderedControlPlanes") == 1)
         office.denied.clear()
         await until(lambda: office.status().get("unrenderedControlPlanes") == 0)
+        office.denied[left] = ApiError(500, "InternalError", "conversion webhook")
+        add_policy(office.api, certificateLifetme="1h")
+        await office.says("Invalid")  # which no error of another kind hides
     assert not office.api.count("LIST", CONTROL_PLANES) + office.api.count("WATCH", CONTROL_PLANES)
+
+
+async def test_a_control_plane_that_was_written_while_the_webhook_was_not_called_is_found_when_it_is() -> None:
+    office = Office()
+    add_cluster(office.api, "late", controlPlaneRef={"apiGroup": CONTROL_PLANES[6:], "kind": KIND, "name": "late"})
+    office.api.documents[CONTROL_PLANES] = {"preferredVersion": {"version": "v1beta2"}}
+    async with office.working(has_webhook=True, label_resync=300):
+        await office.says("WebhookNotCalled")
+        assert office.status()["unrenderedControlPlanes"] == 0
+        office.control_plane("late")
+        office.api.put(CONFIGURATION, configuration())
+        await office.says("Valid")
+        assert office.status()["unrenderedControlPlanes"] == 1
 
 
 async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_called_valid() -> None:

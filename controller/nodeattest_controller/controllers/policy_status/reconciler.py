@@ -113,8 +113,8 @@ class PolicyStatusReconciler:
         self._configuration = configuration
         self._clock = clock
         self._is_rendered = is_rendered
-        self._unrendered: dict[str, tuple[frozenset[str], float]] = {}
-        """By namespace: Clusters whose control plane is not rendered, and when they were read."""
+        self._unrendered: dict[str, tuple[frozenset[str], float, PolicyReason]] = {}
+        """By namespace: Clusters whose control plane is not rendered; when and beside which rendering that was read."""
         self._queue: WorkQueue[str] = WorkQueue(metrics=metrics.queues.named("policy-status"))
         self._counts: dict[str, Counter[str]] = {}
         self._limiter = EventLimiter(clock)
@@ -159,7 +159,9 @@ class PolicyStatusReconciler:
         needs_label = self._has_webhook and any(map(needs_webhook, policies))
         if needs_label:
             rendering = await self._read_rendering(namespace)
-            unrendered = await self._read_unrendered(namespace, clusters)
+            unrendered = await self._read_unrendered(namespace, clusters, rendering.reason)
+        else:
+            self._unrendered.pop(namespace, None)
         found = await evaluate(
             policies,
             clusters,
@@ -207,17 +209,23 @@ class PolicyStatusReconciler:
             return webhook_not_read(str(error))
         return rendering_of(webhook_calls(configuration, found))
 
-    async def _read_unrendered(self, namespace: str, clusters: Sequence[JsonObject]) -> frozenset[str] | None:
-        """Name the Clusters whose control plane is not rendered, or cannot be read; None: unknown. Raises ApiError."""
+    async def _read_unrendered(
+        self, namespace: str, clusters: Sequence[JsonObject], rendering: PolicyReason
+    ) -> frozenset[str] | None:
+        """Name the Clusters whose control plane is not rendered, or cannot be read; None: unknown.
+
+        What was written before the webhook was called is found when it is. An error of Cluster API's own kinds keeps no
+        policy from its status.
+        """
         known = self._unrendered.get(namespace)
-        if known is not None and self._clock() - known[1] < self._label_resync:
+        if known is not None and known[2] is rendering and self._clock() - known[1] < self._label_resync:
             return known[0]
         try:
             found = await self._read_control_planes(namespace, clusters)
-        except Forbidden as error:
+        except ApiError as error:
             self._warn("cannot read control planes", error, namespace)
-            return None
-        self._unrendered[namespace] = found, self._clock()
+            return None if known is None or isinstance(error, Forbidden) else known[0]
+        self._unrendered[namespace] = found, self._clock(), rendering
         return found
 
     async def _read_control_planes(self, namespace: str, clusters: Sequence[JsonObject]) -> frozenset[str]:
