@@ -301,23 +301,41 @@ async def test_what_the_in_tree_signer_issued_without_attestation_takes_preceden
     assert world.metrics.registry.get_sample_value("nodeattest_in_tree_certificates_total", {"cluster": KEY}) == 1
 
 
+REPORTED: JsonObject = {
+    "type": "SideDoorsClosed",
+    "status": "False",
+    "reason": "CertificatesIssued",
+    "message": "the in-tree signer's approval was given 2 times, last at 2026-01-03T00:00:00Z, for x; besides: y",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+"""``lastTransitionTime`` is older: the status was False before."""
+
+
+def reviewed(time: str) -> JsonObject:
+    return {"annotations": {"attestation.cluster.x-k8s.io/in-tree-certificates-reviewed": time}}
+
+
 async def test_what_an_earlier_process_reported_stays_until_an_operator_reviews_it() -> None:
-    """The requests that showed it are deleted after an hour."""
-    reported: JsonObject = {
-        "type": "SideDoorsClosed",
-        "status": "False",
-        "reason": "CertificatesIssued",
-        "message": "two certificates; besides: the rest",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
-    world = AutoApprovalWorld(status={"conditions": [reported]})
+    """The requests that showed it are deleted after an hour. An earlier review is no review of it."""
+    world = AutoApprovalWorld(metadata=reviewed("2026-01-02T00:00:00Z"), status={"conditions": [REPORTED]})
     async with world.running() as runner:
         await world.audited_again()
-        assert (await world.reports("CertificatesIssued", "False")).startswith("two certificates; besides: neither")
-        reviewed: JsonObject = {"attestation.cluster.x-k8s.io/in-tree-certificates-reviewed": "2026-01-02T00:00:00Z"}
-        world.put_cluster(metadata={"annotations": reviewed}, status={"conditions": [reported]})
+        said = await world.reports("CertificatesIssued", "False")
+        assert said.startswith("the in-tree signer's approval was given 2 times")
+        world.put_cluster(metadata=reviewed("2026-01-03T00:00:01Z"), status={"conditions": [REPORTED]})
         runner.changed()
-        await world.reports("Closed")
+        await world.reports("RecordIncomplete")
+
+
+async def test_a_policy_that_cannot_be_used_hides_no_reported_certificate() -> None:
+    world = AutoApprovalWorld(status={"conditions": [REPORTED]})
+    rival = add_policy(world.api, "second")
+    async with world.running() as runner:
+        await until(lambda: "besides: the policy cannot be used" in text(world.condition(), "message"))
+        world.api.remove(rival)
+        runner.changed()
+        await until(lambda: "besides: neither" in text(world.condition(), "message"))
+        assert world.condition()["reason"] == "CertificatesIssued"
 
 
 # What cannot be verified
@@ -362,6 +380,7 @@ async def test_bindings_are_deleted_though_the_server_wants_no_block_now_and_its
         with pytest.raises(TooManyRequests) as refused:
             await reconciler.reconcile()
     assert refused.value.retry_after == 30.0
+    assert "busy" not in str(world.condition())  # which one such answer does not change
     assert world.bindings() == {KUBEADM_ROTATION} | (set() if initialized else {KUBEADM_BOOTSTRAP})
 
 

@@ -121,7 +121,7 @@ def test_a_node_that_joined_by_kubeadm_is_adopted_and_the_last_automatic_approva
         assert exec_plugin["args"][0] == "credential"
 
         nudge(town)
-        eventually(lambda: text_at(condition(town), "reason") == "Closed", seconds=150, what="the last door to close")
+        eventually(lambda: text_at(condition(town), "reason") == "Closed", seconds=60, what="the last door to close")
         assert not binding_names(town) & {BOOTSTRAP, ROTATION}
 
     assert adopts(agent, kubeconfig, tpm)[0] == 0  # again, and nobody need be there

@@ -11,6 +11,7 @@ Sources: kubernetes pkg/controller/certificates/cleaner/cleaner.go (approvedExpi
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ NAMED: Final = 10
 _MAX_PEM: Final = 32 * 1024
 """Characters of base64; the signer's certificates have some 1,500."""
 _UNREADABLE: Final = "unknown"
+_LAST: Final = re.compile(r"the in-tree signer's approval was given \d+ times, last at (\S+), for ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +114,16 @@ class UncoveredCertificates:
             return ""
         more = f" and {self.count - len(self.named)} more" if self.count > len(self.named) else ""
         return (
-            f"the in-tree signer's approval was given {self.count} times for names or keys that no attestation covers: "
-            f"{', '.join(map(str, self.named.values()))}{more}; the last certificate ends {_end(self.last_end)}"
+            f"the in-tree signer's approval was given {self.count} times, last at {_end(self.last_created)}, for names "
+            f"or keys that no attestation covers: {', '.join(map(str, self.named.values()))}{more}; the last "
+            f"certificate ends {_end(self.last_end)}"
         )
+
+
+def last_approval(message: str) -> datetime | None:
+    """Return when the last request of those that a message counts was made."""
+    found = _LAST.match(message)
+    return moment(found[1]) if found is not None else None
 
 
 class CertificateLog:

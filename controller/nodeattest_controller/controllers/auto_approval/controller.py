@@ -94,7 +94,7 @@ class AutoApprovalRunner(PeriodicReconciler):
     ) -> None:
         super().__init__(reconciler, resync, random=random)
         self._reconciler = reconciler
-        reconciler.certificates.on_change = self.hurry
+        reconciler.hurry = reconciler.certificates.on_change = self.hurry
 
     async def run(self) -> None:
         """Run until cancelled; removes the block where no policy selects the cluster any more."""

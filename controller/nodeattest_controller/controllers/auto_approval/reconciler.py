@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.approval_block import ApprovalBlock
-from nodeattest_controller.controllers.auto_approval.certificate_log import CertificateLog
+from nodeattest_controller.controllers.auto_approval.certificate_log import CertificateLog, last_approval
 from nodeattest_controller.controllers.auto_approval.decide import (
     BESIDES,
     BLOCK_NOT_VERIFIED,
@@ -102,6 +102,8 @@ class AutoApprovalReconciler:
         self._key, self._client, self._management = key, client, management
         self._events, self._metrics, self._guard = events, metrics, guard
         self._now, self.sleep = now, sleep
+        self.hurry: Callable[[], None] = lambda: None
+        """Has the cluster audited again soon."""
         self._rbac = RBACAudit(key, client, inventory, now=now, clock=time.monotonic)
         self._block = ApprovalBlock(client)
         self.certificates: Final = CertificateLog(key, client, inventory, now=now)
@@ -164,9 +166,11 @@ class AutoApprovalReconciler:
                 finding = await self._close(block_error)
         if finding is None:
             return None
-        written = await self._write_condition(finding)
-        if isinstance(block_error, TooManyRequests):
+        if isinstance(block_error, TooManyRequests):  # the next run starts when the server allows it
+            if finding.reason is not ApprovalReason.CANNOT_VERIFY:
+                await self._write_condition(finding)
             raise block_error
+        written = await self._write_condition(finding)
         return _RECHECK.get(finding.reason) if written else min(_RECHECK.values())
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
@@ -253,6 +257,7 @@ class AutoApprovalReconciler:
                     self._events.info("deleted an auto-approving binding", binding=grant.name, role=grant.role)
                     message = f"deleted ClusterRoleBinding {grant} in the workload cluster"
                     self._events.event("Normal", REMOVED, message)
+            self.hurry()  # the next audit is short, so that later changes do not wait for this one's share of time
         finally:
             if finding.reason not in CLOSED_REASONS and text(self._condition(), "status") == "True":
                 await self._write_condition(finding)
@@ -271,10 +276,11 @@ class AutoApprovalReconciler:
         reported, reviewed = self._condition(), self._reviewed(cluster)
         if self.certificates.found.count or reported.get("reason") != ApprovalReason.CERTIFICATES_ISSUED:
             return str(self.certificates.found)
-        since = moment(text(reported, "lastTransitionTime"))
-        if reviewed is not None and since is not None and reviewed > since:
+        message = text(reported, "message").partition(BESIDES)[0]
+        last = last_approval(message) or moment(text(reported, "lastTransitionTime"))
+        if reviewed is not None and last is not None and reviewed > last:
             return ""
-        return text(reported, "message").partition(BESIDES)[0][:_EARLIER]
+        return message[:_EARLIER]
 
     def _review_certificates(self) -> None:
         """Report what the in-tree signer issued since the last audit and no attestation covers."""
@@ -334,7 +340,7 @@ class AutoApprovalReconciler:
         cluster = self._management.cluster(self._key)
         if cluster is None:
             return True
-        if self._enforces() is True:
+        if self._enforces() is not False:
             finding = with_certificates(finding, self._uncovered(cluster))
         self._metrics.auto_approval_closed(self._key, closed=finding.status is ConditionStatus.TRUE)
         severity = Severity.INFO if finding.reason is ApprovalReason.AUDIT else Severity.WARNING
