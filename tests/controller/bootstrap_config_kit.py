@@ -196,6 +196,7 @@ async def handled(
     path: str = PATH,
     method: str = "POST",
     kind: str = "application/json",
+    encoding: str = "identity",
 ) -> Reply:
     """Send a review whose last byte comes so many seconds after the others, as a client at an address."""
     loop = asyncio.get_running_loop()
@@ -203,7 +204,8 @@ async def handled(
     protocol.connection_made(asyncio.Transport())
     content = StreamReader(protocol, 1 << 23, loop=loop)
     content.feed_data(body[:-1])
-    request = make_mocked_request(method, path, headers={"Content-Type": kind}, payload=content)
+    headers = {"Content-Type": kind, "Content-Encoding": encoding}
+    request = make_mocked_request(method, path, headers=headers, payload=content)
     answer = asyncio.create_task(handler.handle(request, client))
     await (advance(comes_after) if comes_after else asyncio.sleep(0))
     content.feed_data(body[-1:])

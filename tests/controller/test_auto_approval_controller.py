@@ -244,6 +244,28 @@ async def test_before_the_control_plane_is_up_the_block_is_installed_and_nothing
         await world.reports("ClosedForBootstrap")
 
 
+@pytest.mark.parametrize("lost", ["lead", "enforcement"])
+async def test_who_loses_the_lead_or_the_enforcement_during_an_audit_deletes_no_more(lost: str) -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+    async with world.reconciler() as reconciler:
+
+        async def lose(_method: str, path: str) -> None:
+            if path == _REVIEWS and lost == "lead":
+                world.owned = False
+            elif path == _REVIEWS:
+                add_policy(world.api, enforcement="Audit")
+                [cluster] = world.management.clusters_in("fleet")
+                await until(lambda: not world.management.policy_of(cluster).enforce)
+
+        world.workload.on_call = lose
+        await reconciler.reconcile()
+        assert world.bindings() == {KUBEADM_BOOTSTRAP, KUBEADM_ROTATION}
+        world.workload.remove(POLICY)
+        assert not await reconciler.install_block()
+        assert POLICY not in world.workload.objects
+
+
 @pytest.mark.parametrize("enforcement", ["Enforce", "Audit"])
 async def test_without_cluster_info_kubeadm_may_still_create_its_bindings(enforcement: str) -> None:
     world = AutoApprovalWorld()

@@ -15,7 +15,8 @@ from polling import until
 from virtual import advance, run_virtually
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY
+from nodeattest_controller.controllers.bootstrap_config import policy_reviewer
+from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY, MAX_VALUES, cost
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
 from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.handler import (
@@ -92,7 +93,9 @@ async def test_a_new_configuration_is_rendered_for_a_policys_cluster_and_for_no_
         (b"{}", {"path": "/"}, 404, f"expected {PATH}"),
         (b"{}", {"method": "GET"}, 405, "expected POST"),
         (b"{}", {"kind": "text/plain"}, 415, "expected Content-Type application/json"),
+        (b"{}", {"encoding": "gzip"}, 415, "expected Content-Type application/json"),
         (b"x", {}, 400, "expected a JSON object"),
+        (b"[" + b"0," * MAX_VALUES + b"0]", {}, 400, f"expected at most {MAX_VALUES} values"),
         (json.dumps(review(config(), uid=None)).encode(), {}, 400, "expected request.uid"),
         (b" " * (MAX_BODY + 1), {}, 413, "expected at most"),
     ],
@@ -193,6 +196,51 @@ def test_the_time_that_a_body_takes_is_taken_from_the_rest_and_a_late_one_is_no_
     assert when == pytest.approx(MAX_WAIT)  # pyright: ignore[reportUnknownMemberType] - of virtual time
     reply, when = run_virtually(when_slow(3 * MAX_WAIT))
     assert reply.status == 408
+
+
+def test_what_a_review_costs_is_held_until_it_is_answered_or_its_client_is_gone() -> None:
+    body = json.dumps(review(config())).encode()
+
+    async def held() -> tuple[int, int]:
+        async with alone(SlowFacts) as handler:
+            asking = asyncio.create_task(handled(handler, "192.0.2.1", body))
+            await advance(1.0)
+            while_read = handler.held
+            asking.cancel()
+            await asyncio.wait([asking])
+            return while_read, handler.held
+
+    assert run_virtually(held()) == (cost(body), 0)
+
+
+def test_one_clients_slow_reviews_leave_half_of_the_places_to_others() -> None:
+    async def when_answered() -> float:
+        async with alone(SlowFacts) as handler:
+            slow = [
+                asyncio.create_task(handled(handler, "198.51.100.1", json.dumps(review(config())).encode()))
+                for _ in range(MAX_REVIEWS)
+            ]
+            await advance(1.0)
+            await handled(handler, "192.0.2.1", json.dumps(review({**config(), "kind": "Pod"})).encode())
+            answered = asyncio.get_running_loop().time()
+            await asyncio.wait(slow)
+            return answered
+
+    assert run_virtually(when_answered()) == pytest.approx(1.0)  # pyright: ignore[reportUnknownMemberType] - of virtual time
+
+
+@pytest.mark.parametrize("path", [PATH, policy_reviewer.PATH])
+async def test_what_is_in_a_namespace_of_another_controller_passes(path: str, plane: ControlPlane) -> None:
+    invalid: JsonObject = {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeAttestationPolicy"}
+    whole = (
+        config() if path == PATH else {**invalid, "metadata": {"name": "p", "namespace": "default"}, "spec": {"a": 1}}
+    )
+    for namespace, passes in ((None, False), ("default", False), ("mine", True)):
+        async with alone(
+            lambda client, namespace=namespace: FactReader(client, namespace=namespace, now=now), plane=plane
+        ) as handler:
+            reply = await handled(handler, "192.0.2.1", json.dumps(review(whole)).encode(), path=path)
+        assert (answer_of(reply.body).keys() == {"uid", "allowed"}) is passes
 
 
 async def test_a_client_that_sends_many_large_reviews_delays_anothers_by_one() -> None:
