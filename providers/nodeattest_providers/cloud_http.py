@@ -218,16 +218,24 @@ class Lookup(Generic[S, K, V]):
         if len(batch.keys) == self._most:
             del self._open[scope]
         value = (await self._flights.share(batch, lambda: self._send(scope, batch))).get(key)
+        self._held.pop((scope, key), None)
         if value is not None:
-            self._held.pop((scope, key), None)
             self._held[scope, key] = (self._monotonic() + self._seconds, value)
-            if len(self._held) > _MAX_HELD:
-                del self._held[next(iter(self._held))]
+        self._forget_expired()
         return value
 
     async def cancel(self) -> None:
         """End the calls under way."""
         await self._flights.cancel()
+
+    def _forget_expired(self) -> None:
+        """Forget what nobody may use any more, oldest first, and the oldest of too many."""
+        now = self._monotonic()
+        while self._held:
+            oldest = next(iter(self._held))
+            if len(self._held) <= _MAX_HELD and now < self._held[oldest][0]:
+                return
+            del self._held[oldest]
 
     async def _send(self, scope: S, batch: _Batch[K]) -> Mapping[K, V]:
         await asyncio.sleep(self._window)

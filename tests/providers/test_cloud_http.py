@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -151,6 +153,28 @@ async def test_ten_thousand_values_are_remembered_at_most() -> None:
         calls = len(asked.calls)
         assert await values.get("a", key) == f"a{key}"
         assert len(asked.calls) == calls + more
+
+
+async def test_what_is_gone_or_expired_is_forgotten() -> None:
+    class Value:
+        pass
+
+    now, missing = [100.0], set[int]()
+
+    async def ask(_: str, keys: Sequence[int]) -> Mapping[int, Value]:
+        return {key: Value() for key in keys if key not in missing}
+
+    values: Lookup[str, int, Value] = Lookup(ask, seconds=10.0, window=0.0, monotonic=lambda: now[0])
+    found = weakref.ref(await values.get("a", 1) or now)
+    assert await values.get("a", 1) is found()
+    missing.add(1)
+    assert await values.get("a", 1, fresh=True) is None
+    assert await values.get("a", 1) is None
+    held = weakref.ref(await values.get("a", 2) or now)
+    now[0] += 11
+    await values.get("a", 3)
+    gc.collect()
+    assert (found(), held()) == (None, None)
 
 
 @pytest.mark.parametrize(
