@@ -1,7 +1,7 @@
 """The chain from a TPM's or an instance's certificate to a configured authority, by RFC 5280, not by the web's rules.
 
-At most ``MAX_SIGNATURES`` signatures are checked, by keys of bounded length. Not checked: revocation, and name
-constraints and policy mappings, which are refused where they are critical.
+At most ``MAX_SIGNATURES`` signatures are checked, by keys of bounded length. Not checked: revocation. An intermediate
+with name constraints is refused; policy mappings are refused where they are critical.
 Source: RFC 5280 §6.1; TCG EK Credential Profile 2.5 §3.2 to §3.5; docs/decisions.md.
 """
 
@@ -187,7 +187,8 @@ def _check_authority(
 
     1. It is a CA (RFC 5280 §6.1.4 (k)), marked critical. 2. Its path length allows what is below ((l), (m)).
     3. It may sign certificates ((n)). 4. Its extended key usage, where it has one, includes the wanted. 5. It has no
-    critical extension that is not understood ((o)). 6. Its key is of a kind and length that is cheap to verify with.
+    critical extension that is not understood ((o)), and no name constraints, critical or not ((g)). 6. Its key is of a
+    kind and length that is cheap to verify with.
     An anchor is the operator's word: it must be a CA with such a key, and its path length holds.
     """
     constraints = extension(authority, x509.BasicConstraints)
@@ -201,12 +202,13 @@ def _check_authority(
             raise ChainError("an issuer whose key usage lacks keyCertSign")
         if purposes is not None and not {wanted, _ANY_USAGE} & set(purposes):  # 4
             raise ChainError(f"an issuer whose extended key usage lacks {wanted.dotted_string}")
-        critical = {found.oid: found.value for found in authority.extensions if found.critical}
-        if x509.BasicConstraints.oid not in critical:
+        found = list(authority.extensions)
+        if x509.BasicConstraints.oid not in {each.oid for each in found if each.critical}:
             raise ChainError("an issuer whose basic constraints are not critical")
-        unknown = [oid.dotted_string for oid, value in critical.items() if not isinstance(value, _UNDERSTOOD)]
+        odd = [each for each in found if each.critical or isinstance(each.value, x509.NameConstraints)]
+        unknown = [each.oid.dotted_string for each in odd if not isinstance(each.value, _UNDERSTOOD)]
         if unknown:  # 5
-            raise ChainError(f"an issuer with the critical extension {unknown[0]}")
+            raise ChainError(f"an issuer with the extension {unknown[0]}, which is not evaluated here")
     key = authority.public_key()  # 6
     is_rsa = isinstance(key, rsa.RSAPublicKey) and key.key_size in _RSA_BITS
     if isinstance(key, rsa.RSAPublicKey) and key.public_numbers().e > _MAX_EXPONENT:

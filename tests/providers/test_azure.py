@@ -16,6 +16,9 @@ import pytest
 import pytest_asyncio
 from azure_world import AZURE, Calls, document_for, facts_for, now, request_of, signer_for_cloud, verdict, with_document
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from worlds import OLD_PIN, PIN
 
 from clouds import cms
@@ -27,6 +30,7 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.api.machines import Machine, Machines, parse_machine
 from nodeattest_providers.azure.api.resource_manager import ResourceManager
 from nodeattest_providers.azure.api.tokens import Tokens
+from nodeattest_providers.azure.attested_document import nonce_for
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.config import parse_platform
 from nodeattest_providers.azure.provider_id import parse_provider_id
@@ -36,6 +40,7 @@ from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, CallOutcome, Platform, make_signer
 from nodeattest_providers.verifier_interface import NodeRequest
+from nodeattest_sandbox.pki import usage
 
 
 @pytest.fixture
@@ -82,6 +87,11 @@ async def test_a_machine_proves_itself_by_what_its_metadata_service_gives(
 
 # One part of the evidence spoilt
 
+DNS = x509.DNSName
+AZURES = "metadata.azure.com"
+SERVER = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+CLIENT = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
+
 Spoil = Callable[[NodeRequest, SandboxMachine, SandboxAzure], bytes]
 
 
@@ -102,6 +112,40 @@ def expired(cloud: SandboxAzure) -> Signing:
     return Signing(*cloud.issuing.issue("metadata.azure.com", names, now=now() - timedelta(days=400)))
 
 
+def certified(
+    *extensions: tuple[x509.ExtensionType, bool], issuer: Issuer | None = None
+) -> Callable[[SandboxAzure], Signing]:
+    """Let the issuing authority, or another, certify Azure's names, with these extensions besides."""
+
+    def make(cloud: SandboxAzure) -> Signing:
+        key, by = rsa.generate_private_key(65537, 2048), issuer or cloud.issuing
+        name, begin = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, AZURES)]), now() - timedelta(days=1)
+        end, subject = begin + timedelta(days=9), by.certificate.subject
+        builder = x509.CertificateBuilder(subject, name, key.public_key(), x509.random_serial_number(), begin, end)
+        for value, critical in ((x509.SubjectAlternativeName([DNS(AZURES)]), False), *extensions):
+            builder = builder.add_extension(value, critical)
+        return Signing(builder.sign(by.key, hashes.SHA256()), key)
+
+    return make
+
+
+async def test_a_server_with_azures_names_signs_whatever_its_certificate_says_besides(
+    signer: AzureSigner, cloud: SandboxAzure, machine: SandboxMachine
+) -> None:
+    request = request_of(machine)
+    document = document_for(request, machine, certified(SERVER, (x509.OCSPNoCheck(), False))(cloud))
+    assert await signer.verify_client_attestation_data(with_document(request, document), facts_for(machine))
+
+
+def below_one_for_clients(request: NodeRequest, machine: SandboxMachine, cloud: SandboxAzure) -> bytes:
+    """Sign below an embedded authority that an authority of the bundle certified for TLS clients only."""
+    authority = (x509.BasicConstraints(ca=True, path_length=None), True), (usage(signing=True), True)
+    between = certified(*authority, CLIENT)(cloud)
+    leaf = certified(SERVER, issuer=Issuer(between.certificate, between.key))(cloud)
+    content = json.dumps(content_of(machine, nonce_for(request.binding(PIN).digest), request.created)).encode()
+    return cms.azure_form(content, leaf.key, leaf.certificate, [between.certificate]).der()
+
+
 async def test_a_signer_whose_issuer_is_not_in_the_bundle_is_denied_with_its_issuer_and_validity(
     signer: AzureSigner, machine: SandboxMachine
 ) -> None:
@@ -116,7 +160,6 @@ async def test_a_signer_whose_issuer_is_not_in_the_bundle_is_denied_with_its_iss
     assert f" to {until:%Y-%m-%dT%H:%M:%SZ}" in str(refused)
 
 
-DNS = x509.DNSName
 UNSIGNED = Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
 DENIED: dict[str, tuple[Spoil, Reason]] = {
     "no message at all": (lambda _, __, ___: b"{}", Reason.PLATFORM_DOCUMENT_MALFORMED),
@@ -138,6 +181,17 @@ DENIED: dict[str, tuple[Spoil, Reason]] = {
         by(lambda cloud: Signing(cloud.issuing.certificate, cloud.issuing.key)),
         UNSIGNED,
     ),
+    "an authority with Azure's names": (
+        by(certified(SERVER, (x509.BasicConstraints(ca=True, path_length=0), True))),
+        UNSIGNED,
+    ),
+    "a signer for no usage": (by(certified()), UNSIGNED),
+    "a signer for TLS clients": (by(certified(CLIENT)), UNSIGNED),
+    "a signer with a critical extension that nobody knows": (
+        by(certified(SERVER, (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b""), True))),
+        UNSIGNED,
+    ),
+    "a signer below an authority for TLS clients": (below_one_for_clients, UNSIGNED),
     "half of the nonce": (
         lambda request, machine, cloud: document_for(
             request, machine, cloud.signing, nonce=request.binding(PIN).digest.hex()[:16]

@@ -344,7 +344,11 @@ NO_AUTHORITY: Final[dict[str, tuple[list[Extension], str]]] = {
     ),
     "critical name constraints": (
         [SIGNS, constraint(0), (x509.NameConstraints(None, [x509.DNSName("a")]), True)],
-        "critical extension 2.5.29.30",
+        "extension 2.5.29.30",
+    ),
+    "name constraints": (
+        [SIGNS, constraint(0), (x509.NameConstraints([x509.DNSName("a")], None), False)],
+        "extension 2.5.29.30",
     ),
 }
 

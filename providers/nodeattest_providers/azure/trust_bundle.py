@@ -26,6 +26,14 @@ from nodeattest_providers.identifiers import is_dns_name, printable
 
 TRUST_BUNDLE: Final = "platforms.azure.trustBundle"
 Authorities = tuple[x509.Certificate, ...]
+_UNDERSTOOD: Final = (
+    x509.BasicConstraints,
+    x509.CertificatePolicies,
+    x509.ExtendedKeyUsage,
+    x509.KeyUsage,
+    x509.SubjectAlternativeName,
+)
+"""Extensions of the signer that may be critical."""
 
 
 def parse_bundle(pem: bytes) -> Authorities:
@@ -63,5 +71,8 @@ def signer_problem(
         return "a CA"
     if purposes is None or ExtendedKeyUsageOID.SERVER_AUTH not in purposes:
         return "a certificate that is not for TLS servers"
+    unknown = [each.oid for each in signer.extensions if each.critical and not isinstance(each.value, _UNDERSTOOD)]
+    if unknown:
+        return f"a certificate with the critical extension {unknown[0].dotted_string}"
     between = [each.public_bytes(Encoding.DER) for each in embedded if each != signer]
     return chain_problem(signer, between, authorities, now, ExtendedKeyUsageOID.SERVER_AUTH)
