@@ -159,6 +159,7 @@ def test_what_is_wrong_with_the_secret_is_said_and_waited_for() -> None:
         (secret(ca(odd), key=odd), "neither RSA nor ECDSA"),
         ({"data": {"tls.crt": "AAAA", "tls.key": "AAAA"}}, "not a PEM"),
         ({"data": {"tls.crt": "%%%", "tls.key": "AAAA"}}, "not a PEM"),
+        (secret(*[ca(key)] * 200, key=key), "not a PEM"),  # more than is read
     ]
     for found, said in broken:
         with pytest.raises(Unavailable, match=said) as refused:

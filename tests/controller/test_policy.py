@@ -90,7 +90,7 @@ def test_a_cluster_that_turned_kubelet_authentication_off_authorizes_nobody() ->
         {"serving": {"attested": "Deny"}},
         {"serving": {"kubelt": "Approve"}},
         {"serving": "Approve"},
-        {"infrastructure": "x"},
+        {"infrastructure": []},
         {"infrastructure": {"hostObjects": ["Host"]}},
         {"infrastructure": {"shortNodeNames": "yes"}},
         {"infrastructure": {"providerIDs": [{"group": "g", "kind": "k", "expression": "{infra.spec.a}"}]}},
