@@ -60,6 +60,19 @@ def test_what_the_machine_lists_in_another_spelling_passes_in_the_ordinary_one(
     check(asked, listed=(listed,))
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("127.0.0.2", "0.1.2.3", "169.254.1.1", "239.1.2.3", "240.0.0.1", "255.255.255.255"),
+        *("::", "::1", "fe80::1", "ff02::1", "fd00::1%eth0"),
+        *("fd20:ce::254", "168.63.129.16", "100.100.100.200", "192.0.0.192"),
+    ],
+)
+def test_an_address_that_no_machine_has_for_itself_is_refused_though_listed(place: str) -> None:
+    with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
+        check(place, listed=(("InternalIP", place),))
+
+
 def test_a_control_planes_machine_may_serve_the_endpoint_that_it_lists_and_no_worker_may() -> None:
     listed = (*LISTED, ("InternalIP", VIP))
     check(VIP, listed=listed, by=SERVER, rivals=[BESIDE, WORKER, replace(BESIDE, deleting=True)])
