@@ -202,29 +202,41 @@ async def test_an_approval_that_nobody_here_wrote_fails_the_request(world: World
 
 
 class ProvesWhoAsks(OneRound):
-    """Two machines with one TPM are both found sound."""
+    """Two machines are both found sound, with one TPM or each with its own."""
+
+    has_one_tpm = True
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        found = await super().verify_client_attestation_data(request, facts)
-        return replace(found, provider_id=request.csr.provider_id)
+        found, asks = await super().verify_client_attestation_data(request, facts), request.csr.provider_id
+        return replace(found, provider_id=asks, fingerprints=found.fingerprints if self.has_one_tpm else {"ek": asks})
 
 
 @pytest.mark.parametrize(
-    ("slow", "quick", "held"), [("late", "first", "/nodes/worker-2"), ("first", "late", "/machineattestations")]
+    ("slow", "quick", "held", "reason"),
+    [
+        ("late", "first", "/nodes/worker-2", Reason.MACHINE_AMBIGUOUS),
+        ("first", "late", "/machineattestations", Reason.MACHINE_AMBIGUOUS),
+        ("first", "late", "/machineattestations", Reason.KEY_REUSED),
+    ],
 )
-async def test_of_two_machines_with_one_tpm_one_is_recorded(pki: ClusterPki, slow: str, quick: str, held: str) -> None:
+async def test_of_two_machines_with_one_tpm_or_key_one_is_recorded(
+    pki: ClusterPki, slow: str, quick: str, held: str, reason: Reason
+) -> None:
     other, arrived, go_on = ProviderID("metal://rack-1/2"), asyncio.Event(), asyncio.Event()
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    verifier = ProvesWhoAsks()
+    verifier.has_one_tpm = reason is Reason.MACHINE_AMBIGUOUS
 
     async def hold(_method: str, path: str) -> None:
         if path.endswith(held) and not arrived.is_set():
             arrived.set()  # all that was compared before is compared with what was known
             await go_on.wait()
 
-    async with World(pki, ProvesWhoAsks()).running() as world:
+    async with World(pki, verifier).running() as world:
         addresses: list[JsonValue] = [{"type": "Hostname", "address": "worker-2"}]
         world.management_api.put(f"{CAPI}/machines/m-2", machine("m-2", other, addresses=addresses))
-        world.file("first")
-        world.file("late", node=NodeName("worker-2"), provider_id=other)
+        world.file("first", key=keys[0])
+        world.file("late", node=NodeName("worker-2"), provider_id=other, key=keys[verifier.has_one_tpm])
         await world.settle()
         world.management_api.on_call = world.workload_api.on_call = hold
         waiting = asyncio.create_task(world.reconcile(slow))
@@ -235,7 +247,7 @@ async def test_of_two_machines_with_one_tpm_one_is_recorded(pki: ClusterPki, slo
         assert ends == {"first": DONE, "late": REQUEUE}
         assert len(world.attestations()) == 1
         assert await world.reconcile("late") == DONE
-        assert world.condition("Denied", "late") == Reason.MACHINE_AMBIGUOUS
+        assert world.condition("Denied", "late") == reason
 
 
 def file_both(world: World) -> None:
