@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -10,9 +11,11 @@ from typing import Final
 
 import pytest
 from cryptography import x509
-from csr_world import CSRS, OneRound, World, request
-from late_machines import put_host, put_machine, put_metal3, serve_metal3
+from cryptography.hazmat.primitives.asymmetric import ec
+from csr_world import CSRS, OneRound, World, attested, request
+from late_machines import put_byo, put_host, put_machine, put_metal3, serve_metal3
 
+from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.runtime.sources import machine_key
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
@@ -98,6 +101,41 @@ async def test_a_request_waits_for_its_own_machine_and_no_other(pki: ClusterPki)
         result = await world.reconcile("r-3")
         assert result.waits_for is not None
         assert result.waits_for not in {"", machine_key("uid-m-1"), machine_key("uid-m-2")}
+
+
+@pytest.mark.parametrize(
+    ("slow", "quick", "held"), [("m-2", "guest", "/machineattestations"), ("guest", "m-2", "/nodes/guest")]
+)
+async def test_of_one_machine_that_asks_for_two_provider_ids_at_once_one_is_recorded(
+    pki: ClusterPki, slow: str, quick: str, held: str
+) -> None:
+    """By two names, two keys and two TPMs, and with a suffix that is free until one is recorded."""
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(_method: str, path: str) -> None:
+        if path.endswith(held) and not arrived.is_set():
+            arrived.set()
+            await go_on.wait()
+
+    async with late(pki) as world:
+        put_machine(world, "m-2", "fedcba", kind="ByoMachine", addresses=[{"type": "Hostname", "address": "guest"}])
+        put_byo(world, "m-2", "host")
+        await world.follow()
+        for name, suffix in (("m-2", "a"), ("guest", "b")):
+            ask(world, name, node=name, provider_id=f"byoh://host/{suffix}", username="system:bootstrap:fedcba",
+                key=ec.generate_private_key(ec.SECP256R1()))  # fmt: skip
+        await world.settle()
+        world.management_api.on_call = world.workload_api.on_call = hold
+        waiting = asyncio.create_task(world.reconcile(slow))
+        await asyncio.wait_for(arrived.wait(), 60)
+        world.verifier.answer = attested(ek="sha256:another")
+        ends = {quick: await world.reconcile(quick)}
+        go_on.set()
+        ends[slow] = await waiting
+        assert ends == {"m-2": DONE, "guest": REQUEUE}
+        assert await world.reconcile("guest") == DONE
+        assert world.condition("Denied", "guest") == Reason.PROVIDER_ID_MISMATCH
+        assert len(world.attestations()) == 1
 
 
 async def test_a_duplicate_provider_id_ends_no_renewal(pki: ClusterPki) -> None:
