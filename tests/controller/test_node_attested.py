@@ -31,7 +31,7 @@ from nodeattest_controller.controllers.node_attested.decide import (
     node_patch,
 )
 from nodeattest_controller.controllers.node_attested.nodes import HELD, MissingMachines
-from nodeattest_controller.controllers.node_attested.outcomes import OTHERS_BURST, CSROutcomes
+from nodeattest_controller.controllers.node_attested.outcomes import OTHERS_BURST, REQUESTER_BURST, CSROutcomes
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
@@ -240,13 +240,24 @@ def test_a_provider_id_that_no_machine_or_two_machines_have_says_nothing() -> No
     assert not rig.outcomes.refused(refusal(BAD))
 
 
-def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster() -> None:
+def test_another_tokens_flood_keeps_no_claim_from_being_shown() -> None:
+    rig = Rig()
+    for _ in range(2 * REQUESTER_BURST):
+        rig.outcomes.refused(refusal(BAD, provider_id=NEW.provider_id, **STRANGER))
+    own = {**STRANGER, "username": "system:bootstrap:ghijkl"}
+    assert rig.outcomes.refused(refusal(Reason.ATTESTOR_NOT_AUTHORIZED, provider_id=NEW.provider_id, **own))
+    assert rig.outcomes.claim(NEW.provider_id) == RefusedClaim(NOW, Reason.ATTESTOR_NOT_AUTHORIZED)
+
+
+def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster_and_takes_none_of_the_nodes_own() -> None:
     rig = Rig()
     fleet = [machine(number, node=False) for number in range(10, 10 + 2 * OTHERS_BURST)]
     for member in fleet:
         rig.inventory.put_machine(f"fleet/{member.name}", document(member))
     reported = [rig.outcomes.refused(refusal(BAD, provider_id=one.provider_id, **STRANGER)) for one in fleet]
     assert reported.count(True) == OTHERS_BURST
+    assert rig.outcomes.refused(refusal(BAD))
+    assert [one.requester for one in rig.outcomes.refusals(ME.provider_id)] == [Requester.NODE]
 
 
 def test_a_certificate_that_was_in_the_ledger_already_clears_a_refusal_since() -> None:

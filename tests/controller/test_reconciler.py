@@ -192,6 +192,17 @@ async def test_a_controller_whose_clock_is_ahead_signs_for_no_longer_and_closes_
     assert [issued.not_after for issued in world.observed.issued] == [CREATED + timedelta(days=14)]
 
 
+async def test_a_controller_whose_clock_is_behind_hands_out_nothing_that_is_over(world: World) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    world.file(key=key)
+    assert await world.reconcile() == DONE
+    later = request("r-2", key=key)
+    created: JsonValue = rfc3339(CREATED + timedelta(days=20))
+    world.workload_api.put(f"{CSRS}/r-2", {**later, "metadata": {"name": "r-2", "creationTimestamp": created}})
+    await world.reconcile("r-2")
+    assert text(world.csr("r-2"), "status", "certificate") == ""
+
+
 async def test_an_approval_that_nobody_here_wrote_fails_the_request(world: World) -> None:
     filed = world.file()
     conditions: JsonObject = {"conditions": [{"type": "Approved", "status": "True", "reason": "Me"}]}
