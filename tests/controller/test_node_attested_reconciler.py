@@ -12,6 +12,7 @@ from counted_calls import calls
 from node_attested_world import NOW, OWN, NodeAttestedWorld, claim, grant, ledger, machine, refusal
 
 from nodeattest_controller.controllers.node_attested.reconciler import NODE_PERIOD, PAUSE, STATUS_REMEDY
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_parsing.objects import items, text
@@ -194,6 +195,21 @@ async def test_a_right_on_nodes_that_is_missing_leaves_no_record_and_is_asked_fo
         assert world.said(path) == ("False", BAD)
         await world.resync(PAUSE)
         assert world.taints(ME) == ["Taint"]
+
+
+@pytest.mark.parametrize(("refused", "other"), [(ME, OTHER), (OTHER, ME)], ids=["one", "other"])
+async def test_a_node_that_may_not_be_changed_keeps_no_other_from_being_treated(
+    refused: MachineView, other: MachineView
+) -> None:
+    """Seen: an admission policy that protects one Node ended the treatment of all."""
+    world = NodeAttestedWorld()
+    world.policy(onFailure="Taint")
+    for member in (refused, other):
+        world.joined(member, refused=BAD)
+    world.workload_api.fail("PATCH", world.node_path(refused), FORBIDDEN, times=100)
+    async with world.running():
+        await world.resync(PAUSE)
+        assert (world.taints(refused), world.taints(other)) == ([], ["Taint"])
 
 
 @pytest.mark.parametrize("how", ["no policy", "Audit", "None"])

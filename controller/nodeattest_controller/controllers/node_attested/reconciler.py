@@ -110,6 +110,8 @@ class NodeAttestedReconciler:
         """When the Node of a treated machine was read, by provider ID."""
         self._nodes_paused_until = self._records_paused_until = float("-inf")
         """A missing permission keeps all of a cluster from being written."""
+        self._refused_nodes: set[str] = set()
+        """Machines whose Nodes may not be changed: they come last, so that one keeps no other from being treated."""
         self._paused_until: dict[Key, float] = {}
         """Until when an object is left alone for which a permission is missing."""
         self._written_from: dict[Key, str] = {}
@@ -155,7 +157,8 @@ class NodeAttestedReconciler:
         for key, pool in pools.items():
             if self._differs(pool, await self._pool_condition(pool)):
                 due.add(key)
-        for key in due:
+        self._refused_nodes &= {member.provider_id for member, _attestation in pairs}
+        for key in sorted(due, key=lambda key: key[1] in self._refused_nodes):
             self._enqueue_ready(key)
         known = {("machine", member.provider_id) for member, _attestation in pairs} | pools.keys()
         self._written_from = {key: version for key, version in self._written_from.items() if key in known}
@@ -249,10 +252,13 @@ class NodeAttestedReconciler:
                 return await self._nodes.release(member, attestation)
             if isinstance(decision, FailureAction):
                 self._node_read_at[member.provider_id] = self._clock()
-                return await self._nodes.treat(member, attestation, decision)
+                treated = await self._nodes.treat(member, attestation, decision)
+                self._refused_nodes.discard(member.provider_id)
+                return treated
         except Forbidden as error:
             self._report_forbidden("OnFailureForbidden", "cannot treat a Node", error, _NODES_REMEDY)
             self._nodes_paused_until = self._clock() + PAUSE
+            self._refused_nodes.add(member.provider_id)
         return self._attestation(member.provider_id) or attestation
 
     async def _record_refusals(self, provider_id: str) -> None:
