@@ -219,6 +219,27 @@ async def test_what_was_read_last_is_served_while_the_source_is_away_and_not_for
     assert poller.last_error is None
 
 
+async def test_files_that_are_being_written_make_nothing_ready_and_end_no_error() -> None:
+    gives: list[tuple[VerifyingKey, ...] | SourceError | None] = []
+    routes = table()
+    routes.open(PLACE)
+
+    async def read() -> tuple[VerifyingKey, ...] | None:
+        given = gives.pop()
+        if isinstance(given, SourceError):
+            raise given
+        return given
+
+    poller = Poller([PLACE], read, routes=routes, metrics=Metrics(), period=60.0)
+    for given, said in ((None, "not read yet"), (SourceError("unusable", "spoilt"), "spoilt"), (None, "spoilt")):
+        gives.append(given)
+        await poller.poll()
+        assert said in (poller.unready_reason() or "")
+    gives.extend([None, (ONE,)])
+    assert (await poller.poll(), await poller.poll(), poller.unready_reason()) == (True, True, None)
+    assert ask(routes, PLACE.jwks_path).body == jwks_of(ISSUER, [ONE])
+
+
 async def test_however_many_ask_an_api_server_is_asked_once(tmp_path: Path) -> None:
     """Its keys are served under our own key set's URL, and readiness says so."""
     jwks, configuration = request("/c/openid/v1/jwks"), request("/c/.well-known/openid-configuration")

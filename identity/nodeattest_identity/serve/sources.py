@@ -174,13 +174,15 @@ class Poller:
             return False
         finally:
             self.tried = True
+        if keys is None:
+            return True
         self._read_at = self._clock()
         if self.last_error is not None:
             _log.info("read the keys of %s again", self._issuers[0].issuer)
             self.last_error = None
-        for paths in self._issuers if keys is not None else ():
-            self._routes.publish(paths, documents(paths.issuer, paths.jwks_uri, keys or ()))
-            self._metrics.read(paths.issuer, keys=len(keys or ()), at=time.time())
+        for paths in self._issuers:
+            self._routes.publish(paths, documents(paths.issuer, paths.jwks_uri, keys))
+            self._metrics.read(paths.issuer, keys=len(keys), at=time.time())
         return True
 
     def _failed(self, error: SourceError) -> None:
