@@ -147,6 +147,17 @@ async def get(
         return answer.status, answer.headers, await answer.read()
 
 
+async def test_a_new_key_is_published_at_once_and_without_one_nothing_is_forwarded(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        for key in (site.key, signing_key(generate_key("ES256")), None):
+            site.key = key
+            status, _, body = await get(client, site, "/addons/openid/v1/jwks")
+            forwarded, _, _ = await get(client, site, f"{DASHBOARD}/")
+            assert (status, forwarded) == ((503, 503) if key is None else (200, 200))
+            assert key is None or json.loads(body)["keys"][0]["kid"] == key.verifying.kid
+        assert len(site.add_on.seen) == 2
+
+
 async def test_a_user_over_his_limit_is_told_when_to_come_again_and_others_are_not_kept_out(tmp_path: Path) -> None:
     site = Site(tmp_path, limits={"user_burst": 2, "user_rate": 0.2})
     async with running(site), site.client(site.front) as client:

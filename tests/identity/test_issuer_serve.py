@@ -20,11 +20,11 @@ from issuer_server import IssuerServer, Reply, api_server, jwks_of, kubeconfig
 from polling import until
 from proxy_kit import LOOPBACK, exchange, request
 
-from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, JWKS_TYPE, documents
+from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, JWKS_TYPE, Documents, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.app import KeysSource
-from nodeattest_identity.serve.clusters import KubeconfigSecretsSource
-from nodeattest_identity.serve.service import Metrics, RouteTable, issuer_paths
+from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource
+from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable, issuer_paths
 from nodeattest_identity.serve.sources import KeyFileReader, Poller, SourceError, read_api_server
 from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient
@@ -292,12 +292,15 @@ class Management:
     def jwks(self, cluster: str) -> bytes:
         return request(f"/fleet/{self.namespace}/{cluster}/openid/v1/jwks")
 
+    @property
+    def source(self) -> KubeconfigSecretsSource:
+        addresses = AddressRules((parse_network("127.0.0.0/8"),))
+        return KubeconfigSecretsSource(base_url=BASE, namespace=self.namespace, addresses=addresses)
+
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[Ports]:
-        addresses = AddressRules((parse_network("127.0.0.0/8"),))
-        source = KubeconfigSecretsSource(base_url=BASE, namespace=self.namespace, addresses=addresses)
         connect = ApiClient.from_kubeconfig_file
-        async with serving(source, lambda: connect(self.plane.admin_kubeconfig), period=0.05) as ports:
+        async with serving(self.source, lambda: connect(self.plane.admin_kubeconfig), period=0.05) as ports:
             yield ports
 
     async def served(self, ports: Ports, cluster: str, *keys: VerifyingKey) -> None:
@@ -357,3 +360,39 @@ async def test_a_cluster_publishes_under_its_own_name_only(control_plane: Contro
             await ask_until(lambda answer: answer.status == 200, ports.health or 0, request("/readyz"))
             metrics = (await exchange(ports.health or 0, request("/metrics"))).body.decode()
     assert f'nodeattest_issuer_reads_total{{issuer="{management.issuer("evil")}",outcome="other-issuer"}}' in metrics
+
+
+class FaultyOnce(RouteTable):
+    """Has a bug, the first time."""
+
+    has_bug = True
+
+    def publish(self, paths: IssuerPaths, documents: Documents) -> None:
+        if self.has_bug:
+            self.has_bug = False
+            raise RuntimeError("a bug")
+        super().publish(paths, documents)
+
+
+async def test_an_internal_error_of_one_cluster_is_logged_tried_again_and_stops_no_other(
+    control_plane: ControlPlane, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    management, routes, key = Management(control_plane, "issuers-bug"), FaultyOnce(max_age=60, secure=False), new_key()
+    with (
+        api_server(tmp_path / "met", management.issuer("met"), [key]) as met,
+        api_server(tmp_path / "other", management.issuer("other"), [key]) as other,
+    ):
+        async with ApiClient.from_kubeconfig_file(management.plane.admin_kubeconfig) as client:
+            clusters = Clusters(
+                client, management.source, routes=routes, metrics=Metrics(), period=0.05, max_stale=3600.0
+            )
+            running = asyncio.create_task(clusters.run())
+            management.put("met", met.kubeconfig)
+            await until(lambda: "ended the poller of issuers-bug/met-kubeconfig" in caplog.text)
+            management.put("other", other.kubeconfig)
+            for name in ("other", "met"):
+                path, wanted = f"/fleet/issuers-bug/{name}/openid/v1/jwks", jwks_of(management.issuer(name), [key])
+                await until(lambda path=path, wanted=wanted: ask(routes, path).body == wanted)
+            assert clusters.unready_reason() is None
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

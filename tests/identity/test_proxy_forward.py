@@ -73,6 +73,29 @@ async def test_a_stream_arrives_piece_by_piece() -> None:
         writer.close()
 
 
+async def test_an_answer_that_begins_before_the_bodys_end_is_not_due_when_the_body_ends() -> None:
+    more = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST"):
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+            await reader.readuntil(b"end")
+            await more.wait()
+            writer.write(b"1\r\nb\r\n0\r\n\r\n")
+        await reader.read()
+
+    async with upstream(script) as seen, proxy(seen, ProxyLimits(answer_seconds=0.5)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(request("/", "Content-Length: 6", method="POST") + b"the")
+        await reader.readuntil(b"1\r\na\r\n")
+        writer.write(b"end")
+        for overdue in (request(), request("/", "Content-Length: 1", method="PUT") + b"x"):
+            assert (await exchange(port, overdue)).status == 504
+        more.set()
+        assert await reader.readuntil(b"0\r\n\r\n") == b"1\r\nb\r\n0\r\n\r\n"
+        writer.close()
+
+
 async def test_a_connection_is_kept_for_further_requests() -> None:
     async with upstream() as seen, proxy(seen) as port:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)

@@ -204,6 +204,13 @@ def test_a_key_that_is_wanted_again_is_not_absent_and_is_not_dropped() -> None:
         plan(standing, replace(wanted("a"), revoked=frozenset(kids("a"))), START)
 
 
+def test_another_key_of_a_published_name_is_refused() -> None:
+    """It would end the tokens of the first."""
+    want = replace(wanted(), keys=(replace(key("b"), kid=kids("a")[0]),))
+    with pytest.raises(KeysError, match="two of one kid"):
+        plan(settled(wanted("a")), want, START)
+
+
 def test_control_characters_in_a_key_id_are_quoted() -> None:
     jwks = documents(ISSUER, f"{ISSUER}/x", [replace(key("o"), kid="x\x1b[2J\ny")]).jwks
     planned = plan(Current(jwks=StoredObject(body=jwks, e_tag="1")), replace(wanted("a"), adopt=True), START)
