@@ -186,6 +186,22 @@ async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
         assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
 
 
+@pytest.mark.parametrize(
+    "rest", ["/../admin", "/a%2f..%2fadmin", "/%2e%2e/admin", "/a//b", "/..;x/admin", "/%252e%252e/x"]
+)
+async def test_a_path_that_could_leave_its_place_is_forwarded_to_nobody(tmp_path: Path, rest: str) -> None:
+    async with running(Site(tmp_path)) as site, site.client(site.front) as client:
+        status, _, body = await get(client, site, f"{DASHBOARD}{rest}")
+        assert (status, json.loads(body)["reason"], len(site.add_on.seen)) == (400, "PathNotAllowed", 0)
+
+
+async def test_unauthenticated_clients_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        async with running(Site(tmp_path)) as site, site.client() as client:
+            assert {(await get(client, site, f"{DASHBOARD}/"))[0] for _ in range(50)} == {401}
+    assert caplog.text.count("refused proxy: 401") == 20
+
+
 async def test_an_answer_ends_at_the_longest_duration(tmp_path: Path) -> None:
     site = Site(tmp_path, proxy=ProxyLimits(request_seconds=3))
     async with (

@@ -136,6 +136,12 @@ def test_a_lost_state_drops_no_key_when_the_documents_are_adopted(spoilt: bytes 
     assert [record.absent_since for record in state(adopted).keys] == [None, START + 5, START + 5]
 
 
+def test_documents_of_an_unknown_issuer_are_not_adopted() -> None:
+    standing = replace(settled(wanted("a")), state=None, configuration=StoredObject(body=b"<html>", e_tag="1"))
+    with pytest.raises(ForeignIssuerError, match="its issuer is unknown"):
+        plan(standing, replace(wanted("a"), adopt=True), START)
+
+
 def test_no_key_is_no_publication() -> None:
     with pytest.raises(KeysError):
         plan(settled(wanted("a")), wanted(), START)
