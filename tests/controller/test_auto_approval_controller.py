@@ -43,7 +43,7 @@ from nodeattest_kube.errors import ApiError, Forbidden, TooLarge, TooManyRequest
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.objects import condition as find
-from nodeattest_parsing.objects import items, mapping, strings, text, text_map
+from nodeattest_parsing.objects import flag, items, mapping, strings, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 KEY: Final = ClusterKey("fleet/blue")
@@ -74,7 +74,7 @@ class AutoApprovalWorld:
         for permission in ("nodeclient", "selfnodeclient"):
             self.workload.put(f"{ROLES}/{NODE_CLIENT_ROLE.replace('nodeclient', permission)}", _role(permission))
         self.workload.put(CLUSTER_INFO, {})
-        self.workload.answers[_REVIEWS] = self._review
+        self.workload.answers[_REVIEWS] = self.review
         self.workload.answers[_SELF_REVIEWS] = lambda body: {**body, "status": {"allowed": True}}
         self.workload.answers[f"{CSRS}?dryRun=All"] = self._dry_run
 
@@ -174,7 +174,8 @@ class AutoApprovalWorld:
         """List the reasons of the Events."""
         return [text(obj, "reason") for path, obj in self.api.objects.items() if "/events/" in path]
 
-    def _review(self, body: JsonObject) -> JsonObject:
+    def review(self, body: JsonObject) -> JsonObject:
+        """Say who may do what, as an API server by RBAC."""
         spec = mapping(body, "spec")
         permission, groups = text(spec, "resourceAttributes", "subresource"), strings(spec, "groups")
         granted = any(
@@ -242,6 +243,20 @@ async def test_before_the_control_plane_is_up_the_block_is_installed_and_nothing
         assert KUBEADM_BOOTSTRAP in world.bindings()
         world.put_cluster()
         await world.reports("ClosedForBootstrap")
+
+
+async def test_bindings_that_kubeadm_restores_are_deleted_again_and_grant_nothing_until_then() -> None:
+    world = AutoApprovalWorld()
+    async with world.reconciler() as reconciler:
+        await reconciler.reconcile()
+        world.bind_as_kubeadm()
+        tokens: JsonObject = {"groups": [KUBEADM_TOKEN_GROUP], "resourceAttributes": {"subresource": "nodeclient"}}
+        assert not flag(world.review({"spec": tokens}), "status", "allowed")
+        hurried: list[None] = []
+        reconciler.hurry = lambda: hurried.append(None)
+        await reconciler.reconcile()
+        assert world.bindings() == {KUBEADM_ROTATION}
+        assert hurried
 
 
 @pytest.mark.parametrize("lost", ["lead", "enforcement"])

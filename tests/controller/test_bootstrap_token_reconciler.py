@@ -180,6 +180,17 @@ async def test_a_machines_token_is_renewed_until_its_node_has_registered_and_the
     assert scene.writes() == 4
 
 
+@pytest.mark.parametrize(("ahead", "expired"), [(timedelta(hours=1), True), (timedelta(days=2), False)])
+async def test_the_clusters_own_clock_decides_what_has_expired_unless_it_is_days_off(
+    scene: Scene, ahead: timedelta, expired: bool
+) -> None:
+    token = scene.token()
+    await scene.machine("m", token)
+    scene.api.date = lambda: datetime.now(UTC) + ahead
+    await scene.reconcile()
+    assert (scene.writes() == 0) is expired
+
+
 async def test_a_pools_token_is_kept_so_that_the_provider_rotates_none(scene: Scene) -> None:
     token = scene.token()
     await scene.pool("p", token)
@@ -281,6 +292,19 @@ async def test_a_replica_that_lost_the_cluster_during_a_reconcile_writes_no_more
     scene.guard = ClusterGuard(scene.management, lambda: next(asked) < 4)  # twice for each question
     await scene.reconcile()
     assert scene.writes() == 1
+
+
+async def test_a_replica_that_lost_the_cluster_during_a_reconcile_deletes_no_more(scene: Scene) -> None:
+    for name in ("a", "b", "c"):
+        await scene.machine(name, scene.token())
+    await scene.reconcile()
+    for name in ("a", "b"):
+        scene.api.remove(f"{OBJECTS}/machines/{name}")
+    await scene.remove("machines", "c")
+    asked = count()
+    scene.guard = ClusterGuard(scene.management, lambda: next(asked) < 4)
+    await scene.reconcile()
+    assert scene.api.count("DELETE", SECRETS) == 1
 
 
 async def test_under_audit_no_token_is_written(scene: Scene) -> None:

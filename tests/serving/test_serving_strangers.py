@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from contextlib import suppress
 from http import HTTPStatus
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from front_kit import LOOPBACK, Authority, ask, get
+from polling import until
 from virtual import now, run_virtually
 
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
@@ -154,6 +156,36 @@ def test_a_client_has_so_many_connections_and_no_more() -> None:
     assert slots.take("b", _Connection())
     assert [replacing.take("a", one) for one in mine] == [True, True, True]
     assert [one.ended for one in mine] == [True, False, False]
+
+
+async def test_an_answer_is_written_when_its_client_has_read_it_or_is_gone(tmp_path: Path) -> None:
+    """Who counts what answers cost (the webhook) counts those that nobody reads."""
+    authority, written = Authority(), list[str]()
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+
+    async def large(request: web.BaseRequest, _client: str) -> Reply:
+        return Reply(status=HTTPStatus.OK, body=bytes(4 << 20), written=lambda: written.append(request.path))
+
+    listener = Listener(
+        large, BindAddress(LOOPBACK, 0), ServingCertificate(*authority.certify(tmp_path)).context, ConnectionLimits()
+    )
+    await listener.start()
+    for path in ("/read", "/aborted"):
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        small.settimeout(0)
+        await asyncio.get_running_loop().sock_connect(small, (LOOPBACK, listener.port))
+        reader, writer = await asyncio.open_connection(sock=small, ssl=context, server_hostname="localhost", limit=4096)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        await reader.readline()
+        assert (await ask(listener.port, get(path="/other"), authority)).status == 200  # meanwhile
+        await until(lambda: "/other" in written)
+        assert path not in written
+        if path == "/read":
+            assert len(await reader.read()) > 4 << 20
+        writer.transport.abort()
+        await until(lambda path=path: written.count(path) == 1)
+    await listener.stop()
 
 
 GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
