@@ -149,6 +149,7 @@ def last_bit(data: bytes) -> bytes:
 
 SPOILT: Final[dict[str, tuple[int, Callable[[Json], None], Reason, str]]] = {
     "MAC": (2, rewrite(1, "mac", last_bit), Reason.PROOF_INVALID, "the MAC proves"),
+    "signature": (2, rewrite(1, "signature", last_bit), Reason.QUOTE_SIGNATURE_INVALID, "invalid quote signature"),
     "signed quote": (2, rewrite(1, "quote", last_bit), Reason.QUOTE_SIGNATURE_INVALID, "invalid quote signature"),
     "another cluster's CA": (
         2,
@@ -156,7 +157,28 @@ SPOILT: Final[dict[str, tuple[int, Callable[[Json], None], Reason, str]]] = {
         Reason.CHALLENGE_UNKNOWN,
         "the MAC proves",
     ),
+    "another Cluster": (2, fact("cluster", "uid", "another"), Reason.CHALLENGE_UNKNOWN, "the MAC proves"),
     "another Machine": (2, fact("machine", "uid", "another"), Reason.CHALLENGE_UNKNOWN, "the MAC proves"),
+    "another master key": (
+        2,
+        lambda join: join["facts"].update(challengeKeys=["77" * 32]),
+        Reason.CHALLENGE_UNKNOWN,
+        "the MAC proves",
+    ),
+    "another user": (
+        2,
+        lambda join: join["requests"][1]["spec"].update(
+            username="system:bootstrap:fedcba", groups=["system:bootstrappers"]
+        ),
+        Reason.FIRST_REQUEST_MISMATCH,
+        "one signer, user",
+    ),
+    "unrestricted attestation key": (
+        1,
+        rewrite(0, "akPub", lambda public: public[:4] + bytes.fromhex("00040472") + public[8:]),
+        Reason.ATTESTATION_KEY_NOT_ALLOWED,
+        "our template",
+    ),
     "attestation key without the mark": (
         1,
         rewrite(0, "akPub", lambda public: public[:8] + bytes(2) + public[42:]),
