@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import socket
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -143,17 +145,11 @@ def _renewed(
         context.storage, used_key_pem=current.key_pem if current else None, name=_PENDING_REQUEST_FILE
     )
     try:
-        context.storage.check_room(f"{FILE}.probe")  # before a certificate is asked for that could not be stored
-        credential = issue_serving(context, client.credential, names, store, deadline)
-        entry = CacheEntry(credential=credential, config_fingerprint=context.config_fingerprint)
-        context.storage.write(FILE, credential_cache.render(entry))
-    except OSError as error:
-        raise AgentError(
-            AgentReason.CACHE_UNSAFE,
-            f"{context.storage.path}/{FILE} cannot be written: {error.strerror}",
-            remedy="make room on the disk; run the agent as the user who runs kubelet, mostly root",
-            kind=FailureKind.TEMPORARY,
-        ) from None
+        with _disk_errors(context):
+            context.storage.check_room(f"{FILE}.probe")  # before a certificate is asked for that could not be stored
+            credential = issue_serving(context, client.credential, names, store, deadline)
+            entry = CacheEntry(credential=credential, config_fingerprint=context.config_fingerprint)
+            context.storage.write(FILE, credential_cache.render(entry))
     except AgentError as failure:
         if failure.kind is not FailureKind.USAGE:
             context.remember_failure(failure, current, name=FAILURE_FILE)
@@ -161,6 +157,19 @@ def _renewed(
     failure_backoff.forget(context.storage, name=FAILURE_FILE)
     store.discard()
     return ServingEnrollment(credential=credential, names=names)
+
+
+@contextmanager
+def _disk_errors(context: AgentContext) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise AgentError(
+            AgentReason.CACHE_UNSAFE,
+            f"{context.storage.path}/{FILE} cannot be written: {error.strerror}",
+            remedy="make room on the disk; run the agent as the user who runs kubelet, mostly root",
+            kind=FailureKind.TEMPORARY,
+        ) from None
 
 
 def wanted_names(settings: Settings) -> SubjectNames:

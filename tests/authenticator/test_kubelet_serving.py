@@ -231,6 +231,12 @@ def test_a_certificate_that_could_not_be_stored_is_not_asked_for(joined: Machine
     assert not asked(joined)
 
 
+def test_a_certificate_that_cannot_take_the_old_ones_place_is_a_failure_with_a_pause(joined: Machine) -> None:
+    path(joined).mkdir()
+    assert "cannot be written" in refused(joined).message
+    assert b"cannot be written" in joined.cache.joinpath("serving.failure").read_bytes()
+
+
 @pytest.mark.parametrize("delay", [0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4])
 def test_a_call_killed_at_any_moment_leaves_the_old_file_or_the_new_and_no_second_key(
     joined: Machine, delay: float
