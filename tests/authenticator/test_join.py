@@ -251,9 +251,9 @@ def test_a_certificate_is_not_stored_without_the_answer(joiner: Joiner) -> None:
     [
         ({"provider_id_file": "/nonexistent"}, "No such file"),
         ({"provider_id_file": os.devnull}, "1 to 1024 characters"),
-        ({"provider_id_command": "/nonexistent"}, "No such file"),
+        ({"provider_id_command": "/nonexistent --key=s3cret"}, "/nonexistent: No such file"),
         ({"provider_id_command": "false"}, "exit code 1"),
-        ({"provider_id_command": "printf '\\377'"}, "not UTF-8"),
+        ({"provider_id_command": "printf '\\377' s3cret"}, "printf gives is not UTF-8"),
         ({"provider_id_command": "echo 'x://{{ ds.meta_data.uuid }}'"}, "without {{"),
         ({"provider_id_command": "echo x://CI_MISSING_JINJA_VAR/uuid"}, "without CI_MISSING_JINJA_VAR"),
         ({"provider_id": "x://{cloud-init:v1.nothing}"}, "/run/cloud-init/instance-data.json"),
@@ -265,6 +265,7 @@ def test_a_provider_id_that_cannot_be_had_is_told(joiner: Joiner, changes: dict[
     assert not joiner.api.posts()
     assert "ProviderIDUnknown" in done.stderr
     assert says in done.stderr
+    assert "s3cret" not in done.stderr
 
 
 def test_status_tells_the_certificate_in_words_and_in_json(machine: Machine) -> None:

@@ -88,7 +88,7 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str | None:
     if source.value is not None:
         return source.value
     if source.file is not None or source.command is not None:
-        where = source.file or " ".join(source.command or ())
+        where = source.file or (source.command or ("",))[0]  # not its arguments, which may be secret
         try:
             return (_from_file(source.file) if source.file else _from_command(source.command or ())).decode().strip()
         except OSError as error:
