@@ -84,12 +84,13 @@ def filed_ids(api: FakeApi) -> list[str]:
 
 
 class FakeApi:
-    """What a test may set: ``on_create``, ``ahead``, ``hangs``, ``not_accepted``, ``public``, ``readable``."""
+    """What a test may set: ``on_create``, ``ahead``, ``hangs`` to ``readable``."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
         self.on_create: Callable[[FakeApi, str], None] = lambda api, name: api.sign(name)
         self.ahead = 0.0
         self.hangs = False
+        self.hides_deletions = False
         self.not_accepted: set[str] = set()
         self.public: dict[str, Object] = {}
         """What anybody may read, by path."""
@@ -97,6 +98,8 @@ class FakeApi:
         """The same, for those who say who they are."""
         self.shown: list[tuple[str, str]] = []
         """Path and Authorization header of each request that had one."""
+        self.presented: list[tuple[str, str]] = []
+        """Path and serial number of the client certificate of each request that had one."""
         self.requests: list[str] = []
         self.connections = 0
         self.objects: dict[str, Object] = {}
@@ -207,7 +210,7 @@ class FakeApi:
                     continue
                 version = fresh[-1][0]
             for _, kind, item in fresh:
-                if item["metadata"]["name"] == name:
+                if item["metadata"]["name"] == name and not (self.hides_deletions and kind == "DELETED"):
                     yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
     def _decide(self, name: str) -> None:
@@ -309,6 +312,8 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.02)
         if "Authorization" in self.headers:
             api.shown.append((self.path, self.headers["Authorization"]))
+        if peer := cast("ssl.SSLSocket", self.connection).getpeercert():
+            api.presented.append((self.path, str(peer["serialNumber"])))
         if urlsplit(self.path).path in api.public:
             self._answer(200, api.public[urlsplit(self.path).path])
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from dataclasses import replace
 
@@ -13,14 +14,15 @@ from test_credential import challenge_then_sign
 from nodeattest_authenticator.api_client import ApiServerClient, Credentials
 from nodeattest_authenticator.certificate import select_ca_pin
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request, renewal_moment
-from nodeattest_authenticator.enrollment.evidence_version import check_version, next_version
+from nodeattest_authenticator.enrollment.evidence_version import next_version
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.formats.endpoint import Cluster
 from nodeattest_authenticator.state.credential_cache import CachedCredential
-from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
+from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.binding import Binding
+from nodeattest_providers.envelope import encode
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import (
     ClusterPin,
@@ -226,6 +228,30 @@ def filed(api: FakeApi) -> list[int]:
     return [api.envelope(name)[1].version for name in api.objects]
 
 
+def test_a_deleted_request_is_filed_anew(bench: Bench) -> None:
+    def deletes(api: FakeApi, name: str) -> None:
+        if api.posts() == 1:
+            api.delete(name)
+        else:
+            challenge_then_sign(api, name)
+
+    bench.fake.on_create = deletes
+    bench.enroll()
+
+
+@pytest.mark.parametrize("changes", [{"request": "Zm9yZWlnbg=="}, {"signerName": "example.com/other"}, {}], ids=str)
+def test_a_foreign_object_of_our_name_is_stepped_around(bench: Bench, changes: dict[str, str]) -> None:
+    draft = new_pending_request(bench.order, version=1)
+    request = encode(draft.csr_der, Evidence(CHALLENGE, 1, {"phase": 1}))
+    bench.drafts.draft = replace(draft, first=SubmittedCsr("squatted", request))
+    bench.fake.on_create = lambda api, name: None if name == "squatted" else challenge_then_sign(api, name)
+    ours = {"request": base64.b64encode(request).decode(), "signerName": bench.order.signer}
+    requester = "system:bootstrap:abcdef" if changes else "system:bootstrap:zzzzzz"
+    bench.fake.create({"metadata": {"name": "squatted"}, "spec": ours | changes}, requester)
+    bench.enroll()
+    assert len(bench.fake.objects) == 3
+
+
 def test_an_older_controller_gets_the_newest_version_that_it_knows_by_the_same_key(bench: Bench) -> None:
     bench.attestor, bench.fake.on_create = Versatile(), knows_version_1
     bench.enroll()
@@ -391,8 +417,12 @@ def test_an_annotation_that_is_not_canonical_chooses_nothing(published: str | No
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("made", [Evidence(CHALLENGE, 1, {}), Evidence(ProviderName("insecure"), 2, {})])
-def test_evidence_of_another_version_than_was_asked_for_is_never_sent(made: Evidence) -> None:
-    check_version(Evidence(CHALLENGE, 2, {}), CHALLENGE, 2)
-    with pytest.raises(AgentError, match="where challenge/v2 was wanted"):
-        check_version(made, CHALLENGE, 2)
+@pytest.mark.parametrize("made", [Evidence(CHALLENGE, 2, {}), Evidence(ProviderName("insecure"), 1, {})])
+def test_evidence_of_another_version_than_was_asked_for_is_never_sent(bench: Bench, made: Evidence) -> None:
+    class Wrong(Attestor):
+        def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+            return made
+
+    bench.attestor = Wrong()
+    assert "where challenge/v1 was wanted" in bench.refused().message
+    assert not bench.fake.objects
