@@ -115,26 +115,29 @@ def build_manager(
         events=events,
         log=log,
     )
-    verifiers = VerifierRegistry(settings.platforms, metrics, signers)
+    return _manager(shared, VerifierRegistry(settings.platforms, metrics, signers), marks, connect)
+
+
+def _manager(shared: _Shared, verifiers: VerifierRegistry, marks: ClusterMarks, connect: Connect) -> Manager:
     in_clusters, global_ones = _controllers(shared, verifiers)
     clusters = ClusterManager(
-        management,
+        shared.management,
         in_clusters,
-        guard=guard,
+        guard=shared.guard,
         marks=marks,
-        metrics=metrics,
-        events=events,
+        metrics=shared.metrics,
+        events=shared.events,
         connect=connect,
         now=_now,
-        log=log,
-        clusters_per_namespace=settings.clusters_per_namespace,
+        log=shared.log,
+        clusters_per_namespace=shared.settings.clusters_per_namespace,
     )
-    changes.subscribe_clusters(clusters.changed)
+    shared.changes.subscribe_clusters(clusters.changed)
     return Manager(
-        management=management,
+        management=shared.management,
         clusters=clusters,
         controllers=global_ones,
-        closers=(verifiers.aclose, events.drain),
+        closers=(verifiers.aclose, shared.events.drain),
     )
 
 

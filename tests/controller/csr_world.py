@@ -174,7 +174,13 @@ class World:
         self._runner = VerificationRunner(5.0)
         self._configs = KubeadmConfigs(self.management_api, self.management.caches)
         self.evaluator = evaluator(self.facts_of, provider_id_oid=PROVIDER_ID_OID)
-        self.issuer = Issuer(
+        self.issuer = self._issuer()
+        self.reconciler = self._reconciler(kubelet_serving)
+        if beside is None:
+            self._objects()
+
+    def _issuer(self) -> Issuer:
+        return Issuer(
             self.management,
             events=self.events,
             metrics=self.metrics,
@@ -185,7 +191,9 @@ class World:
             now=self.clock,
             clock=self.seconds,
         )
-        self.reconciler = Reconciler(
+
+    def _reconciler(self, kubelet_serving: type[KubeletServingEvaluator]) -> Reconciler:
+        return Reconciler(
             self.management,
             self.evaluator,
             self.issuer,
@@ -202,8 +210,6 @@ class World:
             random_unit=lambda: 0.0,
             now=self.clock,
         )
-        if beside is None:
-            self._objects()
 
     def facts_of(self, workload: WorkloadClient) -> ControllerFacts:
         return ControllerFacts(

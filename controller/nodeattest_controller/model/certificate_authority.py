@@ -185,13 +185,16 @@ def sign_certificate(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )
     if names:
-        dns = [x509.DNSName(name) for name in names.dns_names]
-        addresses = [x509.IPAddress(ip_address(each)) for each in names.ip_addresses]
-        builder = builder.add_extension(x509.SubjectAlternativeName([*dns, *addresses]), critical=False)
+        builder = builder.add_extension(_alternative_names(names), critical=False)
     wide = isinstance(authority.key, ec.EllipticCurvePrivateKey) and authority.key.key_size > 256  # noqa: PLR2004 - bits
     certificate = builder.sign(authority.key, hashes.SHA384() if wide else hashes.SHA256())
     pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
     return SignedCertificate(pem=pem, serial=f"{number:x}", not_before=not_before, not_after=not_after)
+
+
+def _alternative_names(names: SubjectAltNames) -> x509.SubjectAlternativeName:
+    dns = [x509.DNSName(name) for name in names.dns_names]
+    return x509.SubjectAlternativeName([*dns, *(x509.IPAddress(ip_address(each)) for each in names.ip_addresses)])
 
 
 def names_in(pem: str) -> SubjectAltNames:

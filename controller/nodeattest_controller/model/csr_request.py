@@ -34,6 +34,7 @@ from nodeattest_providers.identifiers import (
     printable,
     split_signer,
 )
+from nodeattest_providers.node_interface import NodeCsr
 from nodeattest_providers.verifier_interface import NodeRequest
 
 KUBELET: Final = ProviderName("kubelet")
@@ -125,12 +126,7 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
     ``NodeRequest``; a denial says by its reason which step refused.
     """
     signer_name = text(csr, "spec", "signerName")
-    named = split_signer(signer_name)
-    if named is None:  # 1
-        raise Denied(
-            Reason.SIGNER_UNKNOWN, expected="one of our signers", got="another", remedy="check spec.signerName"
-        )
-    provider, purpose = named
+    provider, purpose = _split_signer(signer_name)  # 1
     username, groups = text(csr, "spec", "username"), frozenset(strings(csr, "spec", "groups"))
     is_node = username.startswith(NODE_USER_PREFIX) and NODES_GROUP in groups
     if not (is_node or _is_bootstrap_token(username, groups)):  # 2
@@ -150,20 +146,7 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
             got=repr(evidence.provider),
             remedy="let the agent's provider and the signer agree",
         )
-    if username.startswith(NODE_USER_PREFIX) and username != NODE_USER_PREFIX + node_csr.node_name:  # 6
-        raise Denied(
-            Reason.REQUESTER_NOT_ALLOWED,
-            expected=f"a request of {username} for itself",
-            got=f"a request for {NODE_USER_PREFIX}{node_csr.node_name}",
-            remedy="a node may only ask for its own name; join with a bootstrap token to get another",
-        )
-    if not node_csr.provider_id and not _is_bootstrap_token(username, groups):  # 7
-        raise Denied(
-            Reason.PROVIDER_ID_INVALID,
-            expected="the provider ID extension in a node's request",
-            got="none",
-            remedy="renew with the provider ID of the certificate's request; kubelet-authenticator keeps it",
-        )
+    _check_requester(node_csr, username, groups)  # 6, 7
     _check_metadata(text(csr, "metadata", "name"), text(csr, "metadata", "uid"))
     return NodeRequest(
         name=text(csr, "metadata", "name"),
@@ -180,6 +163,33 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
         csr=node_csr,
         evidence=evidence,
     )
+
+
+def _split_signer(name: str) -> tuple[ProviderName, Purpose]:
+    named = split_signer(name)
+    if named is None:
+        raise Denied(
+            Reason.SIGNER_UNKNOWN, expected="one of our signers", got="another", remedy="check spec.signerName"
+        )
+    return named
+
+
+def _check_requester(csr: NodeCsr, username: str, groups: frozenset[str]) -> None:
+    """Check that a node asks for its own name, with its provider ID."""
+    if username.startswith(NODE_USER_PREFIX) and username != NODE_USER_PREFIX + csr.node_name:
+        raise Denied(
+            Reason.REQUESTER_NOT_ALLOWED,
+            expected=f"a request of {username} for itself",
+            got=f"a request for {NODE_USER_PREFIX}{csr.node_name}",
+            remedy="a node may only ask for its own name; join with a bootstrap token to get another",
+        )
+    if not csr.provider_id and not _is_bootstrap_token(username, groups):
+        raise Denied(
+            Reason.PROVIDER_ID_INVALID,
+            expected="the provider ID extension in a node's request",
+            got="none",
+            remedy="renew with the provider ID of the certificate's request; kubelet-authenticator keeps it",
+        )
 
 
 def _check_metadata(name: str, uid: str) -> None:
