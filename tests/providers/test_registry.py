@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,13 @@ def test_the_policys_definition_has_the_sections_of_the_table() -> None:
             assert spec[name]["properties"][key]["type"] == "array"
     rule = spec["providers"]["x-kubernetes-validations"][0]["rule"]
     assert set(re.findall("'([a-z]+)'", rule)) == rows.keys()
+
+
+@pytest.mark.parametrize("row", registry.BUILT_IN.values(), ids=registry.BUILT_IN)
+def test_the_table_tells_which_attestors_know_their_machine(row: registry.BuiltIn) -> None:
+    module, _, kind = row.attestor.partition(":")
+    is_telling = hasattr(getattr(import_module(module), kind), "provider_id")
+    assert is_telling is row.knows_provider_id or row.name == "composite"  # which asks its parts
 
 
 REQUEST = filed(Evidence(ProviderName("insecure"), 1, {}))
