@@ -64,6 +64,14 @@ def scaled(*files: JsonObject, **spec: JsonValue) -> JsonObject:
     return control_plane(*files, replicas=3, spec=spec)
 
 
+def pooled(*files: JsonObject, status: JsonObject | None = None, named: bool = False) -> JsonObject:
+    """The configuration of a MachinePool, as Cluster API's controller makes it the pool's."""
+    whole = config(*(files or (MINE,)), status=status, named=named)
+    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
+    whole["metadata"] = {**mapping(whole, "metadata"), "ownerReferences": [owner]}
+    return whole
+
+
 R, U, L, A = (
     AdmissionOutcome.RENDERED,
     AdmissionOutcome.UNCHANGED,
@@ -102,6 +110,9 @@ UNRENDERED = {
     "the token is written: data exist": Case(config(MINE, token="t"), N, [MINE], config(MINE)),
     "it could not be rendered before": Case(
         config(CONFLICT), L, [CONFLICT], config(CONFLICT, labels={}), "without attestation"
+    ),
+    "it could not be rendered before, and becomes a pool's": Case(
+        pooled(CONFLICT), D, [], config(CONFLICT, labels={}), "remove it"
     ),
     "it cannot be rendered any more": Case(config(CONFLICT), D, [], config(MINE), "remove it"),
     "a control plane gets its owner": Case(control_plane(MINE), R, [MINE, agent()], control_plane(MINE)),
@@ -145,14 +156,6 @@ def test_an_object_that_is_being_deleted_always_passes() -> None:
     assert needs_no_facts(subject(gone), subject(config(MINE))) == UNCONCERNED
 
 
-def pooled(*, status: JsonObject | None = None, named: bool = False) -> JsonObject:
-    """The configuration of a MachinePool, as Cluster API's controller makes it the pool's."""
-    whole = config(MINE, status=status, named=named)
-    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
-    whole["metadata"] = {**mapping(whole, "metadata"), "ownerReferences": [owner]}
-    return whole
-
-
 def test_names_matter_when_a_configuration_becomes_a_pools_and_at_no_other_time() -> None:
     def unnamed(after: JsonObject, before: JsonObject | None = None) -> bool:
         then = subject(before) if before else None
@@ -162,6 +165,7 @@ def test_names_matter_when_a_configuration_becomes_a_pools_and_at_no_other_time(
     assert unnamed(pooled(), config(MINE, labels={}))
     assert not unnamed(pooled(named=True))
     assert not unnamed(pooled(), pooled())
+    assert needs_no_facts(subject(pooled(agent())), subject(config(agent()))) is None
     assert not unnamed(config(MINE))
     assert not unnamed(pooled(status=MADE), config(MINE, status=MADE))
 

@@ -40,6 +40,7 @@ from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_discovery.secret import SECRET_TYPE
+from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.times import parse_rfc3339
@@ -271,9 +272,38 @@ async def test_what_is_paused_foreign_or_past_is_left_alone(scene: Scene) -> Non
     await scene.machine("foreign", foreign)
     await scene.machine("past", past)
     await scene.machine("odd", "no token")
+    await scene.machine("guesses", f"{scene.token()[:6]}.{'f' * 16}")
+    held = scene.token()
+    await scene.machine("held", held)
+    of_config: JsonObject = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}}
+    scene.api.put(f"{CONFIGS}/held", {**scene.api.objects[f"{CONFIGS}/held"], **of_config})
     scene.token()  # which no configuration names
     await scene.reconcile(3)
     assert scene.writes() == 0
+
+
+async def test_a_record_that_names_no_object_costs_no_token_and_no_reconcile(scene: Scene) -> None:
+    token = scene.token()
+    record: JsonObject = {CLUSTER_ANNOTATION: str(KEY), OWNER_ANNOTATION: "Machine/a/../b", OWNER_UID_ANNOTATION: "u"}
+    await scene.api.merge_patch(path_of(token), {"metadata": {"annotations": record}})
+    await scene.reconcile()
+    assert path_of(token) in scene.api.objects
+
+
+async def test_a_server_that_wants_no_more_writes_gets_no_more(scene: Scene) -> None:
+    for name in ("a", "b"):
+        await scene.machine(name, scene.token())
+    tried: list[str] = []
+
+    async def busy(method: str, path: str) -> None:
+        if method == "PATCH" and path.startswith(SECRETS):
+            tried.append(path)
+            raise TooManyRequests(429, "TooManyRequests", "busy", retry_after=30.0)
+
+    scene.api.on_call = busy
+    with pytest.raises(TooManyRequests):
+        await scene.reconcile()
+    assert len(tried) == 1
 
 
 async def test_a_token_that_somebody_deleted_is_not_made_again(scene: Scene) -> None:
