@@ -15,7 +15,7 @@ from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.definitions import install_definitions, small_definition
 
-ONE, TWO, THREE, FOUR = (f"sha256:{digit * 64}" for digit in "1234")
+ONE, TWO, THREE, FOUR, FIVE = (f"sha256:{digit * 64}" for digit in "12345")
 CUSTOM = [kind for kind in HOST_KINDS if kind != "MachineRecord"]
 
 
@@ -147,7 +147,9 @@ def test_a_dry_run_and_a_no_change_nothing(
 
 
 def test_another_key_is_replaced_only_where_that_is_asked_for(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    scene.policy({"providerID": "metal://8", "sha256": THREE, "nodeName": "node-8"})
+    scene.policy(
+        {"providerID": "metal://8", "sha256": THREE, "nodeName": "node-8"}, {"providerID": "metal://8", "sha256": FIVE}
+    )
     host = scene.host("BareMetalHost", "node-7")
     scene.keys((host, "", FOUR))
     assert scene.run("--yes") == 0

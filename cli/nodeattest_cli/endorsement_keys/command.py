@@ -202,15 +202,22 @@ def _versioned(patch: JsonObject, found: JsonObject) -> JsonObject:
 def _policy_change(policy: HostRef, rows: Sequence[KeyRow], found: JsonObject, *, overwrite: bool) -> _Change | None:
     """Make the change that registers keys in a policy, None where they all are; raises StateError.
 
-    Entries of other machines keep their order; new ones follow in the file's.
+    Entries of other machines keep their order; new ones follow in the file's. A machine with several keys keeps none
+    but the file's.
     """
     entries = items(found, "spec", "tpm", "endorsementKeys")
     wanted = {str(row.machine): row for row in rows}
     merged: list[JsonValue] = []
+    placed: set[str] = set()
     for entry in entries:
-        row = wanted.pop(text(entry, "providerID"), None)
-        merged.append(entry if row is None else _merged(row, entry, overwrite=overwrite))
-    merged += [row.entry() for row in wanted.values()]
+        machine = text(entry, "providerID")
+        row = wanted.get(machine)
+        changed = entry if row is None else _merged(row, entry, overwrite=overwrite)
+        if machine not in placed:
+            merged.append(changed)
+        if row is not None:
+            placed.add(machine)
+    merged += [row.entry() for machine, row in wanted.items() if machine not in placed]
     if merged == entries:
         return None
     if len(merged) > MAX_ROWS:
