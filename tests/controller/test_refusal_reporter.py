@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from bootstrap_config_kit import config, subject
+from bootstrap_config_kit import Versioned, config, control_plane, review, subject
 from fake_api import FakeApi
+from management_kit import add_cluster
 
+from nodeattest_controller.controllers.bootstrap_config.admission_review import parse
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import ConfigReviewer
+from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import (
     BURST,
     EVENT,
@@ -168,3 +173,65 @@ async def test_reviews_that_a_stranger_makes_up_silence_no_api_server() -> None:
         await world.observe(in_namespace(f"n-{number}", owned(name="gone")), client="10.9.9.9")
     await world.observe(owned())
     assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
+
+
+# What is read of the management cluster for a decision, and what a dry run leaves
+
+
+class Reviewed(World):
+    """The same, with a Cluster that the policy selects; it reviews as the webhook does."""
+
+    def __init__(self, **spec: JsonValue) -> None:
+        super().__init__()
+        self.api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta2"}}
+        add_cluster(self.api, "prod", namespace="default")
+        selected: JsonObject = {"clusterSelector": {}, "authorizedAttestors": ["tpm"], **spec}
+        self.api.put(POLICY, {**self.api.objects[POLICY], "spec": selected})
+
+    async def review(self, whole: JsonObject, before: JsonObject | None = None, **request: JsonValue) -> Verdict:
+        question = parse(json.dumps(review(whole, before, **request)).encode())
+        reader = FactReader(self.api, namespace=None, now=self.now)
+        reviewer = ConfigReviewer(reader, Versioned(), self.reporter)
+        verdict = await reviewer.review_with_facts(question, "10.0.0.1")
+        await self.reporter.drain()
+        return verdict
+
+
+OF_CLUSTER: dict[str, JsonValue] = {"cluster.x-k8s.io/cluster-name": "prod"}
+
+
+def of_cluster(about: Subject, **spec: JsonValue) -> JsonObject:
+    whole: JsonObject = {**about.whole, "spec": {**about.spec, **spec}}
+    return {**whole, "metadata": {**mapping(whole, "metadata"), "labels": OF_CLUSTER}}
+
+
+async def test_a_dry_run_is_refused_and_told_to_nobody() -> None:
+    world, refused = Reviewed(), of_cluster(owned(), files=[{"path": "/conflict"}])
+    for dry_run, told in ((True, False), (False, True)):
+        assert not (await world.review(refused, dryRun=dry_run)).passes
+        assert bool(world.entries()) is told
+        assert bool(world.told()) is told
+
+
+async def test_a_control_plane_is_left_as_it_is_once_it_has_a_machine() -> None:
+    world, mine = Reviewed(), control_plane(labels=OF_CLUSTER)
+    assert (await world.review(mine, mine)).outcome is AdmissionOutcome.RENDERED
+    world.put("machines", "Machine", "cp-0", labels={**OF_CLUSTER, "cluster.x-k8s.io/control-plane": ""})
+    assert (await world.review(mine, mine)).outcome is AdmissionOutcome.LEFT
+
+
+async def test_a_pool_without_names_passes_only_if_its_infrastructure_makes_machines() -> None:
+    world, pooled = Reviewed(), of_cluster(owned("MachinePool", "pool"))
+    assert (await world.review(pooled)).outcome is AdmissionOutcome.DENIED
+    farm = "/apis/farm.example.com"
+    served: JsonObject = {"resources": [{"name": "farmpools", "kind": "FarmPool"}]}
+    world.api.documents |= {farm: {"versions": [{"version": "v1"}]}, f"{farm}/v1": served}
+    reference: JsonObject = {"apiGroup": "farm.example.com", "kind": "FarmPool", "name": "pool"}
+    pool: JsonObject = {"spec": {"template": {"spec": {"infrastructureRef": reference}}}}
+    world.api.put(
+        f"{CORE}/machinepools/pool", {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", **pool}
+    )
+    for kind, outcome in (("", AdmissionOutcome.DENIED), ("FarmMachine", AdmissionOutcome.RENDERED)):
+        status: JsonObject = {"infrastructureMachineKind": kind} if kind else {}
+        world.api.put(f"{farm}/v1/namespaces/default/farmpools/pool", {"status": status})
+        assert (await world.review(pooled)).outcome is outcome
