@@ -136,9 +136,10 @@ async def test_what_is_compressed_is_never_unpacked() -> None:
     [
         b"SSH-2.0-OpenSSH\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX-A: " + b"b" * 200_000 + b"\r\n\r\n",
     ],
-    ids=["no HTTP", "two lengths", "200 KB"],
+    ids=["no HTTP", "two lengths", "length and chunked", "200 KB"],
 )
 async def test_an_answer_that_is_no_http_is_502_and_quotes_nothing(answer: bytes) -> None:
     async with upstream(fixed(answer)) as seen, proxy(seen) as port:
@@ -203,6 +204,13 @@ async def test_ambiguous_framing_is_400_and_smuggles_nothing(what: str) -> None:
         assert b"/admin" not in seen.bytes
         assert seen.values("x-authenticated-user") in ([], ["alice"])
         assert b"root" not in seen.bytes
+
+
+@pytest.mark.parametrize("version", [b"HTTP/0.9", b"HTTP/1.2", b"HTTP/2.0"])
+async def test_another_version_of_http_is_400_and_reaches_nobody(version: bytes) -> None:
+    async with upstream() as seen, proxy(seen) as port:
+        assert (await exchange(port, request().replace(b"HTTP/1.1", version, 1))).status == 400
+        assert seen.connections == []
 
 
 async def test_a_connection_that_says_nothing_ends_and_so_does_one_that_stops_after_a_request() -> None:
