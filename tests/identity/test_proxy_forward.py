@@ -213,6 +213,14 @@ async def test_another_version_of_http_is_400_and_reaches_nobody(version: bytes)
         assert seen.connections == []
 
 
+async def test_many_fields_of_usual_size_are_431_and_reach_nobody() -> None:
+    async with upstream() as seen, proxy(seen) as port:
+        for size, status in ((3000, 200), (3400, 431)):
+            fields = [f"X-{number}: {'a' * size}" for number in range(10)]
+            assert (await exchange(port, request("/", *fields))).status == status
+        assert seen.requests == 1
+
+
 async def test_a_connection_that_says_nothing_ends_and_so_does_one_that_stops_after_a_request() -> None:
     async with upstream() as seen, proxy(seen, ProxyLimits(header_seconds=1, idle_seconds=0.2)) as port:
         for data, wanted in ((b"", b""), (request(), b"hello")):
