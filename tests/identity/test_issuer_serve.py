@@ -23,11 +23,12 @@ from proxy_kit import LOOPBACK, exchange, request
 from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, JWKS_TYPE, Documents, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.serve.app import KeysSource
-from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource
+from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource, _kubeconfig_only
 from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable, issuer_paths
 from nodeattest_identity.serve.sources import KeyFileReader, Poller, SourceError, read_api_server
 from nodeattest_kube.addresses import AddressRules, parse_network
 from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.program import Ports
@@ -292,15 +293,14 @@ class Management:
     def jwks(self, cluster: str) -> bytes:
         return request(f"/fleet/{self.namespace}/{cluster}/openid/v1/jwks")
 
-    @property
-    def source(self) -> KubeconfigSecretsSource:
-        addresses = AddressRules((parse_network("127.0.0.0/8"),))
+    def source(self, *allowed: str) -> KubeconfigSecretsSource:
+        addresses = AddressRules(tuple(map(parse_network, allowed)))
         return KubeconfigSecretsSource(base_url=BASE, namespace=self.namespace, addresses=addresses)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncGenerator[Ports]:
-        connect = ApiClient.from_kubeconfig_file
-        async with serving(self.source, lambda: connect(self.plane.admin_kubeconfig), period=0.05) as ports:
+    async def serving(self, *allowed: str) -> AsyncGenerator[Ports]:
+        connect, source = ApiClient.from_kubeconfig_file, self.source(*allowed or ("127.0.0.0/8",))
+        async with serving(source, lambda: connect(self.plane.admin_kubeconfig), period=0.05) as ports:
             yield ports
 
     async def served(self, ports: Ports, cluster: str, *keys: VerifyingKey) -> None:
@@ -362,6 +362,26 @@ async def test_a_cluster_publishes_under_its_own_name_only(control_plane: Contro
     assert f'nodeattest_issuer_reads_total{{issuer="{management.issuer("evil")}",outcome="other-issuer"}}' in metrics
 
 
+async def test_a_cluster_at_an_address_that_is_not_allowed_is_never_asked(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    management = Management(control_plane, "issuers-here")
+    with api_server(tmp_path, management.issuer("here"), [ONE]) as here:
+        management.put("here", here.kubeconfig)
+        async with management.serving("10.0.0.0/8") as ports:
+            await ask_until(lambda answer: answer.status == 503, ports.main, management.jwks("here"))
+            await ask_until(lambda answer: answer.status == 200, ports.health or 0, request("/readyz"))
+        assert here.asked == []
+
+
+@pytest.mark.parametrize(("name", "kept"), [("a-kubeconfig", {"value": "a"}), ("a-ca", {"value": ""})])
+def test_of_a_secret_nothing_is_kept_but_a_kubeconfig(name: str, kept: dict[str, str]) -> None:
+    metadata: JsonObject = {"name": name, "namespace": "n", "annotations": {"last-applied": "secret"}}
+    secret: JsonObject = {"metadata": metadata, "data": {"value": "a", "tls.key": "secret"}}
+    slim = _kubeconfig_only("-kubeconfig", secret)  # pyright: ignore[reportPrivateUsage] - what stays in memory
+    assert slim == {"metadata": {"name": name, "namespace": "n"}, "data": kept}
+
+
 class FaultyOnce(RouteTable):
     """Has a bug, the first time."""
 
@@ -384,7 +404,12 @@ async def test_an_internal_error_of_one_cluster_is_logged_tried_again_and_stops_
     ):
         async with ApiClient.from_kubeconfig_file(management.plane.admin_kubeconfig) as client:
             clusters = Clusters(
-                client, management.source, routes=routes, metrics=Metrics(), period=0.05, max_stale=3600.0
+                client,
+                management.source("127.0.0.0/8"),
+                routes=routes,
+                metrics=Metrics(),
+                period=0.05,
+                max_stale=3600.0,
             )
             running = asyncio.create_task(clusters.run())
             management.put("met", met.kubeconfig)

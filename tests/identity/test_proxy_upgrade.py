@@ -7,6 +7,7 @@ import base64
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 from polling import until
@@ -27,6 +28,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
+
+from nodeattest_identity.addon.sidecar.service import SidecarSettings
+from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_serving.bounded_server import BindAddress
 
 Connected = tuple[Running, ClientConnection]
 KEY = base64.b64encode(b"0123456789abcdef").decode()
@@ -111,6 +116,25 @@ async def test_who_reads_slowly_is_waited_for_and_gets_everything() -> None:
             assert piece
             got += len(piece)
         writer.close()
+
+
+async def test_a_websocket_whose_client_does_not_read_ends_at_both_sides() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCHING)
+        while True:
+            writer.write(b"x" * (1 << 16))
+            await writer.drain()
+
+    address = BindAddress(LOOPBACK, 0)
+    settings = SidecarSettings(address=address, upstream=address, limits=ProxyLimits(forwarded_unread_seconds=0.1))
+    async with upstream(endless) as seen, sidecar(seen, settings) as running:
+        reader, writer = await asyncio.open_connection(LOOPBACK, running.port)
+        writer.write(request("/", authorization(users_token()), *HANDSHAKE))
+        assert (await read_answer(reader)).status == 101
+        cast("asyncio.Transport", writer.transport).pause_reading()
+        await until(lambda: (seen.closed, running.service.in_flight) == (1, 0))
+        writer.transport.abort()
 
 
 async def test_a_connection_that_was_asked_to_upgrade_is_used_for_nothing_else() -> None:

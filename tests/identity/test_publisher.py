@@ -74,6 +74,19 @@ async def test_a_directory_that_becomes_a_link_while_it_is_written_leads_nowhere
     assert list((outside / "v1").iterdir()) == []
 
 
+async def test_a_file_that_is_a_link_is_neither_read_nor_written_through(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "out", tmp_path / "in" / "openid/v1"
+    inside.mkdir(parents=True)
+    outside.write_bytes(b"another's")
+    (inside / "jwks").symlink_to(outside)
+    store = directory(tmp_path / "in")
+    with pytest.raises(StoreRefusedError, match="no symbolic link"):
+        await store.read("openid/v1/jwks")
+    with pytest.raises(StoreRefusedError):
+        await store.write(Write(path="openid/v1/jwks", body=b"ours", replaces=None))
+    assert outside.read_bytes() == b"another's"
+
+
 @pytest.mark.parametrize("survives", [1, 2])
 def test_a_process_killed_between_two_writes_leaves_what_the_next_one_finishes(tmp_path: Path, survives: int) -> None:
     def die(number: int, _path: str) -> None:
