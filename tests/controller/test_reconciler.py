@@ -31,8 +31,10 @@ from nodeattest_controller.controllers.csr.issuer import clamp_lifetime, is_reus
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.model.attestation import IssuedCertificate, reset
+from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
 from nodeattest_controller.runtime.workload_client import CURRENT
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden
+from nodeattest_kube.events import SOURCE_BURST
 from nodeattest_parsing.objects import items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
@@ -418,6 +420,23 @@ async def test_what_is_over_budget_is_requeued_told_and_denied_in_the_end(world:
     world.file("r-2")
     world.now = CREATED + timedelta(seconds=0.5)
     assert (await world.reconcile("r-2")).requeue_after is not None
+
+
+async def test_one_requesters_flood_leaves_room_in_log_and_events_for_another(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.verifier.answer = denied()
+    flood = [f"flood-{number}" for number in range(2 * SOURCE_BURST)]
+    for name in (*flood, "another"):
+        world.file(name, username="system:bootstrap:other0" if name == "another" else "system:bootstrap:thief0")
+        assert await world.reconcile(name) == DONE
+        assert world.condition("Denied", name) == Reason.PROOF_INVALID
+    await world.events.drain()
+    events = world.management_api.events("message")
+    lines = [vars(line)["nodeattest_fields"]["csr"].strip("'") for line in caplog.records if line.message == "refused"]
+    assert sum("flood-" in event for event in events) == SOURCE_BURST
+    assert any("another" in event for event in events)
+    assert lines == [*flood[:REQUESTER_BURST], "another"]
 
 
 # What an API server answers
