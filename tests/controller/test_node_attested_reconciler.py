@@ -11,7 +11,7 @@ import pytest
 from counted_calls import calls
 from node_attested_world import NOW, OWN, NodeAttestedWorld, claim, grant, ledger, machine, refusal
 
-from nodeattest_controller.controllers.node_attested.reconciler import NODE_PERIOD, PAUSE, STATUS_REMEDY
+from nodeattest_controller.controllers.node_attested.reconciler import NODE_PERIOD, OBJECT_BURST, PAUSE, STATUS_REMEDY
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_kube.errors import ApiError, Forbidden
@@ -170,13 +170,14 @@ async def test_a_node_that_came_back_is_treated_again_after_a_while() -> None:
         assert world.taints(ME) == ["Taint"]
 
 
-@pytest.mark.parametrize("node", ["none", "another machine's"])
+@pytest.mark.parametrize("node", ["none", "another machine's", "of nobody knows whom"])
 async def test_a_name_whose_node_is_not_the_machines_is_left_alone(node: str) -> None:
     world = NodeAttestedWorld()
     world.policy(onFailure="DeleteNode")
     world.machine(ME, ledger(ME, refused=BAD), node=False)
     if node != "none":
-        world.workload_api.put(world.node_path(ME), {"spec": {"providerID": ProviderID("sandbox://thief")}})
+        spec: JsonObject = {"providerID": ProviderID("sandbox://thief")} if node == "another machine's" else {}
+        world.workload_api.put(world.node_path(ME), {"metadata": {"uid": "of another"}, "spec": spec})
     async with world.running():
         assert world.workload_api.count("DELETE") == world.workload_api.count("PATCH") == 0
         assert world.of_ledger(ledger(ME), "onFailure", "action") == ""
@@ -273,3 +274,14 @@ async def test_a_condition_is_written_once_while_the_watch_is_late() -> None:
             world.controller.granted(grant(ME))
             await world.resync(1)
         assert world.writes().count(ME.name) == 1
+
+
+async def test_an_object_whose_condition_others_take_away_gets_it_a_few_times_and_no_more() -> None:
+    world = NodeAttestedWorld()
+    path = world.joined(ME)
+    bare = world.management_api.objects[path]
+    async with world.running():
+        for _ in range(2 * OBJECT_BURST):
+            world.management_api.put(path, bare)
+            await world.resync()
+        assert world.writes().count(ME.name) == OBJECT_BURST
