@@ -12,6 +12,7 @@ import pytest
 from fake_api import FakeApi
 from management_kit import tasks
 from polling import others_run, until
+from virtual import advance, now, virtually
 
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
 from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
@@ -26,6 +27,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_parsing.objects import text
 
@@ -109,6 +111,21 @@ async def test_a_request_that_waits_is_woken_by_its_machine_and_by_no_other() ->
         await until(lambda: script.seen == ["a", "a"])
         runner.changed(None)
         await until(lambda: len(script.seen) == 3)
+
+
+@virtually
+async def test_a_request_whose_write_is_refused_with_retry_after_is_left_alone_until_then() -> None:
+    api, attempts = FakeApi(), list[float]()
+
+    class Refused(Scripted):
+        async def reconcile(self, workload: WorkloadClient, name: str) -> Result:
+            attempts.append(now())
+            raise TooManyRequests(429, "TooManyRequests", "busy", retry_after=30.0)
+
+    add_request(api, "a")
+    async with running(api, Refused(), Metrics()):
+        await advance(65.0)
+    assert [round(later - attempts[0]) for later in attempts] == [0, 30, 60]
 
 
 async def test_no_plan_is_left_of_a_request_with_which_nothing_is_left_to_do() -> None:

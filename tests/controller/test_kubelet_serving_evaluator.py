@@ -14,6 +14,7 @@ from csr_world import CAPI, CREATED, CSRS, WAIT_LIMIT, OneRound, World, kubelets
 from csr_world import NODE as WORKER
 
 from nodeattest_controller.controllers.csr.reconciler import Result
+from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
 from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_node, machine_of_node
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.csr_request import (
@@ -82,6 +83,16 @@ async def test_what_the_policy_does_not_have_decided_here_is_not_even_read(
         assert await world.reconcile("k-1") == Result()
         assert ("GET", f"{CSRS}/k-1") not in world.workload_api.calls
         assert not world.workload_api.writes("k-1")
+
+
+async def test_a_nodes_flood_is_not_even_read_once_it_is_over_its_budget(pki: ClusterPki) -> None:
+    async with registered(pki) as world:
+        for number in range(NODE_BURST + 5):
+            world.file_kubelets(f"k-{number}")
+            await world.reconcile(f"k-{number}")
+        assert sum(method == "GET" and path.startswith(f"{CSRS}/k-") for method, path in world.workload_api.calls) == (
+            NODE_BURST
+        )
 
 
 async def test_an_audit_reports_what_it_would_deny_and_leaves_the_request_to_others(pki: ClusterPki) -> None:
