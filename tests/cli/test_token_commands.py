@@ -73,8 +73,9 @@ def test_a_token_need_not_stand_in_the_process_list(
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
         assert tool("token", "create", *words).encode().rstrip() == content.rstrip()
     assert "got both" in tool.refuse("token", "create", "gggggg.0123456789abcdef", "--token-file", str(file))
-    file.write_text("")
-    assert "got nothing" in tool.refuse("token", "create", "--token-file", str(file))
+    for content, says in (("", "got nothing"), ("hhhhhh.0123456789abcdef" + " " * 1024, "more than 1024 bytes")):
+        file.write_text(content)
+        assert says in tool.refuse("token", "create", "--token-file", str(file))
 
 
 def test_the_agents_join_command_pins_and_is_what_the_agent_reads(tool: Tool) -> None:
