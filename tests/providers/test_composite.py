@@ -178,6 +178,18 @@ def test_each_parts_pins_are_compared_with_its_own(sound: Exchange) -> None:
         assert refused(filed(sound.answer(), second=True), replace(pinned, ledger=ledger)).reason is reason
 
 
+def test_the_clock_on_record_is_the_tpms_and_is_held_against_no_other_part(sound: Exchange) -> None:
+    request = filed(sound.answer(), second=True)
+    attested = verify(request, sound.facts)
+    assert attested.boot is not None
+    assert (attested.boot.clock, attested.boot.reset_count) == (5_000, 3)
+    replayed = LedgerFacts(fingerprints=attested.fingerprints, clock=5_000, reset_count=3, provider="composite")
+    assert refused(request, replace(sound.facts, ledger=replayed)).reason is Reason.TPM_CLOCK_REVERSED
+    older, tpm, other = replace(replayed, clock=4_999), OneStep("tpm"), OneStep("challenge")
+    verify(request, replace(sound.facts, ledger=older), signer_of(tpm, other))
+    assert [part.seen[-1][1].ledger.clock for part in (tpm, other)] == [4_999, None]
+
+
 # Parts of one step, and parts that cannot be judged now
 
 
