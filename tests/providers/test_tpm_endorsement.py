@@ -75,6 +75,7 @@ def test_the_platforms_objects_decide_and_agree_with_each_other_and_with_the_all
     assert outcome(tpm, facts_of(allow(tpm.fingerprint), machine=own)) is None
     assert outcome(tpm, facts_of(allow(OTHER), machine=own)) is UNTRUSTED
     assert outcome(tpm, facts_of(allow(tpm.fingerprint), machine=other)) is UNTRUSTED
+    assert outcome(tpm, facts_of(allow(tpm.fingerprint, "sandbox://another"), machine=own)) is UNTRUSTED
     both = {"BareMetalHost": tpm.fingerprint, "Metal3Machine": tpm.fingerprint}
     assert outcome(tpm, facts_of({}, machine=machine(endorsement_keys=both))) is None
     for source in both:
@@ -185,6 +186,16 @@ def test_the_second_request_is_held_to_what_ec2_names_by_then() -> None:
     with pytest.raises(Denied) as denied:
         verify(made.request(), facts, Ec2(key=OTHER).signer)
     assert denied.value.reason is Reason.ENDORSEMENT_KEY_UNTRUSTED
+
+
+def test_machines_of_other_platforms_are_trusted_by_the_other_sources_and_ec2_is_not_asked() -> None:
+    ec2, request = Ec2(), request_of(TPM.first())
+    with pytest.raises(ChallengeRequired):
+        verify(request, facts_of({**FROM_EC2, **allow(TPM.fingerprint)}), ec2.signer)
+    with pytest.raises(Denied) as denied:
+        verify(request, facts_of(FROM_EC2), ec2.signer)
+    assert denied.value.reason is UNTRUSTED
+    assert not ec2.asked
 
 
 def test_malformed_evidence_is_denied_before_ec2_is_asked() -> None:
