@@ -201,6 +201,16 @@ def test_a_request_swollen_in_one_place_costs_little_more_than_an_honest_one(bom
     assert lines_run(lambda: outcome(CLIENT, bomb.der())) < 3 * lines_run(lambda: outcome(CLIENT, honest))
 
 
+def test_a_request_is_read_and_its_signature_checked_once_however_often_it_is_named() -> None:
+    request = Made().der()
+
+    def three_times() -> None:
+        for _ in range(3):  # as the first request, as the first one that the second names, and as the second
+            parse_csr(request)
+
+    assert calls(three_times, of=parse_csr.__wrapped__.__code__) == 1
+
+
 def test_a_key_check_reads_modulus_size_before_anything_costly() -> None:
     large = rsa_spki((1 << 100_000) + 1)
 

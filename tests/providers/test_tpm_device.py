@@ -62,6 +62,14 @@ def failing(code: int) -> bytes:
     return bytes.fromhex("80010000000a") + code.to_bytes(4, "big")
 
 
+@pytest.mark.parametrize("code", [0x908, 0x90A, 0x922])
+def test_a_command_that_the_tpm_did_not_start_is_sent_again(tmp_path: Path, code: int) -> None:
+    with answering(tmp_path, [failing(code), failing(code), ONE_HANDLE]) as (tcti, sent), Device(tcti) as device:
+        assert device.nv_indices() == {0x01C00002}
+        assert device.nv_indices() == {0x01C00002}  # which is not asked for again
+    assert sent == [bytes.fromhex("8001 00000016 0000017a 00000001 01c00000 00000040")] * 3
+
+
 def test_a_command_is_sent_five_times_at_most(tmp_path: Path) -> None:
     with answering(tmp_path, [failing(0x922)] * 9) as (tcti, sent), Device(tcti) as device:
         with pytest.raises(Unavailable, match="TPM error 0x922"):

@@ -35,7 +35,7 @@ from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.pkcs10 import build_csr
-from nodeattest_providers.tpm.event_log import MAX_EVENTS, EventLog, parse_event_log, replay
+from nodeattest_providers.tpm.event_log import MAX_EVENTS, NO_PCR, EventLog, parse_event_log, replay
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, PROVIDER, parse_evidence
 from nodeattest_providers.tpm.structures import Alg
 
@@ -80,6 +80,12 @@ def test_pcr_0_begins_with_the_locality_of_the_tpms_start(locality: int) -> None
     assert log.locality == locality
     assert replay(log, Alg.SHA256)[0] == by_hand(0, "sha256", bytes(31) + bytes((locality,)))
     assert replay(log, Alg.SHA256)[7] == by_hand(7, "sha256", bytes(32))
+
+
+def test_an_event_without_action_extends_nothing_wherever_it_stands() -> None:
+    said = (Measurement(3, NO_ACTION, b"x"), Measurement(NO_PCR, NO_ACTION, b"y"))
+    plain, with_said = parse_event_log(crypto_agile_log(BOOT)), parse_event_log(crypto_agile_log((*BOOT, *said)))
+    assert replay(with_said, Alg.SHA256) == replay(plain, Alg.SHA256)
 
 
 def test_the_header_may_list_banks_that_are_off_and_the_first_event_says_which_are_on() -> None:
