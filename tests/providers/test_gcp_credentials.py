@@ -75,6 +75,17 @@ async def test_without_any_credentials_the_remedy_is_told(monkeypatch: pytest.Mo
     assert calls.seen == [("oauth", CallOutcome.REFUSED)]
 
 
+async def test_a_key_that_the_server_does_not_know_gets_none_and_no_message_shows_it(google: GoogleCloud) -> None:
+    calls, settings = Calls(), with_key(google)
+    assert settings.credentials is not None
+    google.tokens.account_key(ACCOUNT, PROJECT)  # another one than the file has
+    with pytest.raises(Unavailable) as caught:
+        await token_of(Tokens(settings, calls))
+    assert calls.seen == [("oauth", CallOutcome.REFUSED)]
+    assert settings.credentials not in str(caught.value)
+    assert "invalid_grant" not in str(caught.value)
+
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 TOKEN = {"access_token": "theirs", "expires_in": 3600, "token_type": "Bearer"}
 

@@ -21,7 +21,7 @@ from nodeattest_providers.gcp.api.instance import (
     parse_instance_identity,
     parse_page,
 )
-from nodeattest_providers.gcp.config import credentials_kind, parse_platform, parse_policy
+from nodeattest_providers.gcp.config import CredentialsKind, credentials_kind, parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import InstanceRef, parse_provider_id
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
@@ -99,6 +99,18 @@ def test_a_bundle_that_holds_no_certificate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     with pytest.raises(Denied):
         parse_platform({"caBundle": str(tmp_path / "ca.pem")})
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b'{"type":"service_account"}', CredentialsKind.KEY),
+        (b'{"type":"external_account","credential_source":{"file":"/token"}}', CredentialsKind.FEDERATION),
+        (b'{"type":"external_account","credential_source":{"environment_id":"aws1"}}', CredentialsKind.AWS),
+    ],
+)
+def test_the_kinds_of_credentials_are_told_apart(content: bytes, kind: CredentialsKind) -> None:
+    assert credentials_kind(content)[0] is kind
 
 
 @pytest.mark.parametrize(
