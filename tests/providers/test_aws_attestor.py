@@ -205,6 +205,13 @@ def spelt(values: object) -> bytes:
     return json.dumps(values).encode()
 
 
+def test_credentials_are_read_and_show_neither_secret_nor_token() -> None:
+    found = parse_credentials(spelt(ANSWER_KEYS))
+    assert (found.secret.reveal().decode(), found.token) == (SECRET, ANSWER_KEYS["Token"])
+    assert SECRET not in repr(found)
+    assert found.token not in repr(found)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
