@@ -11,13 +11,13 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from aws_attacks import Stage
 from aws_cloud import ACCOUNT, REGION, Answer, Cloud, node_role, refusal
-from aws_world import INSTANCE, facts_of, filed_aws, region_key
+from aws_world import INSTANCE, POLICY, facts_of, filed_aws, region_key
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -84,9 +84,13 @@ async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stag
     assert (await signer.verify_client_attestation_data(request, answered)).fingerprints
     found = await signer.addresses(facts)
     assert {kind for kind, _ in found} >= {"InternalIP", "InternalDNS", "Hostname"}
-    with pytest.raises(Denied) as denied:
-        await signer.addresses(facts_of(replace(stage.node, instance_id=INSTANCE)))
-    assert denied.value.reason is Reason.PLATFORM_INSTANCE_NOT_FOUND
+    for foreign in (
+        facts_of(replace(stage.node, instance_id=INSTANCE)),
+        facts_of(stage.node, {**POLICY, "accounts": ["999999999999"]}),
+    ):
+        with pytest.raises(Denied) as denied:
+            await signer.addresses(foreign)
+        assert denied.value.reason is Reason.PLATFORM_INSTANCE_NOT_FOUND
     await signer.aclose()
 
 
@@ -252,6 +256,21 @@ async def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud
         assert not await ec2.describe(Realm(other, REGION), [STRANGER])
     assert not await ec2.describe(HERE, [STRANGER])
     assert amazon.asked == ["AssumeRole", *3 * ["DescribeInstances"]]
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(290, 2), (310, 1)])
+async def test_a_roles_credentials_are_replaced_five_minutes_before_they_expire(
+    amazon: Cloud, ec2_of: MakeEc2, seconds: int, times: int
+) -> None:
+    other, expires = "999999999999", datetime.now(UTC) + timedelta(seconds=seconds)
+    keys = "<AccessKeyId>ASIAEXAMPLE</AccessKeyId><SecretAccessKey>x</SecretAccessKey><SessionToken>x</SessionToken>"
+    credentials = f"<Credentials>{keys}<Expiration>{expires:%Y-%m-%dT%H:%M:%SZ}</Expiration></Credentials>"
+    body = f"<AssumeRoleResponse><AssumeRoleResult>{credentials}</AssumeRoleResult></AssumeRoleResponse>".encode()
+    amazon.spoil = lambda action: (200, body) if action == "AssumeRole" else None
+    ec2 = ec2_of(assumeRoles={other: f"arn:aws:iam::{other}:role/reader"})
+    for _ in range(2):
+        assert not await ec2.describe(Realm(other, REGION), [STRANGER])
+    assert amazon.asked.count("AssumeRole") == times
 
 
 async def found(instances: Instances) -> str:
