@@ -147,13 +147,13 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def run(self, worker: Callable[[K], Awaitable[None]], workers: int) -> None:
-        """Work with so many workers until ``shut_down``, then finish what is being worked on; or until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(self._work(worker))
-        finally:
-            self.shut_down()
+        """Work with so many workers until ``shut_down``, then finish what is being worked on; or until cancelled.
+
+        A bug beside it cancels it, too: what waits then waits for the next ``run``.
+        """
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(self._work(worker))
 
     def shut_down(self) -> None:
         """Hand out no more keys; those that wait are dropped, since the next start lists everything again."""

@@ -133,6 +133,23 @@ async def test_shut_down_finishes_what_is_worked_on_and_drops_what_waits() -> No
     assert done == [("a", 5)]
 
 
+@virtually
+async def test_work_goes_on_with_the_next_run_after_a_bug_beside_it_ended_one() -> None:
+    done: list[str] = []
+    made = queue()
+
+    async def worker(key: str) -> None:
+        done.append(key)
+
+    running = asyncio.create_task(made.run(worker, 2))
+    await advance(1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    made.add("a")
+    await drive(made, worker)
+    assert done == ["a"]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20), st.integers(0, 5)), max_size=30),
     st.integers(1, 4),

@@ -140,6 +140,7 @@ class ClusterManager:
                 tasks.create_task(call_every(LOG_PERIOD, self._log.report))
                 tasks.create_task(call_every(self._metrics_period, self._look))
         finally:
+            self._queue.shut_down()
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._lookups.close()
             for key in list(self._connections):
