@@ -17,6 +17,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Malformed, WatchHung
 from nodeattest_kube.kubeconfig import parse_kubeconfig
 from nodeattest_kube.list_watch import OBJECT
+from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
@@ -30,7 +31,7 @@ class Rig:
         client: ApiClient,
         *,
         transform: Callable[[JsonObject], JsonObject] | None = None,
-        max_bytes: int = 1 << 30,
+        max_bytes: int | MemoryPool = 1 << 30,
     ) -> None:
         self.now = 0.0
         self.waits: list[float] = []
@@ -177,6 +178,13 @@ async def test_trouble_with_the_list_is_backed_off_and_survived(server: Server, 
         assert rig.reflector.last_error is None
     assert None not in rig.errors[:8]
     assert rig.waits[:8] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+
+
+async def test_retry_after_of_a_server_is_obeyed(server: Server, rig: Rig) -> None:
+    server.script = [answers(b"{}", status=429, Retry_After="17"), EMPTY, HELD]
+    async with rig.running():
+        await rig.reflector.wait_synced(5)
+    assert rig.waits == [17.0]
 
 
 async def test_a_watch_that_ends_at_once_is_backed_off(server: Server, rig: Rig) -> None:
@@ -434,6 +442,20 @@ async def test_what_is_left_out_is_known_by_namespace_and_listed_again_in_a_whil
     await rig.follow(server, streams(), answers(listing(5, red)), streams(), waits=2)
     assert rig.reflector.left_out == 1
     assert not rig.reflector.lacks_any_of("blue")
+
+
+async def test_a_list_that_fails_half_way_gives_back_its_memory_and_takes_none_of_what_is_kept(
+    server: Server, client: ApiClient
+) -> None:
+    fat, pool = thing("a", 2, fat="x" * 5000), MemoryPool(1_000_000)
+    rig = Rig(client, max_bytes=pool)
+    await rig.follow(server, answers(listing(2, fat)), streams())
+    kept = pool.used
+    half = answers(listing(5, thing("a", 3), thing("b", 4, fat="x" * 5000), continues="next"))
+    await rig.follow(server, refuses(410, "Expired"), half, refuses(500, "InternalError"), waits=2)
+    assert pool.used == kept > 5000
+    await rig.follow(server, answers(listing(9)), streams())
+    assert pool.used == 0
 
 
 async def test_what_is_left_out_stays_known_until_a_list_is_whole(server: Server, client: ApiClient) -> None:
