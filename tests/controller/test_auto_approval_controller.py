@@ -326,6 +326,43 @@ async def test_a_cluster_that_is_older_than_the_record_is_incomplete_until_an_op
         await world.reports("Closed")
 
 
+OLD: JsonObject = {"creationTimestamp": "2020-01-01T00:00:00Z"}
+CLOSED: JsonObject = {"type": "SideDoorsClosed", "status": "True", "reason": "Closed", "message": "", "severity": ""}
+
+
+async def test_a_record_need_not_be_older_than_the_clusters_first_api_server() -> None:
+    world = AutoApprovalWorld(metadata=OLD)
+    role = world.workload.objects[ROLE]
+    world.workload.put(ROLE, {**role, "metadata": {"creationTimestamp": f"{_now():%Y-%m-%dT%H:%M:%SZ}"}})
+    async with world.running():
+        await world.reports("Closed")
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+async def test_what_was_closed_is_closed_after_a_pause_unless_a_binding_was_there_meanwhile(is_restored: bool) -> None:
+    world = AutoApprovalWorld(metadata=OLD, status={"conditions": [CLOSED]})
+    if is_restored:
+        world.bind_as_kubeadm()
+        binding = world.workload.objects[f"{BINDINGS}/{KUBEADM_BOOTSTRAP}"]
+        world.workload.put(f"{BINDINGS}/{KUBEADM_BOOTSTRAP}", {**binding, "metadata": OLD})
+        world.workload.remove(f"{BINDINGS}/{KUBEADM_ROTATION}")
+    async with world.reconciler() as reconciler, tasks(reconciler.certificates.run()):
+        await until(lambda: not reconciler.certificates.trouble())
+        await reconciler.reconcile()
+    assert world.bindings() == set()
+    assert world.condition()["reason"] == ("RecordIncomplete" if is_restored else "Closed")
+
+
+async def test_a_binding_that_cannot_be_deleted_leaves_no_condition_true() -> None:
+    world = AutoApprovalWorld(status={"conditions": [CLOSED]})
+    world.bind_as_kubeadm()
+    fail(world, Unreachable("no route"), ("DELETE", BINDINGS))
+    async with world.reconciler() as reconciler:
+        with pytest.raises(Unreachable):
+            await reconciler.reconcile()
+    assert (world.condition()["status"], world.condition()["reason"]) == ("False", "Open")
+
+
 async def test_what_the_in_tree_signer_issued_without_attestation_takes_precedence() -> None:
     world = AutoApprovalWorld()
     async with world.running():
