@@ -20,7 +20,7 @@ from world import CSRS, NAMESPACE, OWN, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
-from nodeattest_sandbox.control_plane import StartControlPlane
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 
 pytestmark = pytest.mark.swtpm
 
@@ -62,7 +62,13 @@ def recorded(start_control_plane: StartControlPlane, tmp_path_factory: pytest.Te
                 eventually(lambda: all(map(conditions, world.admin.list(MACHINES))), what="a condition of each Machine")
                 first, *others = tokens
                 join(world, first, tokens[first], nodes.url)
+                eventually(lambda: has_listed(world.management, "kubeadmconfigs"), what="the watch that joins share")
                 yield count(world, {name: tokens[name] for name in others}, nodes, workload)
+
+
+def has_listed(plane: ControlPlane, resource: str) -> bool:
+    """Whether the controller has what its watch of a kind starts from."""
+    return any((one.user, one.verb, one.resource) == (USER, "list", resource) for one in plane.requests())
 
 
 def count(world: World, tokens: dict[str, str], nodes: CountingRelay, workload: CountingRelay) -> Recorded:
