@@ -117,6 +117,11 @@ def test_a_node_is_adopted_by_the_certificate_that_it_has(old: OldNode, api: Fak
     for word in ("rotateCertificates: false", "--bootstrap-kubeconfig", "systemctl restart kubelet", backup.name):
         assert word in said
     assert b"PRIVATE KEY" not in said.encode() + complained.encode()
+    files = {path: path.read_bytes() for path in old.folder.rglob("*") if path.is_file()}
+    code, said, _ = old.adopt()
+    assert (code, len(asked)) == (0, 1)
+    assert "already" in said
+    assert {path: path.read_bytes() for path in old.folder.rglob("*") if path.is_file()} == files
 
 
 def test_a_death_between_backup_and_replacement_is_taken_up_without_another_request(old: OldNode, api: FakeApi) -> None:

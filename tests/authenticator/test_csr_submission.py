@@ -95,6 +95,13 @@ def test_a_watch_is_not_opened_again_before_the_server_said_so() -> None:
     assert server.slept == [17]
 
 
+def test_a_server_that_asks_for_more_time_than_there_is_ends_the_wait() -> None:
+    server = Server(creates=[OURS], watches=[UnreachableError("busy", 10_000)])
+    with pytest.raises(AgentError, match="was not decided in time"):
+        server.session(60).wait_for_decision(OURS, certificate)
+    assert server.slept == [60]
+
+
 def test_a_request_that_is_not_decided_names_the_provider_id_that_was_sent() -> None:
     server = Server(creates=[OURS], watches=[replace(OURS, waiting="MachineNotFound: check it")])
     with pytest.raises(AgentError) as caught:

@@ -41,6 +41,8 @@ def test_a_token_and_a_pin_are_enough_to_join(joiner: Discoverer) -> None:
     )
     assert json.loads(answer.stdout)["status"]["clientCertificateData"]
     assert joiner.api.posts() == 1
+    assert {header for _, header in joiner.api.shown} == {f"Bearer {TOKEN}"}
+    assert all("certificatesigningrequests" in path for path, _ in joiner.api.shown)
 
 
 def test_a_server_elsewhere_is_told_and_gets_the_request(tmp_path: Path, joiner: Discoverer) -> None:
@@ -73,6 +75,9 @@ def test_a_file_that_names_the_cluster_is_as_good_as_pins(joiner: Discoverer) ->
 
 def test_a_bootstrap_token_in_the_file_joins_where_it_is_wanted(joiner: Discoverer) -> None:
     changes = joiner.with_file(token=TOKEN) | {"token_file": None}
+    refused = joiner.join(**changes)
+    assert "DiscoveryFileNotAllowed" in refused.stderr
+    assert (TOKEN in refused.stderr, joiner.api.connections) == (False, 0)
     done = joiner.join("--discovery-file-allow-credentials", **changes)
     assert done.returncode == 0, done.stderr
     assert joiner.folder.joinpath("cache/bootstrap-token").read_text().strip() == TOKEN

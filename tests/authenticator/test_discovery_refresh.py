@@ -175,6 +175,20 @@ def test_killed_before_any_of_its_writes_it_leaves_a_node_that_works_and_a_refre
     assert node.api.posts() == 2
 
 
+def test_a_file_keeps_its_server_and_follows_the_cas(tmp_path: Path, api: FakeApi, elsewhere: FakeApi) -> None:
+    for one in (api, elsewhere):
+        publish(one, server=elsewhere.url)
+    joiner = Discoverer(tmp_path, api)
+    assert joiner.join(**joiner.with_file()).returncode == 0
+    new = Authority()
+    for one in (api, elsewhere):
+        publish(one, server=elsewhere.url, trusts=[api.authority, new])
+    done = refresh(joiner)
+    assert done.returncode == 0, done.stderr
+    assert joiner.settings.endpoint == Endpoint.parse(api.url)
+    assert joiner.settings.ca_pem == api.authority.pem + new.pem
+
+
 # Before a renewal
 
 

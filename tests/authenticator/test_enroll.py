@@ -259,6 +259,16 @@ def test_an_older_controller_gets_the_newest_version_that_it_knows_by_the_same_k
     assert len({bench.fake.envelope(name)[0].spki for name in bench.fake.objects}) == 1
 
 
+def test_no_version_is_filed_twice_whatever_the_annotation_says(bench: Bench) -> None:
+    def unsupported(api: FakeApi, name: str) -> None:
+        api.annotate(name, supported_versions="challenge/v2,challenge/v1")
+        api.deny(name, "EvidenceVersionUnsupported")
+
+    bench.attestor, bench.fake.on_create = Versatile(), unsupported
+    assert "makes challenge/v2, challenge/v1" in bench.refused().message
+    assert filed(bench.fake) == [2, 1]
+
+
 def test_a_provider_id_that_the_controller_tells_is_filed_by_the_same_key_and_returned(bench: Bench) -> None:
     bench.attestor = Attestor(two_step=False)
     bench.order = replace(bench.order, provider_id=None)

@@ -97,6 +97,11 @@ def directory(machine: Machine) -> None:
     path(machine).mkdir()
 
 
+def pipe(machine: Machine) -> None:
+    path(machine).unlink()
+    os.mkfifo(path(machine), 0o600)
+
+
 def give_away(machine: Machine) -> None:
     os.chown(path(machine), 65534, 65534)
 
@@ -106,6 +111,7 @@ BAD: list[tuple[str, Callable[[Machine], object], str]] = [
     ("group-readable", lambda m: path(m).chmod(0o640), "mode 0640"),
     ("symbolic link", link, "plain file"),
     ("directory", directory, "file type"),
+    ("pipe", pipe, "file type"),
     ("half-written", cut, "whole"),
     ("empty", lambda m: m.write("credential", b""), "whole"),
     ("not ours", lambda m: m.write("credential", b"{}"), "whole"),

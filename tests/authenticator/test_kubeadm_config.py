@@ -211,6 +211,14 @@ def test_kubeadms_configuration_is_enough_to_join(joiner: Discoverer) -> None:
     assert joiner.files() == before
 
 
+def test_a_configuration_that_others_may_write_is_not_obeyed(joiner: Discoverer) -> None:
+    write(joiner, discovered(joiner.api), mode=0o660)
+    done = joiner.join()
+    assert done.returncode == 2
+    assert "may be written by others" in done.stderr
+    assert joiner.files() == {}
+
+
 def test_the_provider_id_is_the_one_that_kubelet_is_told(joiner: Discoverer) -> None:
     registration = {"name": NODE, "kubeletExtraArgs": {"provider-id": "metal://7"}}
     write(joiner, discovered(joiner.api, nodeRegistration=registration))

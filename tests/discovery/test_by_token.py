@@ -209,6 +209,11 @@ def test_the_front_sees_a_jwt_and_the_cluster_no_credential_at_all(scene: Scene)
     assert scene.cluster.headers == QUIET
 
 
+def test_no_pins_at_all_are_refused_before_the_front_is_asked(scene: Scene) -> None:
+    assert scene.reason(frozenset()) == (Denied, Reason.CA_PIN_MALFORMED)
+    assert not scene.front.seen
+
+
 WRONG, UNSIGNED = Reason.CLUSTER_INFO_SIGNATURE_INVALID, Reason.CLUSTER_INFO_UNSIGNED
 LATER, SHAPE = Reason.API_UNAVAILABLE, Reason.CLUSTER_INFO_MALFORMED
 
