@@ -14,8 +14,11 @@ from token_world import (
     CLEANER,
     KUBECONFIG,
     SECRET,
+    SECRETS,
     SIGNER,
+    Recorded,
     TokenCluster,
+    Told,
     VirtualTime,
     applied_writes,
     signature,
@@ -25,8 +28,10 @@ from write_gate import Call, Gate
 
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
 from nodeattest_discovery.controllers.bootstrap_signer import desired_cluster_info, sign_all
-from nodeattest_discovery.controllers.deps import ControllerDeps
+from nodeattest_discovery.controllers.deps import RECHECK, ControllerDeps
+from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Conflict
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject
@@ -84,6 +89,12 @@ async def test_others_are_served_between_two_slices(size: int, turns: int) -> No
 
 
 # The signer
+
+
+@pytest.fixture
+def gate(control_plane: ControlPlane) -> Iterator[Gate]:
+    with Gate(control_plane) as made:
+        yield made
 
 
 @pytest.fixture
@@ -147,6 +158,32 @@ async def test_signatures_that_stand_are_not_taken_away_before_the_tokens_are_kn
         cluster.remove("sgn100")
         await until(lambda: len(cluster.signed_ids()) == 4)
     assert len(await applied_writes(cluster, 1)) == 1
+
+
+async def test_a_signer_that_does_not_know_the_tokens_yet_writes_nothing(cluster: TokenCluster, gate: Gate) -> None:
+    cluster.publish({"kubeconfig": KUBECONFIG, "jws-kubeconfig-sgn110": signature(cluster.add("sgn110"))})
+    gate.held = lambda call: "/secrets" in call.path
+    path, told = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated")), Told()
+    async with ApiClient.from_kubeconfig_file(path) as client:
+        pair = TokenControllers(client, SIGNER, observer=told, deps=Recorded.of(ControllerDeps(), told))
+        running = asyncio.create_task(pair.run())
+        await until(lambda: sum("configmaps" in call.path for call in gate.calls) > 1)  # the list, then the watch
+        await told.worked_off()
+        running.cancel()
+        await asyncio.wait([running])
+    assert not cluster.writes()
+    assert cluster.signed_ids() == {"sgn110"}
+
+
+async def test_a_changed_kubeconfig_is_signed_anew_as_the_exact_string(cluster: TokenCluster) -> None:
+    cluster.publish()
+    token = cluster.add("sgn006")
+    other = "no: kubeconfig\r\n\t at all\n\n"
+    async with working(cluster.kubeconfig(), enabled=SIGNER):
+        await until(lambda: "sgn006" in cluster.signed_ids())
+        cluster.edit(kubeconfig=other)
+        await until(lambda: cluster.info()["jws-kubeconfig-sgn006"] == signature(token, other))
+    assert cluster.info()["kubeconfig"] == other
 
 
 async def test_a_token_s_end_takes_its_signature_at_that_moment_without_the_cleaner(cluster: TokenCluster) -> None:
@@ -220,6 +257,37 @@ async def test_a_clock_that_jumps_back_deletes_nothing_early(cluster: TokenClust
         await until(lambda: told.names == ["bootstrap-token-cln012"])
 
 
+async def test_a_token_that_a_finalizer_holds_is_asked_to_go_once(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln015", expiration="2021-01-01T00:00:00Z")
+    held = f"{SECRETS}/bootstrap-token-cln015"
+    cluster.admin.patch(held, {"metadata": {"finalizers": ["tests.example/hold"]}})
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
+        cluster.prolong("cln015", "2020-01-01T00:00:00Z")
+        await until(lambda: told.names)
+        cluster.add("cln016", expiration="2020-01-01T00:00:00Z")
+        await until(lambda: len(told.names) == 2)  # the watch told before that the first is being deleted
+        for _ in range(5):
+            time.advance(RECHECK)
+            await told.worked_off()
+        deleted = [entry.name for entry in await applied_writes(cluster, 2)]
+        assert deleted.count("bootstrap-token-cln015") == 1  # the watch may tell later that the second is gone
+    cluster.admin.patch(held, {"metadata": {"finalizers": None}})
+
+
+async def test_a_prolonged_token_stays_and_a_shortened_one_goes(cluster: TokenCluster) -> None:
+    time = VirtualTime(START)
+    cluster.add("cln013", expiration="2020-06-01T00:00:30Z")
+    cluster.add("cln014", expiration="2021-01-01T00:00:00Z")
+    async with working(cluster.kubeconfig(), enabled=CLEANER, deps=time.deps) as told:
+        cluster.prolong("cln013", "2020-06-01T00:02:00Z")
+        cluster.prolong("cln014", "2020-05-01T00:00:00Z")
+        await until(lambda: told.names == ["bootstrap-token-cln014"])
+        time.advance(45)
+        await told.worked_off()
+        assert cluster.has("bootstrap-token-cln013")
+
+
 async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is_good_there(
     cluster: TokenCluster,
 ) -> None:
@@ -236,12 +304,6 @@ async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is
 
 
 # Somebody gets between them and their write
-
-
-@pytest.fixture
-def gate(control_plane: ControlPlane) -> Iterator[Gate]:
-    with Gate(control_plane) as made:
-        yield made
 
 
 class Times:

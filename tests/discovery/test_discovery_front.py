@@ -311,6 +311,29 @@ async def test_an_audience_is_answered_for_when_it_is_asked_for_and_the_tokens_o
     assert (said["authenticated"], said["audiences"]) == (True, ["cluster-1"])
 
 
+async def test_while_the_cluster_is_not_known_well_enough_nobody_is_reviewed(
+    known: KnownCluster, webhook: Listener, authority: Authority
+) -> None:
+    known.away = "the API server is away"
+    assert (await ask(webhook.port, post(review()), authority)).status == 503
+
+
+async def test_where_a_client_ca_is_given_only_its_clients_may_ask(
+    known: KnownCluster, authority: Authority, tmp_path: Path
+) -> None:
+    service = TokenReviewService(known, audience=None, metrics=Metrics(), now=lambda: NOW)
+    clients, strangers = Authority("clients"), Authority("strangers")
+    (tmp_path / "clients.pem").write_bytes(clients.pem)
+    apiserver = clients.certify(tmp_path, "apiserver", client=True)
+    stranger = strangers.certify(tmp_path, "stranger", client=True)
+    a_server = clients.certify(tmp_path, "a-server")
+    async with listening(service.handle, tmp_path, authority, client_ca=tmp_path / "clients.pem") as listener:
+        assert (await ask(listener.port, post(review()), authority, apiserver)).status == 200
+        for shown in (None, stranger, a_server):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await ask(listener.port, post(review()), authority, shown)
+
+
 @pytest.mark.parametrize(
     ("request_", "code"),
     [

@@ -116,13 +116,13 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Recorded(ControllerDeps):
+class Recorded(ControllerDeps):
     """Dependencies that remember the queues that they made."""
 
     told: Told
 
     @classmethod
-    def of(cls, deps: ControllerDeps, told: Told) -> _Recorded:
+    def of(cls, deps: ControllerDeps, told: Told) -> Recorded:
         told.soon = 5.0 if deps.clock is time.monotonic else 0.0
         return cls(now=deps.now, clock=deps.clock, timer=deps.timer, random=deps.random, told=told)
 
@@ -223,7 +223,7 @@ async def working(
     """Let the controllers work for the length of the block."""
     told = Told()
     async with ApiClient.from_kubeconfig_file(kubeconfig) as client:
-        pair = TokenControllers(client, enabled, observer=told, deps=_Recorded.of(deps or ControllerDeps(), told))
+        pair = TokenControllers(client, enabled, observer=told, deps=Recorded.of(deps or ControllerDeps(), told))
         running = asyncio.create_task(pair.run())
         try:
             await until(lambda: pair.synced, "the first lists", seconds=60)
