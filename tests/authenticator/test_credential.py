@@ -35,6 +35,13 @@ def test_a_cold_call_gets_a_credential(machine: Machine) -> None:
     assert answer["status"]["clientKeyData"].startswith("-----BEGIN PRIVATE KEY-----")
 
 
+def test_a_call_for_another_cluster_gets_no_credential_even_with_a_full_cache(machine: Machine) -> None:
+    assert machine.run().returncode == 0
+    done = machine.run(info=machine.info(server="https://10.0.0.1:6443"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ExecInfoRefused" in done.stderr
+
+
 def test_fifty_parallel_calls_share_one_denial(machine: Machine) -> None:
     machine.api.on_create = lambda api, name: api.deny(name, "MachineNotFound")
     processes = [machine.start() for _ in range(12)]

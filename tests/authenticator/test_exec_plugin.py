@@ -316,6 +316,9 @@ def test_a_refusal_is_repeated_warm_once_the_certificate_has_expired(machine: Ma
     assert found[1].startswith(b"refused (next attempt in ")
     assert lookup(*where, not_after - 1) == (0, warm(machine))
     assert lookup(*where, until + 1) is None
+    machine.cache.joinpath("credential").unlink()
+    assert lookup(*where, until - 3599) is not None
+    assert lookup(*where, until - 3700) is None  # written before the clock was set back
 
 
 # The call

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from polling import until
-from token_world import TokenCluster
+from token_world import TokenCluster, working
 
 from nodeattest_controller import manifests
 from nodeattest_discovery.clusterinfo import PATH
@@ -118,6 +118,20 @@ async def test_a_role_allows_its_controller_s_calls_and_none_besides(
         await until(lambda: may(client, calls[0]))
         everything = {*SIGNER_CALLS, *CLEANER_CALLS, *NOBODYS_CALLS}
         assert {call for call in everything if may(client, call)} == set(calls)
+    finally:
+        withdraw(cluster.admin, applied)
+
+
+async def test_with_the_shipped_rights_tokens_are_signed_and_cleaned(cluster: TokenCluster) -> None:
+    applied = apply(cluster.admin, shipped("workload-discovery"))
+    try:
+        cluster.publish()
+        async with working(cluster.kubeconfig()) as told:
+            cluster.add("rgt001")
+            cluster.add("rgt002", expiration="2020-01-01T00:00:00Z")
+            await until(lambda: cluster.signed_ids() == {"rgt001"})
+            await until(lambda: not cluster.has("bootstrap-token-rgt002"))
+        assert not told.failures
     finally:
         withdraw(cluster.admin, applied)
 
