@@ -9,7 +9,18 @@ from datetime import timedelta
 
 import pytest
 from counted_calls import calls
-from node_attested_world import NOW, OWN, NodeAttestedWorld, claim, grant, ledger, machine, refusal
+from node_attested_world import (
+    NOW,
+    OWN,
+    NodeAttestedWorld,
+    certificate,
+    claim,
+    grant,
+    ledger,
+    machine,
+    record,
+    refusal,
+)
 
 from nodeattest_controller.controllers.node_attested.reconciler import NODE_PERIOD, OBJECT_BURST, PAUSE, STATUS_REMEDY
 from nodeattest_controller.model.machine_view import MachineView
@@ -154,6 +165,26 @@ async def test_a_treatment_that_a_process_recorded_and_did_not_live_to_make_is_m
     async with second.running():
         await second.resync()
         assert second.taints(ME) == ["Taint"]
+
+
+async def test_a_refusal_is_not_written_over_a_record_that_changed_meanwhile() -> None:
+    world, changed = NodeAttestedWorld(), list[str]()
+    world.joined(ME)
+    path = f"{OWN}/machineattestations/{ledger(ME).name}"
+    renewed = replace(ledger(ME), issued=(certificate(issued=NOW + timedelta(minutes=1)),))
+
+    async def renew(method: str, called: str) -> None:
+        if (method, called) == ("PATCH", path) and not changed:
+            changed.append(called)
+            world.management_api.put(path, record(ME, renewed))
+
+    world.management_api.on_call = renew
+    async with world.running():
+        world.controller.refused(refusal(BAD))
+        await world.resync()
+        await world.resync(60)
+    assert changed
+    assert world.of_ledger(ledger(ME), "lastVerdict", "verdict") == "Approved"
 
 
 async def test_a_node_that_came_back_is_treated_again_after_a_while() -> None:
