@@ -31,7 +31,12 @@ from nodeattest_controller.controllers.node_attested.decide import (
     node_patch,
 )
 from nodeattest_controller.controllers.node_attested.nodes import HELD, MissingMachines
-from nodeattest_controller.controllers.node_attested.outcomes import OTHERS_BURST, REQUESTER_BURST, CSROutcomes
+from nodeattest_controller.controllers.node_attested.outcomes import (
+    DECISION_BURST,
+    OTHERS_BURST,
+    REQUESTER_BURST,
+    CSROutcomes,
+)
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
@@ -258,6 +263,17 @@ def test_a_flood_of_claims_on_many_machines_is_rationed_for_the_cluster_and_take
     assert reported.count(True) == OTHERS_BURST
     assert rig.outcomes.refused(refusal(BAD))
     assert [one.requester for one in rig.outcomes.refusals(ME.provider_id)] == [Requester.NODE]
+
+
+def test_a_node_whose_refusals_alternate_replaces_its_last_decision_a_few_times() -> None:
+    rig, known, written = Rig(), ledger(ME), 0
+    for number in range(4 * DECISION_BURST):
+        rig.outcomes.refused(refusal((BAD, Reason.TPM_CLOCK_REVERSED)[number % 2]))
+        decision = rig.outcomes.decision(ME.provider_id, known)
+        rig.outcomes.decision_written(ME.provider_id)
+        if decision is not None:
+            known, written = replace(known, verdict=decision), written + 1
+    assert written == 1 + DECISION_BURST
 
 
 def test_a_certificate_that_was_in_the_ledger_already_clears_a_refusal_since() -> None:

@@ -214,6 +214,24 @@ async def test_a_name_whose_node_is_not_the_machines_is_left_alone(node: str) ->
         assert world.of_ledger(ledger(ME), "onFailure", "action") == ""
 
 
+async def test_a_node_that_another_replaced_is_not_deleted_for_it() -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="DeleteNode")
+    world.joined(ME, refused=BAD)
+    another: JsonObject = {"metadata": {"uid": "of another"}, "spec": {"providerID": "sandbox://another"}}
+
+    async def replace_it(method: str, path: str) -> None:
+        if (method, path) == ("DELETE", world.node_path(ME)):
+            world.workload_api.remove(path)
+            world.workload_api.put(path, another)
+
+    world.workload_api.on_call = replace_it
+    async with world.running():
+        assert world.workload_api.count("DELETE") == 1
+        await world.resync(60)
+    assert text(world.workload_api.objects[world.node_path(ME)], "metadata", "uid") == "of another"
+
+
 async def test_a_right_on_nodes_that_is_missing_leaves_no_record_and_is_asked_for_again() -> None:
     world = NodeAttestedWorld()
     world.policy(onFailure="Taint")

@@ -118,6 +118,17 @@ async def test_the_names_stand_in_the_status_and_go_with_the_policy(contract: st
 
 
 @virtually
+async def test_a_policy_that_is_none_takes_no_names_back() -> None:
+    """Nodes go on asking the signers that they know."""
+    farm = Farm()
+    async with farm.working():
+        await farm.says("InStatus")
+        add_policy(farm.api, allowPigs=True)
+        await advance(2 * SETTLE)
+        assert farm.fields() == (CLIENT + "tpm", SERVING + "tpm")
+
+
+@virtually
 async def test_a_cluster_of_another_replica_is_left_alone() -> None:
     farm = Farm()
     farm.leads = False
