@@ -134,6 +134,7 @@ ATTRIBUTES: dict[str, Callable[[tuple[bytes, ...]], tuple[bytes, ...]]] = {
     "out of order": lambda good: good[::-1],
     "a digest that is no octet string": lambda good: (*good[:2], attribute(write.MESSAGE_DIGEST, write.DATA)),
     "an attribute beyond any size": lambda good: (*good, attribute(write.SHA256, tlv(0x04, bytes(2000)))),
+    "one twice": lambda good: (*good, good[-1]),
     "too many": lambda good: (*good, *(attribute(tlv(0x06, bytes((0x2A, n))), tlv(0x04, bytes(40))) for n in range(9))),
 }
 
@@ -171,6 +172,12 @@ UNCONFIRMED: dict[str, Spoil] = {
 def test_a_well_formed_document_that_the_key_did_not_sign_is_not_confirmed(form: str, what: str) -> None:
     read = cms.parse(UNCONFIRMED[what](FORMS[form]()).der())
     assert not read.signed_by(certificate(key()))
+
+
+def test_a_weak_key_confirms_nothing() -> None:
+    for bits, is_confirmed in ((1024, False), (2048, True)):
+        read = cms.parse(made.aws().signed(key(bits)).der())
+        assert read.signed_by(certificate(key(bits))) is is_confirmed
 
 
 @given(st.data())
