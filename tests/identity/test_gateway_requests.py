@@ -102,6 +102,12 @@ def test_headers_that_this_kube_apiserver_does_not_write_are_not_read() -> None:
         identify(writes, "front-proxy-client", [*claimed, ("X-Remote-UID", "another")])
 
 
+@pytest.mark.parametrize("odd", [("X-Remote-Group", ""), ("X-Remote-Extra-", "a"), ("X-Remote-Group", "a" * 70_000)])
+def test_groups_and_extra_that_no_kube_apiserver_writes_are_refused(odd: tuple[str, str]) -> None:
+    with pytest.raises(StatusError, match="401"):
+        identify(TRUST, "front-proxy-client", [("X-Remote-User", "jane"), odd])
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["X-Remote-User", "X-Remote-Group", "X-Remote-Extra-a", "Cookie"]), st.text())),
     st.sampled_from([None, "front-proxy-client", "other"]),

@@ -124,6 +124,7 @@ async def test_it_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
     file.write_bytes(elliptic().private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     async with serving("issuer", "serve", f"--service-account-key-file={file}", ISSUER) as (port, _):
         (key,) = json.loads((await exchange(port, request("/openid/v1/jwks"))).body)["keys"]
+        assert (await exchange(port, request("/openid/v1/jwks", "Content-Length: 1") + b"x")).status == 400
     assert sorted(key) == ["alg", "crv", "kid", "kty", "use", "x", "y"]
 
 

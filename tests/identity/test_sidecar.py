@@ -337,7 +337,9 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
             for audiences in (["sidecar/other"], ["sidecar/dashboard", "sidecar/other"]):
                 with pytest.raises(Denied):
                     await verifier.verify(token(*audiences).encode(), "", ours)
-            admin.delete(f"{root}/services/dashboard")
+            labels.write_text('app="other"\n')
+            await until(lambda: services.audiences() == frozenset({"sidecar/other"}))
+            admin.delete(f"{root}/services/other")
             await until(lambda: services.audiences() == frozenset())
         finally:
             following.cancel()

@@ -212,6 +212,12 @@ async def test_documents_that_are_not_to_be_believed_are_refused(
     assert set(issuer.asked) <= {CONFIGURATION, JWKS}
 
 
+async def test_a_key_that_is_not_for_us_among_an_issuers_hides_no_other(issuer: IssuerServer) -> None:
+    foreign = b'{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"1","x":"AAAA"},'
+    issuer.answers[JWKS] = Reply(issuer.answers[JWKS].body.replace(b'{"keys":[', foreign, 1))
+    assert (await party(issuer).verify(good_tokens([ES], NOW, issuer.url)["ES256"])).subject == SUBJECT
+
+
 async def test_an_issuer_that_never_ends_its_answer_is_given_up(issuer: IssuerServer) -> None:
     never = threading.Event()
     issuer.answers[JWKS] = replace(issuer.answers[JWKS], after=never)
