@@ -22,8 +22,9 @@ from proxy_kit import LOOPBACK, exchange, request
 
 from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, JWKS_TYPE, Documents, documents
 from nodeattest_identity.issuer.keys import VerifyingKey
+from nodeattest_identity.serve import clusters as of_clusters
 from nodeattest_identity.serve.app import KeysSource
-from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource, _kubeconfig_only
+from nodeattest_identity.serve.clusters import Clusters, KubeconfigSecretsSource
 from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteTable, issuer_paths
 from nodeattest_identity.serve.sources import KeyFileReader, Poller, SourceError, read_api_server
 from nodeattest_kube.addresses import AddressRules, parse_network
@@ -378,7 +379,7 @@ async def test_a_cluster_at_an_address_that_is_not_allowed_is_never_asked(
 def test_of_a_secret_nothing_is_kept_but_a_kubeconfig(name: str, kept: dict[str, str]) -> None:
     metadata: JsonObject = {"name": name, "namespace": "n", "annotations": {"last-applied": "secret"}}
     secret: JsonObject = {"metadata": metadata, "data": {"value": "a", "tls.key": "secret"}}
-    slim = _kubeconfig_only("-kubeconfig", secret)  # pyright: ignore[reportPrivateUsage] - what stays in memory
+    slim = of_clusters._kubeconfig_only("-kubeconfig", secret)  # pyright: ignore[reportPrivateUsage] - what stays in memory
     assert slim == {"metadata": {"name": name, "namespace": "n"}, "data": kept}
 
 

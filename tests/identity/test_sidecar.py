@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -27,6 +28,7 @@ from proxy_kit import (
 )
 from token_kit import elliptic
 
+from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, selects
 from nodeattest_identity.addon.sidecar.caller import Caller
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
@@ -40,6 +42,7 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
+from nodeattest_serving.connection_slots import share_of_owner
 
 USUAL: Final = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
 
@@ -229,6 +232,31 @@ async def test_unauthenticated_connections_end_no_authenticated_one(address: str
         assert running.service.in_flight == 4
 
 
+async def test_one_user_has_a_share_of_the_connections_whatever_he_may_have_at_once() -> None:
+    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    limits = ProxyLimits(connections=16)
+    async with (
+        upstream(silent) as seen,
+        sidecar(seen, replace(USUAL, limits=limits)) as running,
+        AsyncExitStack() as stack,
+    ):
+        for number in range(share_of_owner(limits.connections)):
+            _, writer = await asyncio.open_connection(LOOPBACK, running.port)
+            stack.callback(writer.close)
+            writer.write(request("/", authorization(users_token())))
+            await until(lambda number=number: running.service.in_flight == number + 1)
+        assert (await exchange(running.port, request("/", authorization(users_token())))).status == 429
+
+
+def test_a_cache_of_verified_tokens_is_bounded() -> None:
+    cache: ExpiringCache[int, str] = ExpiringCache(3, lambda: 0.0)
+    for number in range(9):
+        cache.put(number, "caller", 1.0)
+    assert [number for number in range(9) if cache.get(number)] == [6, 7, 8]
+
+
 OURS = frozenset({"apps/dashboard", "apps/other"})
 
 
@@ -310,7 +338,7 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
 ) -> None:
     admin = real_control_plane.client()
     create_namespace(admin, "sidecar")
-    root, labels = "/api/v1/namespaces/sidecar", tmp_path / "labels"
+    root, labels, later = "/api/v1/namespaces/sidecar", tmp_path / "labels", 0.0
     admin.create(f"{root}/serviceaccounts", {"metadata": {"name": "robot"}})
     labels.write_text('app="dashboard"\n')
 
@@ -323,7 +351,7 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
         admin.create(f"{root}/services", {"metadata": {"name": name}, "spec": spec})
 
     async with ApiClient.from_kubeconfig_file(real_control_plane.admin_kubeconfig) as client:
-        services = ServiceAudiences(client, namespace="sidecar", labels=labels)
+        services = ServiceAudiences(client, namespace="sidecar", labels=labels, clock=lambda: time.monotonic() + later)
         following = asyncio.create_task(services.run())
         try:
             await until(lambda: services.unready_reason() is None)
@@ -341,6 +369,8 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
             await until(lambda: services.audiences() == frozenset({"sidecar/other"}))
             admin.delete(f"{root}/services/other")
             await until(lambda: services.audiences() == frozenset())
+            later = 301.0
+            assert "no contact to the API server" in (services.unready_reason() or "")
         finally:
             following.cancel()
 
