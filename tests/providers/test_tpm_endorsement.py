@@ -377,6 +377,8 @@ def test_a_path_length_holds_for_anchors_too(tpm: SoftTpm) -> None:
     intermediate = below(root, "intermediate", "p256", [SIGNS, constraint(0)])
     assert "path length" in (problem(tpm, endorsed(tpm, intermediate), (intermediate.der,), root) or "")
     assert problem(tpm, endorsed(tpm, root), (), root) is None
+    new_key = below(root, "root", "p256", [SIGNS, constraint(0)])  # self-issued, which does not count (RFC 5280 §6.1)
+    assert problem(tpm, endorsed(tpm, new_key), (new_key.der,), root) is None
 
 
 def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
