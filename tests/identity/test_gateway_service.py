@@ -36,6 +36,7 @@ from nodeattest_identity.proxy.limits import ProxyLimits
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_identity.tokens.jwt import SigningKey, signing_key
 from nodeattest_kube.client import ApiClient
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, value_at
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
@@ -367,6 +368,25 @@ async def test_a_right_is_one_of_verb_service_and_namespace(control_plane: Contr
         assert await refused(reviews, dev, target("dashboard:80", "kube-system"), "GET") == 403
         assert await refused(reviews, UserInfo(user="jane", groups=("others",)), wanted, "GET") == 403
         assert await refused(reviews, UserInfo(user="devs"), wanted, "GET") == 403
+
+
+async def test_a_review_is_of_the_whole_user() -> None:
+    """An authorizer may decide by UID and extra, such as the scopes of a token."""
+
+    class Reviewer:
+        async def create(self, _path: str, review: JsonObject) -> JsonObject:
+            asked.append(review["spec"])
+            return {"status": {"allowed": True}}
+
+    asked: list[JsonValue] = []
+    who = UserInfo(user="jane", uid="7", groups=("devs",), extra=(("scopes", ("a", "b")),))
+    reviews = SubjectAccessAuthorizer(cast("ApiClient", Reviewer()), clock=lambda: 0.0)
+    await reviews.authorize(who, target("dashboard", "apps"), "GET")
+    [spec] = asked
+    assert isinstance(spec, dict)
+    assert {name: spec[name] for name in spec if name != "resourceAttributes"} == {
+        "user": "jane", "uid": "7", "groups": ["devs"], "extra": {"scopes": ["a", "b"]},
+    }  # fmt: skip
 
 
 async def test_many_at_once_ask_once_and_a_yes_is_good_for_ten_seconds(control_plane: ControlPlane) -> None:
