@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import unquote
 
 import pytest
 from fake_api import FakeApi
@@ -336,6 +337,7 @@ async def test_a_record_need_not_be_older_than_the_clusters_first_api_server() -
     world.workload.put(ROLE, {**role, "metadata": {"creationTimestamp": f"{_now():%Y-%m-%dT%H:%M:%SZ}"}})
     async with world.running():
         await world.reports("Closed")
+    assert POLICY in world.workload.objects  # the controller ends, and the policy does not
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
@@ -351,6 +353,26 @@ async def test_what_was_closed_is_closed_after_a_pause_unless_a_binding_was_ther
         await reconciler.reconcile()
     assert world.bindings() == set()
     assert world.condition()["reason"] == ("RecordIncomplete" if is_restored else "Closed")
+
+
+async def test_a_binding_that_was_changed_since_the_audit_is_not_deleted() -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+
+    async def change(method: str, path: str) -> None:
+        path = unquote(path)
+        if method == "DELETE" and path.endswith(KUBEADM_BOOTSTRAP):
+            subjects: list[JsonValue] = [
+                *items(world.workload.objects[path], "subjects"),
+                {"kind": "User", "name": "b"},
+            ]
+            world.workload.put(path, {**world.workload.objects[path], "subjects": subjects})
+
+    world.workload.on_call = change
+    async with world.reconciler() as reconciler:
+        await reconciler.reconcile()
+    assert KUBEADM_BOOTSTRAP in world.bindings()
+    assert world.condition()["reason"] == "ForeignBinding"
 
 
 async def test_a_binding_that_cannot_be_deleted_leaves_no_condition_true() -> None:
@@ -389,16 +411,17 @@ def reviewed(time: str) -> JsonObject:
     return {"annotations": {"attestation.cluster.x-k8s.io/in-tree-certificates-reviewed": time}}
 
 
-async def test_what_an_earlier_process_reported_stays_until_an_operator_reviews_it() -> None:
-    """The requests that showed it are deleted after an hour. An earlier review is no review of it."""
-    world = AutoApprovalWorld(metadata=reviewed("2026-01-02T00:00:00Z"), status={"conditions": [REPORTED]})
+@pytest.mark.parametrize("time", ["2026-01-02T00:00:00Z", "2999-01-01T00:00:00Z"], ids=["earlier", "in the future"])
+async def test_what_an_earlier_process_reported_stays_until_an_operator_reviews_it(time: str) -> None:
+    """The requests that showed it are deleted after an hour."""
+    world = AutoApprovalWorld(metadata=reviewed(time), status={"conditions": [REPORTED]})
     async with world.running() as runner:
         await world.audited_again()
         said = await world.reports("CertificatesIssued", "False")
         assert said.startswith("the in-tree signer's approval was given 2 times")
         world.put_cluster(metadata=reviewed("2026-01-03T00:00:01Z"), status={"conditions": [REPORTED]})
         runner.changed()
-        await world.reports("RecordIncomplete")
+        await until(lambda: world.condition()["reason"] != "CertificatesIssued")
 
 
 async def test_a_policy_that_cannot_be_used_hides_no_reported_certificate() -> None:

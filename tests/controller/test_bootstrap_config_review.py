@@ -77,6 +77,10 @@ def test_a_patch_makes_one_object_of_the_other(before: JsonObject, after: JsonOb
     assert bool(operations) == bool(admission_review.paths(before, after))
 
 
+def test_true_is_not_one() -> None:
+    assert admission_review.paths({"a": [True]}, {"a": [1]}) == {("a",)}
+
+
 def test_paths_touch_where_one_leads_to_the_other() -> None:
     discovery, join = frozenset({("join", "discovery", "token")}), frozenset({("join",)})
     assert admission_review.touch_each_other(discovery, join)
