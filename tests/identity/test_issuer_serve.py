@@ -372,6 +372,8 @@ async def test_a_cluster_at_an_address_that_is_not_allowed_is_never_asked(
         async with management.serving("10.0.0.0/8") as ports:
             await ask_until(lambda answer: answer.status == 503, ports.main, management.jwks("here"))
             await ask_until(lambda answer: answer.status == 200, ports.health or 0, request("/readyz"))
+            counted = f'issuer="{management.issuer("here")}",outcome="unusable"'.encode()  # ends with ``max_stale``
+            await ask_until(lambda answer: counted in answer.body, ports.health or 0, request("/metrics"))
         assert here.asked == []
 
 

@@ -163,6 +163,8 @@ class Clusters:
                 )
         except KubeconfigError as error:
             _log.error("cannot use the Secret %s: %s", key, error)
+            cluster.client = None
+            await cluster.poller.run()  # what was read before is served no longer than ``max_stale``
             return
         namespace = key.partition("/")[0]
         client.use_resolver(self._lookups.of(namespace))
