@@ -151,6 +151,10 @@ def test_rendering_twice_is_rendering_once(version: str, file_format: str) -> No
     for without in ("initConfiguration", "joinConfiguration"):
         machines = machines_config(version, spec_of(once), without)
         assert render(machines, PLAN) == machines
+    insecure = RenderOptions(provider=ProviderName("insecure"))  # nothing is adopted: only the label tells
+    joining = machines_config(version, spec_of(render(document, insecure)), "initConfiguration")
+    joining["spec"] = {name: value for name, value in spec_of(joining).items() if name != "clusterConfiguration"}
+    assert render(joining, insecure) == joining
 
 
 @pytest.mark.parametrize("version", VERSIONS)
