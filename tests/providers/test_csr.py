@@ -109,6 +109,7 @@ TAMPERED: dict[tuple[Reader, Reason], tuple[Made | bytes, ...]] = {
         Made(algorithm=seq(oid("1.2.840.10045.4.3.10"))),
         Made(spki=spki_of(RSA)),
         Made(sign=sign_with(P256, hashes.SHA384())),
+        Made(algorithm=seq(oid("1.2.840.10045.4.3.1")), sign=sign_with(P256, hashes.SHA224())),
     ),
     (SERVING, Reason.PROVIDER_ID_INVALID): (extended(san(DNS)),),
     (SERVING, Reason.EXTENSION_NOT_ALLOWED): (
