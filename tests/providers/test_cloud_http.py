@@ -68,6 +68,17 @@ async def test_without_a_whole_answer_within_bounds_the_outcome_is_told(answer: 
     assert error.value.outcome is outcome
 
 
+async def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    http = client()
+    with serving(answering("200 OK", b"us")) as port:
+        answer = await http.exchange("GET", f"http://127.0.0.1:{port}/", headers={})
+    await http.aclose()
+    assert answer.body == b"us"
+
+
 class Asked:
     """Answers with a key's number; hangs for the scopes in ``hanging``, fails where told."""
 

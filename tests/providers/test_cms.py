@@ -50,6 +50,8 @@ def test_a_document_of_each_cloud_is_read_and_its_signer_confirmed(form: str) ->
     assert read.content == CONTENT
     assert read.signer.digest == "sha256"
     assert read.signer.is_named_by(certificate(key()))
+    assert not replace(read.signer, serial=read.signer.serial + 1).is_named_by(certificate(key()))
+    assert not replace(read.signer, issuer=read.signer.issuer[:-1]).is_named_by(certificate(key()))
     assert read.signed_by(certificate(key()))
     assert len(read.certificates) == (form == "azure")
 

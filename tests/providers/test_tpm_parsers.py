@@ -215,7 +215,8 @@ def test_any_object_gives_evidence_or_denied(
             assert parse_evidence(data).to_json() == data
 
 
-@given(st.text(alphabet=st.characters(codec=None)), st.integers(0, 300))
+@given(text=st.text(alphabet=st.characters(codec=None)), at=st.integers(0, 300))
+@example(text="\ud800", at=9)
 def test_any_text_gives_a_challenge_or_denied(text: str, at: int) -> None:
     good = CHALLENGE.to_text()
     for bad in (text, good[:at] + text + good[at:]):
