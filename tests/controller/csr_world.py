@@ -134,6 +134,7 @@ class World:
         kubelet_serving: type[KubeletServingEvaluator] = KubeletServingEvaluator,
         beside: World | None = None,
         memory: int | None = None,
+        purposes: frozenset[Purpose] = frozenset(Purpose),
     ) -> None:
         """``signer`` is a real one in the verifier's place; the evaluators may be a test's own.
 
@@ -141,6 +142,7 @@ class World:
         """
         self.pki = pki
         self.verifier = verifier
+        self._purposes = purposes
         self.signer = signer or verifier
         self.management_api = beside.management_api if beside else FakeApi()
         self.management_api.documents["/apis/cluster.x-k8s.io"] = {"preferredVersion": {"version": "v1beta1"}}
@@ -200,7 +202,7 @@ class World:
             kubelet_serving=kubelet_serving(
                 self.management, facts_of=self.facts_of, events=self.events, metrics=self.metrics
             ),
-            purposes=frozenset(Purpose),
+            purposes=self._purposes,
             events=self.events,
             metrics=self.metrics,
             observers=self.observers,

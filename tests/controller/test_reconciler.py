@@ -47,6 +47,7 @@ from nodeattest_providers.identifiers import (
     NodeName,
     ProviderID,
     ProviderName,
+    Purpose,
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef
 from nodeattest_providers.pkcs10 import build_csr
@@ -437,6 +438,13 @@ async def test_one_requesters_flood_leaves_room_in_log_and_events_for_another(
     assert sum("flood-" in event for event in events) == SOURCE_BURST
     assert any("another" in event for event in events)
     assert lines == [*flood[:REQUESTER_BURST], "another"]
+
+
+async def test_a_request_of_a_purpose_that_is_switched_off_is_left_alone(pki: ClusterPki) -> None:
+    async with World(pki, OneRound(), purposes=frozenset({Purpose.SERVING})).running() as world:
+        world.file()
+        assert await world.reconcile() == DONE
+        assert (world.verifier.calls, world.workload_api.writes(CSRS)) == (0, [])
 
 
 # What an API server answers
