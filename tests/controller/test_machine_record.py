@@ -38,6 +38,12 @@ def record(**changes: JsonValue) -> JsonObject:
     return {"apiVersion": OWN, "kind": "MachineRecord", "metadata": {**METADATA}, "spec": spec}
 
 
+def test_a_record_is_paused_by_its_field_or_by_cluster_apis_annotation() -> None:
+    annotated: JsonObject = {**METADATA, "annotations": {"cluster.x-k8s.io/paused": ""}}
+    for one, paused in ((record(), False), (record(paused=True), True), ({**record(), "metadata": annotated}, True)):
+        assert [view.paused for view in views_of_record(one)] == [paused]
+
+
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
