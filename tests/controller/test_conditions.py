@@ -64,9 +64,20 @@ async def test_what_others_write_of_the_object_meanwhile_stays(version: str) -> 
     made = api.put(path, machine(version, conditions=[OTHERS]))
     assert await set_condition(api, path, made, ATTESTED, lambda: NOW)
     stale = await api.get(path)
-    api.put(path, {**stale, "spec": {"others": "word"}})
+    theirs: JsonMap = {**OTHERS, "reason": "Changed"}
+    conditions: JsonMap = {"conditions": [theirs, *items(stale, "status", "conditions")[1:]]}
+    api.put(path, {**stale, "spec": {"others": "word"}, "status": conditions})
     assert await set_condition(api, path, stale, REFUSED, lambda: LATER)
     stored = items(api.objects[path], "status", "conditions")
-    assert stored[0] == OTHERS
+    assert stored[0] == theirs
     assert [entry["status"] for entry in stored] == ["True", "False"]
     assert api.objects[path]["spec"] == {"others": "word"}
+
+
+async def test_another_object_of_the_name_is_told_nothing() -> None:
+    api, path = FakeApi(), "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machines/m"
+    stale = api.put(path, machine("v1beta2", conditions=[OTHERS]))
+    api.remove(path)
+    api.put(path, {**machine("v1beta2", conditions=[OTHERS]), "metadata": {"name": "m", "uid": "another"}})
+    assert not await set_condition(api, path, stale, REFUSED, lambda: NOW)
+    assert items(api.objects[path], "status", "conditions") == [OTHERS]

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, product
 from typing import Any
 
 import pytest
 from counted_calls import calls
+from fake_api import FakeApi
 from management_kit import CAPI, add_cluster, add_policy, cached, management_api, tasks
 from polling import until
 
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import without_managed_fields
+from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
 from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
-from nodeattest_parsing.objects import dig
+from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
@@ -151,6 +154,27 @@ async def test_one_namespaces_flood_of_objects_leaves_room_to_every_other() -> N
     async with tasks(cache.run()):
         assert await cache.wait_synced(10), "too many objects are no reason to read none"
         assert Counter(key.split("/")[0] for key in heard) == {"a-flood": 50, "fleet": 20}
+
+
+async def test_kinds_share_one_bound_of_memory_and_a_namespace_gets_half_of_it() -> None:
+    api, memory, caches = FakeApi(), MemoryPool(1_000_000), list[Reflector]()
+    for kind, namespace, number in (*product(range(6), "a", range(60)), *product(range(6), "b", range(10))):
+        api.put(f"/api/v1/namespaces/{namespace}/kind{kind}/o{number}", {"metadata": {}, "data": {"x": "x" * 5_000}})
+
+    async def follow() -> None:
+        async with asyncio.TaskGroup() as group:
+            informers = InformerSet(api, group, memory, namespace=None)
+            caches.extend(informers.start(f"/api/v1/kind{kind}", lambda _key, _obj: None) for kind in range(6))
+
+    async with tasks(follow()):
+        await until(lambda: len(caches) == 6)
+        assert all([await cache.wait_synced(60) for cache in caches])
+        kept: Counter[str] = Counter()
+        for item in chain(*(cache.values() for cache in caches)):
+            kept[text(item, "metadata", "namespace")] += object_size("", ("", ""), item)
+    assert 300_000 < kept["a"] <= 500_000
+    assert kept["b"] > 0
+    assert kept.total() <= memory.total
 
 
 def test_a_namespace_gets_no_more_memory_by_more_clusters_and_gives_it_back_with_them() -> None:
