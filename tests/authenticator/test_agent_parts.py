@@ -114,6 +114,7 @@ def denied() -> AgentError:
         (FailureKind.TEMPORARY, None, 0.5, [2, 4, 8, 16, 32, 60, 60]),
         (FailureKind.DENIED, 86400.0, 0.0, [30]),
         (FailureKind.DENIED, 86400.0, 0.999, [90]),
+        (FailureKind.TEMPORARY, 960.0, 0.5, [60, 120, 120]),  # an eighth of what is left
     ],
 )
 def test_pauses_double_with_jitter_up_to_their_bound(
