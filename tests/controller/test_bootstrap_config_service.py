@@ -232,9 +232,8 @@ def test_one_clients_slow_reviews_leave_half_of_the_places_to_others() -> None:
 @pytest.mark.parametrize("path", [PATH, policy_reviewer.PATH])
 async def test_what_is_in_a_namespace_of_another_controller_passes(path: str, plane: ControlPlane) -> None:
     invalid: JsonObject = {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeAttestationPolicy"}
-    whole = (
-        config() if path == PATH else {**invalid, "metadata": {"name": "p", "namespace": "default"}, "spec": {"a": 1}}
-    )
+    invalid |= {"metadata": {"name": "p", "namespace": "default"}, "spec": {"a": 1}}
+    whole = config() if path == PATH else invalid
     for namespace, passes in ((None, False), ("default", False), ("mine", True)):
         async with alone(
             lambda client, namespace=namespace: FactReader(client, namespace=namespace, now=now), plane=plane
