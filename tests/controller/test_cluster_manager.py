@@ -131,6 +131,17 @@ async def test_another_kubeconfig_a_deleted_policy_and_a_deleted_cluster_end_the
         assert world.first.running == 0
 
 
+async def test_a_replica_that_leads_no_longer_sends_nothing_and_disconnects() -> None:
+    world = World()
+    async with world.running():
+        await until(lambda: world.first.running == 1)
+        world.leads = False
+        assert not world.made[0].may_send()
+        world.changes.cluster_changed(KEY, None)
+        await until(lambda: world.made[0].closed)
+        assert world.first.running == 0
+
+
 async def test_a_kubeconfig_that_cannot_be_used_is_parsed_once_and_never_in_the_event_loop() -> None:
     world = World()
     add_cluster(world.api, kubeconfig=b"bad")
