@@ -88,6 +88,9 @@ class MachineFacts:
 
     uid: str
     provider_id: ProviderID
+    name: str = ""
+    """``metadata.name`` of the Machine."""
+    namespace: str = ""
     provider_id_prefix: str = ""
     """What the infrastructure gives of it, where the request chose the rest; empty: all of it."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -224,6 +227,15 @@ class ClusterAPISigner(ABC):
         """Return the first request that this one answers, None for a first one; raises Denied on malformed evidence."""
         del request
         return None
+
+    def machine_name(self, request: NodeRequest, attested: AttestedNode) -> MachineName | None:
+        """Return the Machine that the evidence of a verified request proves; None if it proves no Machine.
+
+        The controller denies the request if the provider ID names another Machine. A requested name proves nothing.
+        Source: the proposal's ``ClusterAPISigner.MachineName``.
+        """
+        del request
+        return attested.proven_machine_name
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
         """Refuse a policy section that no request could be verified with; offline. Raises Denied."""

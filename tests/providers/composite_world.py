@@ -160,10 +160,12 @@ class OneStep(ClusterAPISigner):
             provider=self.provider,
             provider_id=self.provider_id or request.csr.provider_id,
             proven_node_name=NodeName(self.node_name) if self.node_name else None,
-            proven_machine_name=MachineName(self.machine) if self.machine else None,
             fingerprints={"id": f"of-{self.provider}"},
             checks=checks.record(),
         )
+
+    def machine_name(self, request: NodeRequest, attested: AttestedNode) -> MachineName | None:
+        return MachineName(self.machine) if self.machine else None
 
 
 def signer_of(*signers: ClusterAPISigner) -> CompositeSigner:

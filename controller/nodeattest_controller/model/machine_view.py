@@ -120,6 +120,8 @@ class MachineView:
         return MachineFacts(
             uid=self.uid,
             provider_id=self.provider_id,
+            name=self.name,
+            namespace=self.namespace,
             provider_id_prefix=self.provider_id_prefix,
             annotations=self.annotations,
             endorsement_keys=endorsement_keys or self.endorsement_keys,

@@ -272,7 +272,9 @@ async def _verify_part(
         own = replace(own, challenge_keys=())
     serving = request.purpose is Purpose.SERVING
     verify = signer.verify_serving_attestation_data if serving else signer.verify_client_attestation_data
-    return await verify(_carrying(request, name, evidence), own)
+    own_request = _carrying(request, name, evidence)
+    attested = await verify(own_request, own)
+    return replace(attested, proven_machine_name=signer.machine_name(own_request, attested))
 
 
 def _facts_of(name: ProviderName, facts: Facts, clocks: Collection[ProviderName]) -> Facts:

@@ -389,7 +389,8 @@ async def proven_node_name(facts: CSRFacts) -> None:
 @declare("the Machine as proven", "identity rule 7")
 async def proven_machine(facts: CSRFacts) -> None:
     """The Machine that the evidence proves, if it proves one, is the one that the provider ID names."""
-    check_machine_name(await facts.machine(), (await facts.attested()).proven_machine_name)
+    proven = (await facts.verifier()).machine_name(facts.request, await facts.attested())
+    check_machine_name(await facts.machine(), proven)
 
 
 @declare("hardware of no other machine", "identity rule 3")
