@@ -79,12 +79,12 @@ class Scene:
     def now(self) -> datetime:
         return datetime.now(UTC) + self.skipped
 
-    async def reconcile(self, times: int = 1) -> None:
-        """Reconcile as a process that just started."""
+    async def reconcile(self, times: int = 1, known: KubeadmConfigs | None = None) -> None:
+        """Reconcile as a process that just started, unless its watch of KubeadmConfigs is ``known``."""
         for _ in range(times):
             events = EventRecorder(self.api, component="test", instance="test", now=self.now)
             log = ClusterEvents(KEY, self.management, events, log=logging.getLogger("test"), clock=time.monotonic)
-            configs = KubeadmConfigs(self.api, self.management.caches)
+            configs = known or KubeadmConfigs(self.api, self.management.caches)
             await BootstrapTokenReconciler(
                 self.api, self.management, log, metrics=Metrics(), guard=self.guard, configs=configs, now=self.now
             ).reconcile()
@@ -179,6 +179,16 @@ async def test_a_machines_token_is_renewed_until_its_node_has_registered_and_the
     await scene.reconcile()
     assert path_of(token) not in scene.api.objects
     assert scene.writes() == 4
+
+
+async def test_the_token_of_a_machine_that_joined_between_two_runs_runs_out(scene: Scene) -> None:
+    token, configs = scene.token(), KubeadmConfigs(scene.api, scene.management.caches)
+    await scene.machine("m", token, node="m")
+    await configs.follow()
+    await until(lambda: bool(configs.naming("fleet", token[:6])))
+    await scene.reconcile(known=configs)
+    assert near(scene.left(token), GRACE)
+    assert text(scene.api.objects[path_of(token)], "metadata", "annotations", OWNER_ANNOTATION) == "Machine/m"
 
 
 @pytest.mark.parametrize(("ahead", "expired"), [(timedelta(hours=1), True), (timedelta(days=2), False)])

@@ -108,12 +108,13 @@ class BootstrapTokenReconciler:
         now = self._server_time()
         tokens = await self._list_tokens(now)
         owners = {owner.key: owner async for owner in self._owners()}
-        held = self._by_owner(tokens)
+        held, unrecorded = self._by_owner(tokens), await self._unrecorded(tokens)
         async for owner in in_batches(owners.values()):
             if owner.paused:
                 continue
             if owner.settled:
-                await self._settle(owner, held[owner.key], now)
+                config = owner.config.name if owner.config is not None else ""
+                await self._settle(owner, held[owner.key] or unrecorded[config], now)
             elif owner.config is not None:
                 await self._renew(owner, held[owner.key], tokens, now)
         for key in held.keys() - owners.keys():
@@ -150,6 +151,19 @@ class BootstrapTokenReconciler:
             if token.record is not None and token.record.cluster == self._key:
                 held[token.record.owner].append(token)
         return held
+
+    async def _unrecorded(self, tokens: Mapping[str, Token]) -> defaultdict[str, list[Token]]:
+        """Return tokens without a record by the KubeadmConfig that provides them: a Machine may join between runs."""
+        found: defaultdict[str, list[Token]] = defaultdict(list)
+        left = [token for token in tokens.values() if token.record is None]
+        if left:
+            await self._configs.follow()
+        namespace = self._key.partition("/")[0]
+        for token in left:
+            for config in self._configs.naming(namespace, token.id):
+                if config.provides(token.value) and not config.paused:
+                    found[config.name].append(token)
+        return found
 
     async def _owners(self) -> AsyncGenerator[Owner]:
         inventory = self._management.inventory
@@ -198,8 +212,9 @@ class BootstrapTokenReconciler:
         """Let the owner's tokens expire, and delete what has."""
         for token in held:
             until = expire_at(token, now)
-            if until is not None and token.record is not None:
-                await self._patch(token, token.record, until, "let expire")
+            if until is not None:
+                record = token.record or Record(self._key, owner.key, owner.uid)
+                await self._patch(token, record, until, "let expire")
             elif token.expires + _CLOCKS_DIFFER <= now:
                 await self._delete(token, owner.key)
 
