@@ -170,11 +170,6 @@ def authenticating_groups(secret: Mapping[str, object], now: datetime) -> tuple[
     return tuple(sorted({BOOTSTRAP_GROUP, *extra}))
 
 
-def usages_of(secret: Mapping[str, object]) -> tuple[Usage, ...]:
-    """List the usages of a stored token, sorted."""
-    return tuple(usage for usage in sorted(Usage) if _has_usage(secret, usage))
-
-
 def text_values(secret: Mapping[str, object], keys: Iterable[str]) -> tuple[str, ...]:
     """Read entries of a stored token as text, empty where there is none."""
     return tuple(_value(secret, key) for key in keys)

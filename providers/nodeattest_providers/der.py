@@ -35,8 +35,6 @@ class Tag(IntEnum):
     PRINTABLE_STRING = 0x13
     SEQUENCE = 0x30
     SET = 0x31
-    SUBJECT_KEY_ID = 0x80
-    """[0] IMPLICIT OCTET STRING of SignerIdentifier (RFC 5652 §5.3)."""
     DNS_NAME = 0x82
     """[2] IMPLICIT IA5String of GeneralName (RFC 5280 §4.2.1.6)."""
     IP_ADDRESS = 0x87

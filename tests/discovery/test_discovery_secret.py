@@ -141,4 +141,3 @@ def test_every_object_has_an_answer(body: dict[str, object]) -> None:
     assert found is None or found.secret
     secret.authenticating_groups(body, NOW)
     secret.expiry(body, NOW)
-    secret.usages_of(body)

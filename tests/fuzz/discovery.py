@@ -43,7 +43,8 @@ _FRONT: Final = Reason.DISCOVERY_REQUEST_REFUSED
 def _secret(body: IntegerJsonObject, _data: bytes) -> bool:
     """Evaluate an object; ``Denied`` is no answer here."""
     found, signs = secret.stored_token(body), secret.signing_token(body, NOW)
-    groups, usages = secret.authenticating_groups(body, NOW), secret.usages_of(body)
+    groups = secret.authenticating_groups(body, NOW)
+    usages = {usage for usage in Usage if secret.text_values(body, (f"usage-bootstrap-{usage}",)) == ("true",)}
     past = secret.expiry(body, NOW)[0] is Expiry.PAST
     require(signs is None or (signs == found and bool(signs.secret) and not past), "an empty secret signs nothing")
     require(signs is None or Usage.SIGNING in usages, "a token signs if it may")
