@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
-from worlds import FACTS, KEY, PIN, filed
+from worlds import FACTS, KEY, PIN, Calls, filed
 
 from clouds.azure.cloud import SandboxAzure
 from clouds.azure.metadata import Signing, attested, content_of
@@ -19,7 +19,7 @@ from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.pkcs10 import build_csr
-from nodeattest_providers.platform import CallOutcome, Platform
+from nodeattest_providers.platform import Platform
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 
 AZURE = ProviderName("azure")
@@ -43,17 +43,6 @@ def azure(running_azure: SandboxAzure) -> SandboxAzure:
 def now() -> datetime:
     """This second: Azure's documents and the API server count in whole ones."""
     return datetime.now(UTC).replace(microsecond=0)
-
-
-class Calls:
-    """Counts calls as the controller's metrics would."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, CallOutcome]] = []
-
-    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
-        assert seconds >= 0
-        self.seen.append((service, outcome))
 
 
 def signer_for_cloud(cloud: SandboxAzure, calls: Calls | None = None, **settings: JsonValue) -> AzureSigner:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -21,6 +21,7 @@ from tpm_world import (
     facts_of,
     request_of,
 )
+from worlds import Calls
 
 from clouds.gcp.cloud import CloudSwitches, GoogleCloud
 from clouds.gcp.instances import CloudInstance
@@ -29,7 +30,7 @@ from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.gcp.verifier import GcpSigner
 from nodeattest_providers.identifiers import NodeName, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue, NodeCsr
-from nodeattest_providers.platform import CallOutcome, Platform
+from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, MachineFacts, NodeRequest
 
@@ -66,17 +67,6 @@ def node_facts(settings: Mapping[str, JsonValue] | None = None, **changes: objec
 def node_request(answer: FirstEvidence | SecondEvidence, **changes: object) -> NodeRequest:
     made = request_of(answer, signer_name=SIGNER, csr=CSR)
     return replace(made, **{"evidence": Evidence(PROVIDER, VERSION, answer.to_json()), **changes})
-
-
-@dataclass
-class Calls:
-    """What a signer told of its calls."""
-
-    seen: list[tuple[str, CallOutcome]] = field(default_factory=list[tuple[str, CallOutcome]])
-
-    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
-        assert seconds >= 0
-        self.seen.append((service, outcome))
 
 
 def platform_of(cloud: GoogleCloud, calls: Calls | None = None, **settings: JsonValue) -> Platform:

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 from ec2_world import INSTANCE as MACHINE
 from ec2_world import OTHERS, OURS, RUNNING, Amazon
-from worlds import T1
+from worlds import T1, Calls
 
 from nodeattest_providers.aws.api.ec2 import Ec2
 from nodeattest_providers.aws.config import parse_platform
@@ -37,17 +37,6 @@ from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome, Platform
 
 HERE = Realm(ACCOUNT, REGION)
-
-
-class Outcomes:
-    """How calls ended, by service."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, CallOutcome]] = []
-
-    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
-        assert seconds >= 0
-        self.seen.append((service, outcome))
 
 
 def test_an_instance_proves_itself_by_two_calls_to_its_own_region(stage: Stage) -> None:
@@ -104,7 +93,7 @@ async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stag
     ],
 )
 def test_an_answer_of_sts_that_says_nothing_is_waited_for(stage: Stage, answer: Answer, outcome: CallOutcome) -> None:
-    outcomes = Outcomes()
+    outcomes = Calls()
     stage.cloud.spoil = lambda action: answer if action == "GetCallerIdentity" else None
     with pytest.raises(Unavailable) as unavailable:
         replace(stage, observe=outcomes).attest(filed_aws(stage.node))
@@ -145,12 +134,12 @@ def amazon(stage: Stage) -> Cloud:
 
 
 @pytest.fixture
-def outcomes() -> Outcomes:
-    return Outcomes()
+def outcomes() -> Calls:
+    return Calls()
 
 
 @pytest.fixture
-def ec2_of(amazon: Cloud, outcomes: Outcomes) -> Iterator[MakeEc2]:
+def ec2_of(amazon: Cloud, outcomes: Calls) -> Iterator[MakeEc2]:
     with ExitStack() as stack:
 
         def make(**settings: JsonValue) -> Ec2:
@@ -186,7 +175,7 @@ async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud, ec2_of
     ],
 )
 async def test_what_ec2_refuses_is_waited_for_and_asked_once(
-    amazon: Cloud, ec2_of: MakeEc2, outcomes: Outcomes, answer: Answer, outcome: CallOutcome
+    amazon: Cloud, ec2_of: MakeEc2, outcomes: Calls, answer: Answer, outcome: CallOutcome
 ) -> None:
     amazon.spoil = lambda _: answer
     with pytest.raises(Unavailable):

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from azure_world import AZURE, Calls, document_for, facts_for, now, request_of, signer_for_cloud, verdict, with_document
+from azure_world import AZURE, document_for, facts_for, now, request_of, signer_for_cloud, verdict, with_document
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from worlds import OLD_PIN, PIN
+from worlds import OLD_PIN, PIN, Calls
 
 from clouds import cms
 from clouds.azure.authority import Issuer

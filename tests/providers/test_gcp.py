@@ -20,7 +20,6 @@ from gcp_world import (
     PROJECT,
     SIGNER,
     ZONE,
-    Calls,
     challenge_from,
     instance_of,
     joining,
@@ -30,6 +29,7 @@ from gcp_world import (
     verified,
 )
 from tpm_world import PIN, SoftTpm, parsed, published
+from worlds import Calls
 
 from clouds.gcp.cloud import GoogleCloud
 from nodeattest_authenticator.enrollment.provider_id import KnowsProviderId

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from gcp_world import ACCOUNT, PROJECT, Calls, instance_of
+from gcp_world import ACCOUNT, PROJECT, instance_of
 from tpm_world import SoftTpm
+from worlds import Calls
 
 from clouds.gcp.cloud import GoogleCloud
 from clouds.gcp.oauth import TokenServer

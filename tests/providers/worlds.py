@@ -11,6 +11,7 @@ from nodeattest_providers import envelope
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge, SecretBytes
 from nodeattest_providers.pkcs10 import build_csr
+from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.verifier_interface import ClusterFacts, Facts, MachineFacts, NodeRequest
 
 T1 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -20,6 +21,17 @@ SECRET = bytes(range(32))
 KEY = ec.generate_private_key(ec.SECP256R1())
 PROVIDER_ID = "metal:///rack-1/7"
 BOOTSTRAP_GROUPS = frozenset({"system:bootstrappers", "system:authenticated"})
+
+
+class Calls:
+    """Counts calls as the controller's metrics would."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, CallOutcome]] = []
+
+    def __call__(self, service: str, outcome: CallOutcome, seconds: float) -> None:
+        assert seconds >= 0
+        self.seen.append((service, outcome))
 
 
 def csr_of(key: ec.EllipticCurvePrivateKey = KEY, *, serving: bool = False) -> bytes:
