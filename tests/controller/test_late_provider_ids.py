@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -110,13 +109,6 @@ async def test_of_one_machine_that_asks_for_two_provider_ids_at_once_one_is_reco
     pki: ClusterPki, slow: str, quick: str, held: str
 ) -> None:
     """By two names, two keys and two TPMs, and with a suffix that is free until one is recorded."""
-    arrived, go_on = asyncio.Event(), asyncio.Event()
-
-    async def hold(_method: str, path: str) -> None:
-        if path.endswith(held) and not arrived.is_set():
-            arrived.set()
-            await go_on.wait()
-
     async with late(pki) as world:
         put_machine(world, "m-2", "fedcba", kind="ByoMachine", addresses=[{"type": "Hostname", "address": "guest"}])
         put_byo(world, "m-2", "host")
@@ -125,13 +117,7 @@ async def test_of_one_machine_that_asks_for_two_provider_ids_at_once_one_is_reco
             ask(world, name, node=name, provider_id=f"byoh://host/{suffix}", username="system:bootstrap:fedcba",
                 key=ec.generate_private_key(ec.SECP256R1()))  # fmt: skip
         await world.settle()
-        world.management_api.on_call = world.workload_api.on_call = hold
-        waiting = asyncio.create_task(world.reconcile(slow))
-        await asyncio.wait_for(arrived.wait(), 60)
-        world.verifier.answer = attested(ek="sha256:another")
-        ends = {quick: await world.reconcile(quick)}
-        go_on.set()
-        ends[slow] = await waiting
+        ends = await world.overtake(slow, quick, held, answer=attested(ek="sha256:another"))
         assert ends == {"m-2": DONE, "guest": REQUEUE}
         assert await world.reconcile("guest") == DONE
         assert world.condition("Denied", "guest") == Reason.PROVIDER_ID_MISMATCH

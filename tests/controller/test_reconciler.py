@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
@@ -236,15 +235,10 @@ class ProvesWhoAsks(OneRound):
 async def test_of_two_machines_with_one_tpm_or_key_one_is_recorded(
     pki: ClusterPki, slow: str, quick: str, held: str, reason: Reason
 ) -> None:
-    other, arrived, go_on = ProviderID("metal://rack-1/2"), asyncio.Event(), asyncio.Event()
+    other = ProviderID("metal://rack-1/2")
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     verifier = ProvesWhoAsks()
     verifier.has_one_tpm = reason is Reason.MACHINE_AMBIGUOUS
-
-    async def hold(_method: str, path: str) -> None:
-        if path.endswith(held) and not arrived.is_set():
-            arrived.set()  # all that was compared before is compared with what was known
-            await go_on.wait()
 
     async with World(pki, verifier).running() as world:
         addresses: list[JsonValue] = [{"type": "Hostname", "address": "worker-2"}]
@@ -252,12 +246,7 @@ async def test_of_two_machines_with_one_tpm_or_key_one_is_recorded(
         world.file("first", key=keys[0])
         world.file("late", node=NodeName("worker-2"), provider_id=other, key=keys[verifier.has_one_tpm])
         await world.settle()
-        world.management_api.on_call = world.workload_api.on_call = hold
-        waiting = asyncio.create_task(world.reconcile(slow))
-        await asyncio.wait_for(arrived.wait(), 60)
-        ends = {quick: await world.reconcile(quick)}
-        go_on.set()
-        ends[slow] = await waiting
+        ends = await world.overtake(slow, quick, held)
         assert ends == {"first": DONE, "late": REQUEUE}
         assert len(world.attestations()) == 1
         assert await world.reconcile("late") == DONE
