@@ -20,7 +20,7 @@ import pytest
 from kubernetes_assets import stated_versions
 from needs import NOT_POSSIBLE, kubernetes_folder, lacks, programs_folder
 from parallel import FileScheduling, order
-from world import World, built_world
+from world import Controller, World, built_world
 from xdist.remote import Producer
 
 from clouds.aws.cloud import SandboxAws
@@ -166,6 +166,15 @@ def world(start_control_plane: StartControlPlane, tmp_path_factory: pytest.TempP
     """One management and one workload cluster that system tests and attacks share: use names of your own in it."""
     with built_world(start_control_plane, tmp_path_factory.mktemp("world")) as built:
         yield built
+
+
+@pytest.fixture(scope="module")
+def controller(world: World) -> Iterator[Controller]:
+    """A controller that admits machines by their TPMs."""
+    world.set_policy(authorizedAttestors=["tpm"])
+    with world.controller() as running:
+        world.await_service(running)
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builders import make_policy
 
 from nodeattest_cli.main import main
 from nodeattest_cli.policy.check import notes, problems
@@ -36,43 +37,43 @@ def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
     return run
 
 
-def made(**spec: JsonValue) -> JsonObject:
-    return {
-        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-        "kind": "NodeAttestationPolicy",
-        "metadata": {"name": "blue"},
-        "spec": {"authorizedAttestors": ["tpm"], **spec},
-    }
-
-
 def named(name: str, namespace: str = "", **spec: JsonValue) -> JsonObject:
-    return {**made(**spec), "metadata": {"name": name, **({"namespace": namespace} if namespace else {})}}
+    return {**make_policy(**spec), "metadata": {"name": name, **({"namespace": namespace} if namespace else {})}}
 
 
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
         (
-            made(certificateLifetim="1h"),
+            make_policy(certificateLifetim="1h"),
             "spec.certificateLifetim: unknown field; the nearest known one is certificateLifetime",
         ),
         (
-            made(tpm={"endorsmentKeys": []}),
+            make_policy(tpm={"endorsmentKeys": []}),
             "spec.tpm.endorsmentKeys: unknown field; the nearest known one is endorsementKeys",
         ),
         (
-            made(challenge={"createSecret": True}),
+            make_policy(challenge={"createSecret": True}),
             "spec.challenge.createSecret: unknown field; the nearest known one is",
         ),
-        (made(authorizedAttestors=["tpm", "insecure"]), "expected secure attestors alone, or insecure alone"),
-        (made(authorizedAttestors="tpm"), "spec.authorizedAttestors in body must be of type array"),
-        (made(certificateLifetime="59s"), "certificateLifetime from 1m to 8760h"),
-        (made(enforcement="Warn"), "spec.enforcement"),
-        (made(tpm={"endorsementKeys": [{"providerID": "a", "sha256": "0a"}]}), "spec.tpm.endorsementKeys[0].sha256"),
-        (made(tpm={"endorsementCAs": "no certificate"}), "spec.tpm.endorsementCAs"),
-        (made(tpm={"pcrs": {"selection": [0], "values": {"7": ["ab" * 32]}}}), "PCRs of the selection [0]"),
-        ({**made(), "apiVersion": "v1"}, "apiVersion: expected attestation.cluster.x-k8s.io/v1alpha1, got v1"),
-        ({**made(), "metadata": {}}, "metadata.name: expected a name"),
+        (
+            make_policy(authorizedAttestors=["tpm", "insecure"]),
+            "expected secure attestors alone, or insecure alone",
+        ),
+        (make_policy(authorizedAttestors="tpm"), "spec.authorizedAttestors in body must be of type array"),
+        (make_policy(certificateLifetime="59s"), "certificateLifetime from 1m to 8760h"),
+        (make_policy(enforcement="Warn"), "spec.enforcement"),
+        (
+            make_policy(tpm={"endorsementKeys": [{"providerID": "a", "sha256": "0a"}]}),
+            "spec.tpm.endorsementKeys[0].sha256",
+        ),
+        (make_policy(tpm={"endorsementCAs": "no certificate"}), "spec.tpm.endorsementCAs"),
+        (make_policy(tpm={"pcrs": {"selection": [0], "values": {"7": ["ab" * 32]}}}), "PCRs of the selection [0]"),
+        (
+            {**make_policy(), "apiVersion": "v1"},
+            "apiVersion: expected attestation.cluster.x-k8s.io/v1alpha1, got v1",
+        ),
+        ({**make_policy(), "metadata": {}}, "metadata.name: expected a name"),
         ({"kind": "NodeAttestationPolicy"}, "spec: Required"),
     ],
 )
@@ -83,13 +84,19 @@ def test_what_is_wrong_is_said_with_its_place(policy: JsonObject, said: str) -> 
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (made(authorizedAttestors=[]), "no node can join"),
-        (made(authorizedAttestors=["insecure"]), "insecure proves nothing"),
-        (made(authorizedAttestors=["tpm", "challenge"]), "tpm, challenge are alternatives"),
-        (made(tpm={}), "only TPMs that infrastructure machines"),
-        (made(tpm={"trustOnFirstUse": True, "endorsementKeys": []}), "the first TPM that claims it is believed"),
-        (made(authorizedAttestors=["challenge"], tpm={"endorsementKeys": []}), "the section tpm is without effect"),
-        (made(serving={"attested": "Refuse"}), "serving.kubelet is not Approve"),
+        (make_policy(authorizedAttestors=[]), "no node can join"),
+        (make_policy(authorizedAttestors=["insecure"]), "insecure proves nothing"),
+        (make_policy(authorizedAttestors=["tpm", "challenge"]), "tpm, challenge are alternatives"),
+        (make_policy(tpm={}), "only TPMs that infrastructure machines"),
+        (
+            make_policy(tpm={"trustOnFirstUse": True, "endorsementKeys": []}),
+            "the first TPM that claims it is believed",
+        ),
+        (
+            make_policy(authorizedAttestors=["challenge"], tpm={"endorsementKeys": []}),
+            "the section tpm is without effect",
+        ),
+        (make_policy(serving={"attested": "Refuse"}), "serving.kubelet is not Approve"),
     ],
 )
 def test_what_may_surprise_is_noted(policy: JsonObject, said: str) -> None:
@@ -100,10 +107,10 @@ def test_what_may_surprise_is_noted(policy: JsonObject, said: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (made(tpm={"trustOnFirstUse": True}), "only TPMs that infrastructure machines"),
-        (made(tpm={"endorsementKeysFrom": {"ec2": {}}}), "only TPMs that infrastructure machines"),
-        (made(authorizedAttestors=["challenge"], tpm={"trustOnFirstUse": True}), "trustOnFirstUse"),
-        (made(authorizedAttestors=["challenge"], tpm={"eventLog": "Require"}), "eventLog Require"),
+        (make_policy(tpm={"trustOnFirstUse": True}), "only TPMs that infrastructure machines"),
+        (make_policy(tpm={"endorsementKeysFrom": {"ec2": {}}}), "only TPMs that infrastructure machines"),
+        (make_policy(authorizedAttestors=["challenge"], tpm={"trustOnFirstUse": True}), "trustOnFirstUse"),
+        (make_policy(authorizedAttestors=["challenge"], tpm={"eventLog": "Require"}), "eventLog Require"),
     ],
 )
 def test_no_note_contradicts_another(policy: JsonObject, said: str) -> None:
@@ -111,14 +118,14 @@ def test_no_note_contradicts_another(policy: JsonObject, said: str) -> None:
 
 
 def test_every_file_is_checked(check: Check) -> None:
-    code, said = check([made(enforcement="Warn")], [named("green")])
+    code, said = check([make_policy(enforcement="Warn")], [named("green")])
     assert code == 1
     assert "blue: spec.enforcement" in said
     assert "green: valid" in said
 
 
 def test_the_command_tells_by_its_exit_code(check: Check) -> None:
-    code, said = check([made(), {"kind": "ConfigMap"}])
+    code, said = check([make_policy(), {"kind": "ConfigMap"}])
     assert code == 0
     assert "blue: valid; admits tpm" in said
     code, said = check([{"kind": "ConfigMap"}])
@@ -154,10 +161,10 @@ def test_a_namespace_without_the_webhooks_label_is_noted_with_the_command(
     ],
 )
 def test_a_provider_that_does_not_exist_is_refused_with_the_nearest(check: Check, spec: JsonObject) -> None:
-    code, said = check([made(**spec)])
+    code, said = check([make_policy(**spec)])
     assert code == 1
     assert "expected a provider that exists, got 'tpmm'; the nearest one is tpm" in said
-    assert not list(problems(made(**spec), ("tpmm",)))
+    assert not list(problems(make_policy(**spec), ("tpmm",)))
 
 
 def cluster(name: str, **labels: JsonValue) -> JsonObject:
@@ -168,10 +175,22 @@ def cluster(name: str, **labels: JsonValue) -> JsonObject:
 @pytest.mark.parametrize(
     ("documents", "code", "says"),
     [
-        ([made(clusterSelector=GOLD), cluster("blue", tier="gold")], 0, "Cluster blue: ruled by blue, admits tpm"),
-        ([made(clusterSelector=GOLD), cluster("grey")], 0, "Cluster grey: no policy of this file selects it"),
-        ([made(), named("rival"), cluster("blue")], 1, "blue, rival select it: the one goes on that most of its"),
-        ([made(), named("rival", "other"), cluster("blue")], 0, "Cluster blue: ruled by blue"),
+        (
+            [make_policy(clusterSelector=GOLD), cluster("blue", tier="gold")],
+            0,
+            "Cluster blue: ruled by blue, admits tpm",
+        ),
+        (
+            [make_policy(clusterSelector=GOLD), cluster("grey")],
+            0,
+            "Cluster grey: no policy of this file selects it",
+        ),
+        (
+            [make_policy(), named("rival"), cluster("blue")],
+            1,
+            "blue, rival select it: the one goes on that most of its",
+        ),
+        ([make_policy(), named("rival", "other"), cluster("blue")], 0, "Cluster blue: ruled by blue"),
     ],
 )
 def test_clusters_of_the_file_are_told_who_rules_them(
@@ -199,7 +218,7 @@ def test_joiners_that_are_not_rendered_are_listed_control_planes_included(check:
     }
     plan = RenderOptions(provider=ProviderName("tpm"), provider_id="metal://rack-1/node-7")
     done: JsonObject = {**template, "metadata": {"name": "done", "namespace": "fleet"}}
-    code, said = check([made(enforcement=enforcement), template, control_plane, render(done, plan)])
+    code, said = check([make_policy(enforcement=enforcement), template, control_plane, render(done, plan)])
     assert code == 0
     listed = [line.partition(": note: not rendered")[0] for line in said.splitlines() if "not rendered" in line]
     wanted = ["KubeadmConfigTemplate fleet/workers", "KubeadmControlPlane fleet/masters"]

@@ -17,12 +17,23 @@ from nodeattest_controller.model.issuance_rules import (
     check_replacement_interval,
 )
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import pkcs10
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def make_policy(**spec: JsonValue) -> JsonObject:
+    """Make a NodeAttestationPolicy as a file has it."""
+    return {
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+        "kind": "NodeAttestationPolicy",
+        "metadata": {"name": "blue"},
+        "spec": {"authorizedAttestors": ["tpm"], **spec},
+    }
 
 
 def make_request(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+from builders import make_policy
 from cel_rules import violations
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,15 +126,6 @@ AWS: JsonObject = {"accounts": ["123456789012"], "regions": ["us-east-1"], "role
 PAIR: JsonValue = ["tpm", "aws"]
 
 
-def made(**spec: JsonValue) -> JsonObject:
-    return {
-        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
-        "kind": "NodeAttestationPolicy",
-        "metadata": {"name": "blue"},
-        "spec": {"authorizedAttestors": ["tpm"], **spec},
-    }
-
-
 def selector(operator: str, *values: str) -> JsonValue:
     return {"matchExpressions": [{"key": "tier", "operator": operator, **({"values": [*values]} if values else {})}]}
 
@@ -149,21 +141,21 @@ def refused_by_server(policy: JsonObject) -> list[str]:
 @pytest.mark.parametrize(
     "policy",
     [
-        made(authorizedAttestors=[]),
-        made(authorizedAttestors=["insecure"]),
-        made(authorizedAttestors=["tpm", "challenge"]),
-        made(certificateLifetime="8760h"),
-        made(certificateLifetime="8759h60m"),
-        made(clusterSelector=selector("In", "a")),
-        made(clusterSelector=selector("DoesNotExist")),
-        made(authorizedAttestors=["composite"], composite={"allOf": PAIR}, aws=AWS),
-        made(authorizedAttestors=["composite"], composite={"anyOf": [{"allOf": PAIR}]}, aws=AWS),
-        made(tpm={"endorsementKeys": [{"providerID": "a", "sha256": EK}]}),
-        made(tpm={"pcrs": {"selection": [0, 7], "values": {"7": ["ab" * 32]}}}),
-        made(tpm={"pcrs": {"bank": "sha384", "selection": [10], "values": {"10": ["ab" * 48]}}}),
-        made(gcp={"projects": ["my-project"], "pcrs": {"bank": "sha512", "values": {"0": ["ab" * 64]}}}),
-        made(providers={"acme": {"anything": 1}}),
-        made(enforcement="Audit", tokenBinding="Off", onFailure="Cordon", maxFailedShare=100),
+        make_policy(authorizedAttestors=[]),
+        make_policy(authorizedAttestors=["insecure"]),
+        make_policy(authorizedAttestors=["tpm", "challenge"]),
+        make_policy(certificateLifetime="8760h"),
+        make_policy(certificateLifetime="8759h60m"),
+        make_policy(clusterSelector=selector("In", "a")),
+        make_policy(clusterSelector=selector("DoesNotExist")),
+        make_policy(authorizedAttestors=["composite"], composite={"allOf": PAIR}, aws=AWS),
+        make_policy(authorizedAttestors=["composite"], composite={"anyOf": [{"allOf": PAIR}]}, aws=AWS),
+        make_policy(tpm={"endorsementKeys": [{"providerID": "a", "sha256": EK}]}),
+        make_policy(tpm={"pcrs": {"selection": [0, 7], "values": {"7": ["ab" * 32]}}}),
+        make_policy(tpm={"pcrs": {"bank": "sha384", "selection": [10], "values": {"10": ["ab" * 48]}}}),
+        make_policy(gcp={"projects": ["my-project"], "pcrs": {"bank": "sha512", "values": {"0": ["ab" * 64]}}}),
+        make_policy(providers={"acme": {"anything": 1}}),
+        make_policy(enforcement="Audit", tokenBinding="Off", onFailure="Cordon", maxFailedShare=100),
     ],
     ids=lambda policy: str(mapping(policy, "spec")),
 )
@@ -175,26 +167,26 @@ def test_a_good_policy_passes_the_server_and_the_offline_check(policy: JsonObjec
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (made(authorizedAttestors=["tpm", "insecure"]), "take insecure out"),
-        (made(authorizedAttestors=["null", "tpm"]), "take insecure out"),
-        (made(authorizedAttestors=["composite"]), "by allOf or anyOf"),
-        (made(certificateLifetime="59s"), "14 days are 336h"),
-        (made(certificateLifetime="8761h"), "14 days are 336h"),
-        (made(clusterSelector=selector("In")), "at least one of values"),
-        (made(clusterSelector=selector("Exists", "a")), "at least one of values"),
-        (made(composite={}), "either allOf or anyOf"),
-        (made(composite={"allOf": PAIR, "anyOf": [{"allOf": PAIR}]}), "either allOf or anyOf"),
-        (made(composite={"allOf": ["tpm", "insecure"]}), "out of allOf"),
-        (made(composite={"anyOf": [{"allOf": PAIR}, {"allOf": ["null", "aws"]}]}), "out of anyOf"),
-        (made(tpm={"endorsementKeys": [{"providerID": "a", "sha256": ZEROS}]}), "an example's zeros"),
-        (made(tpm={"pcrs": {"selection": [0], "values": {"7": ["ab" * 32]}}}), "select each register"),
-        (made(tpm={"pcrs": {"selection": [7], "values": {"07": ["ab" * 32]}}}), "select each register"),
-        (made(tpm={"pcrs": {"bank": "sha384", "values": {"0": ["ab" * 32]}}}), "hex digits"),
+        (make_policy(authorizedAttestors=["tpm", "insecure"]), "take insecure out"),
+        (make_policy(authorizedAttestors=["null", "tpm"]), "take insecure out"),
+        (make_policy(authorizedAttestors=["composite"]), "by allOf or anyOf"),
+        (make_policy(certificateLifetime="59s"), "14 days are 336h"),
+        (make_policy(certificateLifetime="8761h"), "14 days are 336h"),
+        (make_policy(clusterSelector=selector("In")), "at least one of values"),
+        (make_policy(clusterSelector=selector("Exists", "a")), "at least one of values"),
+        (make_policy(composite={}), "either allOf or anyOf"),
+        (make_policy(composite={"allOf": PAIR, "anyOf": [{"allOf": PAIR}]}), "either allOf or anyOf"),
+        (make_policy(composite={"allOf": ["tpm", "insecure"]}), "out of allOf"),
+        (make_policy(composite={"anyOf": [{"allOf": PAIR}, {"allOf": ["null", "aws"]}]}), "out of anyOf"),
+        (make_policy(tpm={"endorsementKeys": [{"providerID": "a", "sha256": ZEROS}]}), "an example's zeros"),
+        (make_policy(tpm={"pcrs": {"selection": [0], "values": {"7": ["ab" * 32]}}}), "select each register"),
+        (make_policy(tpm={"pcrs": {"selection": [7], "values": {"07": ["ab" * 32]}}}), "select each register"),
+        (make_policy(tpm={"pcrs": {"bank": "sha384", "values": {"0": ["ab" * 32]}}}), "hex digits"),
         (
-            made(gcp={"projects": ["my-project"], "pcrs": {"bank": "sha512", "values": {"0": ["ab" * 32]}}}),
+            make_policy(gcp={"projects": ["my-project"], "pcrs": {"bank": "sha512", "values": {"0": ["ab" * 32]}}}),
             "hex digits",
         ),
-        (made(providers={"tpm": {}}), "its own section"),
+        (make_policy(providers={"tpm": {}}), "its own section"),
     ],
     ids=lambda value: value if isinstance(value, str) else str(mapping(value, "spec")),
 )
@@ -245,7 +237,7 @@ def pcrs(draw: st.DrawFn) -> JsonObject:
 
 @given(specs())
 def test_server_and_offline_check_agree_on_any_policy(spec: JsonObject) -> None:
-    policy = made(**spec)
+    policy = make_policy(**spec)
     # The server does not know which providers a controller has.
     said, refused = list(problems(policy, installed=["null"])), refused_by_server(policy)
     assert bool(said) == bool(refused), (said, refused)

@@ -14,7 +14,7 @@ import pytest
 from needs import not_possible
 from node_machines import EMULATOR, FOREIGN, HOME, NATIVE, PYTHON, Machine, build, by_kind, debian, needs
 from released import released
-from world import Agent, Controller, World, built_world
+from world import Agent, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.control_plane import start_real
@@ -83,14 +83,6 @@ def world(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
     directory = tmp_path_factory.mktemp("world")
     with built_world(lambda name: start_real(directory / name, assets, name=name), directory) as built:
         yield built
-
-
-@pytest.fixture(scope="module")
-def controller(world: World) -> Iterator[Controller]:
-    world.set_policy(authorizedAttestors=["tpm"])
-    with world.controller() as running:
-        world.await_service(running)
-        yield running
 
 
 @pytest.fixture

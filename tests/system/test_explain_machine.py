@@ -7,12 +7,11 @@ import json
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
 from operator_commands import nodeattest
-from world import BIN, CSRS, NAMESPACE, Controller, World
+from world import BIN, CSRS, NAMESPACE, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
@@ -21,14 +20,6 @@ LONG, SHORT = 40, 16
 """Characters of a word in a Secret, and of a whole value, from which on it is looked for."""
 CERTIFICATE = base64.b64encode(b"-----BEGIN CERTIFICATE").decode().rstrip("=")[:-1]
 """How the certificates of a kubeconfig begin, which are public."""
-
-
-@pytest.fixture(scope="module")
-def controller(world: World) -> Iterator[Controller]:
-    world.set_policy(authorizedAttestors=["tpm"])
-    with world.controller() as running:
-        world.await_service(running)
-        yield running
 
 
 def explained(done: subprocess.CompletedProcess[str], code: int) -> JsonMap:

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from world import Controller, World
+from world import World
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
-
-
-@pytest.fixture(scope="module")
-def controller(world: World) -> Iterator[Controller]:
-    world.set_policy(authorizedAttestors=["tpm"])
-    with world.controller() as running:
-        world.await_service(running)
-        yield running
 
 
 @pytest.mark.swtpm
