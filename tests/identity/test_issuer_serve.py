@@ -155,6 +155,12 @@ async def test_files_that_cannot_be_used_are_errors_and_are_tried_again(content:
     assert await keys.read() == (OTHER,)
 
 
+async def test_a_pipe_in_place_of_a_key_file_is_an_error_and_blocks_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys.pem")
+    with pytest.raises(SourceError, match=r"keys\.pem: expected a file"):
+        await KeyFileReader([tmp_path / "keys.pem"]).read()
+
+
 # API servers
 
 

@@ -67,6 +67,9 @@ class KeyFileReader:
         self._seen = state
         if state == self._taken or before not in {None, state}:
             return None
+        for file in self._files:
+            if file.exists() and not file.is_file():  # a pipe would block for ever
+                raise SourceError("unusable", f"{file}: expected a file, got something else")
         try:
             keys = deduplicate(key for file in self._files for key in read_key_file(file))
         except KeysError as error:
