@@ -260,6 +260,8 @@ def test_a_reset_ends_what_is_open_and_what_comes(target: int) -> None:
         link.set(Mode.RESET)
         with pytest.raises(ConnectionResetError):
             client.recv(4)
-        late = socket.create_connection(("127.0.0.1", link.port), timeout=60)
-        with late, pytest.raises(ConnectionResetError):
+        with (
+            pytest.raises(ConnectionResetError),  # while it connects or when it reads
+            socket.create_connection(("127.0.0.1", link.port), timeout=60) as late,
+        ):
             late.recv(1)
