@@ -16,7 +16,7 @@ from nodeattest_controller.health import serve_health
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.model.lease_annotations import lease_annotations
-from nodeattest_controller.runtime.manager import Manager
+from nodeattest_controller.runtime.cluster_manager import Manager
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.addresses import POD_IPS, AddressRules
 from nodeattest_kube.client import ApiClient

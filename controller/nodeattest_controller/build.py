@@ -30,14 +30,12 @@ from nodeattest_controller.controllers.policy_status.reconciler import PolicySta
 from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
-from nodeattest_controller.runtime.cluster_controller import ClusterController, CSRObserver
+from nodeattest_controller.runtime.cluster_controller import ChangeBus, ClusterController, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
-from nodeattest_controller.runtime.cluster_manager import ClusterManager
+from nodeattest_controller.runtime.cluster_manager import ClusterManager, Manager
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
-from nodeattest_controller.runtime.manager import Manager
-from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_controller.verification.facts import ControllerFacts

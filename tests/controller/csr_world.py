@@ -29,8 +29,8 @@ from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.facts import ControllerFacts
 from nodeattest_controller.verification.runner import VerificationRunner

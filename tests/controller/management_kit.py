@@ -10,9 +10,9 @@ from typing import Any
 
 from fake_api import FakeApi
 
+from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
 from nodeattest_parsing.values import JsonObject, JsonValue

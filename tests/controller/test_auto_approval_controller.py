@@ -36,10 +36,10 @@ from nodeattest_controller.controllers.auto_approval.reconciler import (
     AutoApprovalReconciler,
 )
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.errors import ApiError, Forbidden, TooLarge, TooManyRequests, Unreachable
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig

@@ -33,12 +33,12 @@ from nodeattest_controller.controllers.bootstrap_token.reconciler import Bootstr
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_view import MachineResource
 from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_discovery.secret import SECRET_TYPE
 from nodeattest_kube.errors import TooManyRequests
 from nodeattest_kube.events import EventRecorder

@@ -28,10 +28,10 @@ from nodeattest_controller.controllers.challenge_secret import (
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_controller.model.token_binding import kept_config, slim_config
+from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
-from nodeattest_controller.runtime.supervisor import ChangeBus
+from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig

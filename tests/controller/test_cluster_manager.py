@@ -21,12 +21,11 @@ from management_kit import (
 from polling import others_run, until
 
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_controller import ClusterController
+from nodeattest_controller.runtime.cluster_controller import ChangeBus, ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ACCEPTED, REFUSED, ClusterManager
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.events import EventRecorder

@@ -21,7 +21,7 @@ from nodeattest_controller.model.csr_request import (
     MAX_KUBELET_CSR_BASE64,
     parse_kubelet_request,
 )
-from nodeattest_controller.runtime.sources import node_key
+from nodeattest_controller.runtime.informers import node_key
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject, JsonValue

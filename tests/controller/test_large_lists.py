@@ -18,9 +18,9 @@ from polling import until
 
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
 from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
-from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import dig, text

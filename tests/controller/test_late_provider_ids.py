@@ -15,7 +15,7 @@ from csr_world import CSRS, OneRound, World, attested, request
 from late_machines import put_byo, put_host, put_machine, put_metal3, serve_metal3
 
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
-from nodeattest_controller.runtime.sources import machine_key
+from nodeattest_controller.runtime.informers import machine_key
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonValue

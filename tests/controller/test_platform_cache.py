@@ -11,7 +11,7 @@ from csr_world import CAPI, KEY, OneRound, World, machine
 from nodeattest_controller.model.infrastructure_kinds import HOSTS
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import InfrastructurePolicy
-from nodeattest_controller.runtime.platform_cache import PlatformCache
+from nodeattest_controller.runtime.references import PlatformCache
 from nodeattest_kube.errors import Forbidden
 from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue

@@ -21,9 +21,9 @@ from nodeattest_controller.controllers.signer_names import (
     signers_of,
 )
 from nodeattest_controller.model.policy import parse_attestation_policy
+from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.supervisor import ChangeBus
 from nodeattest_kube.errors import Forbidden
 from nodeattest_parsing.objects import condition, items, mapping
 from nodeattest_parsing.values import JsonObject, JsonValue

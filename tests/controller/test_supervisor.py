@@ -11,8 +11,8 @@ from management_kit import ScriptedController
 from polling import others_run, until
 from virtual import advance, now, run_virtually
 
+from nodeattest_controller.runtime.cluster_controller import SupervisedRunner, supervise
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.supervisor import SupervisedRunner, supervise
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.periodic import BackoffPolicy, PeriodicReconciler, ResyncConfig
 

@@ -34,7 +34,7 @@ from nodeattest_controller.model.token_binding import (
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
+from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
 from nodeattest_kube.reflector import Reflector

@@ -34,7 +34,7 @@ from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.token_binding import is_kubeadm_config, kept_config, slim_config
-from nodeattest_controller.runtime.platform_cache import path_of_reference
+from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient

@@ -44,7 +44,7 @@ from nodeattest_controller.model.token_binding import (
     slim_config,
 )
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
-from nodeattest_controller.runtime.platform_cache import slim_object
+from nodeattest_controller.runtime.references import slim_object
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification
 from nodeattest_controller.verification.infrastructure import read_infrastructure
 from nodeattest_parsing.objects import flag, mapping, text

@@ -37,7 +37,7 @@ from nodeattest_controller.model.attestation import Attestation, parse_attestati
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS
 from nodeattest_controller.model.policy import Policy, policy_for, selects
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.platform_cache import path_of_reference
+from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_controller.verification.checks import Round
 from nodeattest_controller.verification.facts import Verification
 from nodeattest_controller.verification.policy_validation import installed as find_signer

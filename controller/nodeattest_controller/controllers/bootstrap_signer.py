@@ -13,10 +13,10 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.metrics import Metrics, write_outcome
+from nodeattest_controller.runtime.cluster_controller import supervise
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.supervisor import supervise
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.deps import TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers

@@ -42,8 +42,8 @@ from nodeattest_controller.model.token_binding import (
 from nodeattest_controller.runtime.cluster_controller import PeriodicController
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube import paths
 from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient

@@ -25,6 +25,7 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
 from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.runtime.cluster_log import cluster_path
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -35,8 +36,7 @@ from nodeattest_controller.runtime.conditions import (
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import cluster_path
-from nodeattest_controller.runtime.platform_cache import path_of_reference
+from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.events import EventLimiter

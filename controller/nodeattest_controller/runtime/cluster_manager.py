@@ -1,9 +1,8 @@
-"""Connects workload clusters, and runs every controller in each of them.
+"""Connects workload clusters, and runs every controller in each of them while this replica leads.
 
-A cluster is connected when a policy (or ``Cluster.spec.security``) opts it in, its kubeconfig is there and this replica
-owns it. Each connection has a client and controllers of its own, so a broken cluster delays no other. A kubeconfig that
-is refused is reported on its Cluster: a condition, and an Event every ten minutes. A name that resolves to other
-addresses all the time leads to two writes a minute at most.
+A cluster is connected if a policy selects it, its kubeconfig exists and this controller serves it. Each connection has
+its own client and controllers, so a broken cluster delays no other. A refused kubeconfig is reported as a condition of
+the Cluster, and as an Event every ten minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,8 +21,8 @@ from typing import Final
 
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_controller import ClusterController
-from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterLog
+from nodeattest_controller.runtime.cluster_controller import RESTART, ClusterController, SupervisedRunner, supervise
+from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterLog, cluster_path, cluster_ref
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -34,8 +33,6 @@ from nodeattest_controller.runtime.conditions import (
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import cluster_path, cluster_ref
-from nodeattest_controller.runtime.supervisor import RESTART, SupervisedRunner
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, KubeconfigError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
@@ -294,3 +291,38 @@ class ClusterManager:
 
 def _namespace_of(key: ClusterKey) -> str:
     return key.partition("/")[0]
+
+
+Run = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manager:
+    """The parts, built and connected."""
+
+    management: ManagementCache
+    clusters: ClusterManager
+    controllers: Mapping[str, Run]
+    """What runs besides the controllers of each cluster, by name; each is restarted after a bug."""
+    closers: Sequence[Run]
+    """What has to be closed or flushed at the end."""
+
+    def unhealthy(self) -> str | None:
+        """Say what keeps this replica from serving; None when nothing does."""
+        return self.management.caches.unhealthy()
+
+    async def run(self, identity: str) -> None:
+        """Run until cancelled; no controller starts before the cache is complete."""
+        async with asyncio.TaskGroup() as tasks:
+            ready = asyncio.Event()
+            tasks.create_task(self.management.run(ready))
+            await ready.wait()
+            _LOG.info("serving", extra=fields(identity=identity))
+            for name, run in self.controllers.items():
+                tasks.create_task(supervise(name, run))
+            tasks.create_task(self.clusters.run())
+
+    async def aclose(self) -> None:
+        """Close clients and write Events that are under way."""
+        for close in self.closers:
+            await close()

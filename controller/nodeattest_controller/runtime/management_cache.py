@@ -1,8 +1,7 @@
 """The management cluster as the controller sees it: caches of the objects that verdicts depend on.
 
-Clusters and machines come from ``sources``; beside them policies, ledgers and the clusters' Secrets are kept, and
-infrastructure objects (``platforms``). Reads are from memory; ``live_member`` and the ledger's compare-and-swap ask the
-API server again, where staleness would matter. The caches take half of the container's memory.
+Reads are from memory. ``live_member`` and the record's compare-and-swap query the API server, where an old answer would
+do harm. The caches take half of the container's memory.
 Source: Linux Documentation/admin-guide/cgroup-v2.rst (``memory.max``) and cgroup-v1/memory.rst.
 """
 
@@ -24,18 +23,18 @@ from nodeattest_controller.model.machine_view import (
 )
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for, selects
 from nodeattest_controller.runtime.indexes import AttestationOrder, ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet
-from nodeattest_controller.runtime.platform_cache import PlatformCache
-from nodeattest_controller.runtime.sources import (
+from nodeattest_controller.runtime.informers import (
     OWN_GROUP,
     OWN_VERSION,
     SECRET_SUFFIXES,
     Changed,
     InformerRef,
+    InformerSet,
     is_read,
     namespaces,
     sources_of,
 )
+from nodeattest_controller.runtime.references import PlatformCache
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound

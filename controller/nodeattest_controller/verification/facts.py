@@ -37,8 +37,8 @@ from nodeattest_controller.model.resolver import Infrastructure, expected_provid
 from nodeattest_controller.model.token_binding import NamedTokens, is_kubeadm_config
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Round
 from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure

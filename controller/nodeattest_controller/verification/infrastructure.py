@@ -13,7 +13,7 @@ from nodeattest_controller.model.infrastructure_kinds import HostReference, Infr
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.policy import InfrastructurePolicy
 from nodeattest_controller.model.resolver import Infrastructure
-from nodeattest_controller.runtime.platform_cache import no_platform
+from nodeattest_controller.runtime.references import no_platform
 from nodeattest_parsing.objects import strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY

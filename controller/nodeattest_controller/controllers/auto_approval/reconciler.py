@@ -43,11 +43,10 @@ from nodeattest_controller.controllers.auto_approval.rbac_audit import RBACAudit
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.bootstrap_providers import control_plane_provider
 from nodeattest_controller.model.policy import selects
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.cluster_log import ClusterEvents, cluster_path
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import cluster_path
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests, Unreachable
 from nodeattest_parsing.objects import condition, items, moment, text

@@ -19,8 +19,8 @@ from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, infrastructure_ref
 from nodeattest_controller.model.policy import Policy, policy_for, selecting
-from nodeattest_controller.runtime.platform_cache import makes_machines
-from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
+from nodeattest_controller.runtime.informers import OWN_GROUP, OWN_VERSION
+from nodeattest_controller.runtime.references import makes_machines
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import NotFound

@@ -32,8 +32,8 @@ from nodeattest_controller.runtime.cluster_controller import PeriodicController
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.informers import MOST, ListLimit
-from nodeattest_controller.runtime.kubeadm_configs import KubeadmConfigs
 from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE
 from nodeattest_kube import paths
 from nodeattest_kube.batches import in_batches

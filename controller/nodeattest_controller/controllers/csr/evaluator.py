@@ -13,7 +13,7 @@ from nodeattest_controller.model.certificate_authority import CertificateAuthori
 from nodeattest_controller.model.csr_request import RequestState, parse_request
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.runtime.sources import machine_key
+from nodeattest_controller.runtime.informers import machine_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline, Stage
 from nodeattest_controller.verification.facts import ControllerFacts

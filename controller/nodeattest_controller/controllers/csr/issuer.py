@@ -25,9 +25,9 @@ from nodeattest_controller.model.issuance_rules import check_key_of_one_machine
 from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
 from nodeattest_controller.runtime.cluster_controller import CSRIssued, CSRObserver
+from nodeattest_controller.runtime.cluster_log import member_ref
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.events import EventLimiter, EventRecorder

@@ -24,10 +24,9 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import attestation as attestations
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, requesting_node
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRObserver
-from nodeattest_controller.runtime.cluster_log import ClusterLog
+from nodeattest_controller.runtime.cluster_log import ClusterLog, claimed_ref
+from nodeattest_controller.runtime.informers import node_key
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import claimed_ref
-from nodeattest_controller.runtime.sources import node_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder

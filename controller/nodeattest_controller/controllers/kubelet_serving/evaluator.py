@@ -20,9 +20,9 @@ from nodeattest_controller.model.csr_request import (
     summarize,
 )
 from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.runtime.cluster_log import member_ref
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline
 from nodeattest_controller.verification.facts import ControllerFacts

@@ -17,10 +17,9 @@ from nodeattest_controller.model.attestation import Attestation, LastDecision, R
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.model.refusals import RecordedRefusal, render_refusals
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.cluster_log import ClusterEvents, member_ref
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_kube import paths
 from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient

@@ -31,12 +31,11 @@ from nodeattest_controller.model.machine_view import MachineResource, MachineVie
 from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.model.refusals import latest_refusals
 from nodeattest_controller.model.resolver import record_of_other_id
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.cluster_log import ClusterEvents, member_ref
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.objectref import member_ref
 from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound

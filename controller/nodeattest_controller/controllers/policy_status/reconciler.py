@@ -42,8 +42,8 @@ from nodeattest_controller.model.webhook_configuration import is_decided, is_dis
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.informers import OWN_GROUP, OWN_VERSION
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.sources import OWN_GROUP, OWN_VERSION
 from nodeattest_controller.verification.policy_validation import first_flaw
 from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed, NotFound
