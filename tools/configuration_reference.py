@@ -16,13 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from nodeattest_authenticator.config.discovery import Discovery
-from nodeattest_authenticator.config.serving import ServingSettings
 from nodeattest_authenticator.config.settings import API_VERSION as AGENT_VERSION
 from nodeattest_authenticator.config.settings import KIND as AGENT_KIND
-from nodeattest_authenticator.config.settings import ProviderIdSource
+from nodeattest_authenticator.config.settings import Discovery, ProviderIdSource, ServingSettings
 from nodeattest_authenticator.config.settings import Settings as AgentSettings
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.kubeconfig import Cluster
 from nodeattest_controller import configfile, main
 from nodeattest_controller.settings import OFF_BY_DEFAULT, Settings, camel
 from nodeattest_parsing.times import format_seconds

@@ -31,7 +31,7 @@ from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.config.serving import SubjectNames
+    from nodeattest_authenticator.config.settings import SubjectNames
 
 
 _MAX_CHAIN: Final = 4

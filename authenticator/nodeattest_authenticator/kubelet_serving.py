@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from nodeattest_authenticator.config.serving import SubjectNames
+from nodeattest_authenticator.config.settings import SubjectNames
 from nodeattest_authenticator.context import AgentContext, ignore_message
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state import credential_cache, failure_backoff

@@ -28,7 +28,7 @@ from nodeattest_authenticator.certificate import (
     select_ca_pin,
     validate,
 )
-from nodeattest_authenticator.enrollment.machine_sources import MachineSources
+from nodeattest_authenticator.enrollment.provider_id import MachineSources
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state import failure_backoff

@@ -15,11 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_authenticator.cluster.discover import configured_cluster
-from nodeattest_authenticator.config.discovery import MAX_PREVIOUS_CLUSTERS, MAX_SERVERS, Discovery, parse_discovery
-from nodeattest_authenticator.config.settings import load, parse, settings_to_json
+from nodeattest_authenticator.config.settings import (
+    MAX_PREVIOUS_CLUSTERS,
+    MAX_SERVERS,
+    Discovery,
+    load,
+    parse,
+    parse_discovery,
+    settings_to_json,
+)
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
-from nodeattest_authenticator.formats.exec_credential import API_VERSION
+from nodeattest_authenticator.formats.kubeconfig import EXEC_API_VERSION, MAX_CA_PEM, Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError
 from nodeattest_discovery.clusterinfo import ClusterInfo
 from nodeattest_discovery.node.client import Found
@@ -162,7 +168,7 @@ def test_the_largest_ca_bundle_fits_into_the_variable_in_which_kubelet_hands_it_
     most = MAX_CA_PEM // len(CA)
     ca_pem = parse(text(certificateAuthority=CA * most), hostname="host").ca_pem
     cluster = {"server": "https://" + 253 * "a", "certificate-authority-data": base64.b64encode(ca_pem).decode()}
-    info = json.dumps({"apiVersion": API_VERSION, "kind": "ExecCredential", "spec": {"cluster": cluster}})
+    info = json.dumps({"apiVersion": EXEC_API_VERSION, "kind": "ExecCredential", "spec": {"cluster": cluster}})
     subprocess.run(["/bin/true"], env={"KUBERNETES_EXEC_INFO": info}, check=True)
     with pytest.raises(FieldsError, match="certificateAuthority: expected at most 92160 bytes"):
         parse(text(certificateAuthority=CA * (most + 1)), hostname="host")

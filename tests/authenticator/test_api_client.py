@@ -11,11 +11,10 @@ import pytest
 from lying_servers import Ca, LyingServer, Reply
 
 from nodeattest_authenticator import console
-from nodeattest_authenticator.api_client import ApiServerClient, Credentials, UnreachableError
+from nodeattest_authenticator.api_client import ApiServerClient, Credentials, Csr, UnreachableError
 from nodeattest_authenticator.console import log, report
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.formats.csr_object import Csr
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.kubeconfig import Cluster
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
 

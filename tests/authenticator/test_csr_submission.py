@@ -10,11 +10,10 @@ import pytest
 from test_agent_parts import VirtualTime
 from test_api_client import WATCHED
 
-from nodeattest_authenticator.api_client import ApiServerClient, ForbiddenError, UnreachableError
+from nodeattest_authenticator.api_client import ApiServerClient, Csr, ForbiddenError, UnreachableError
 from nodeattest_authenticator.console import reporting
 from nodeattest_authenticator.enrollment.csr_submission import CsrSession
 from nodeattest_authenticator.errors import AgentError, AgentReason
-from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.records import SubmittedCsr
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, signer_for

@@ -13,10 +13,15 @@ from test_credential import challenge_then_sign
 
 from nodeattest_authenticator.api_client import ApiServerClient, Credentials
 from nodeattest_authenticator.certificate import select_ca_pin
-from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll, new_pending_request, renewal_moment
-from nodeattest_authenticator.enrollment.evidence_version import next_version
+from nodeattest_authenticator.enrollment.enroll import (
+    CertificateSpec,
+    enroll,
+    new_pending_request,
+    next_version,
+    renewal_moment,
+)
 from nodeattest_authenticator.errors import AgentError, FailureKind
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.kubeconfig import Cluster
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_discovery.node.clock import Clock, Deadline

@@ -470,12 +470,9 @@ def test_a_credential_call_imports_nothing_of_the_commands_that_people_type() ->
     }
 
 
-def test_a_node_that_discovered_its_cluster_answers_without_what_discovers() -> None:
-    parts = """
-from nodeattest_authenticator.config import discovery
-"""
-    loaded = modules_of(CREDENTIAL + parts)
-    assert "nodeattest_authenticator.config.discovery" in loaded
+def test_a_node_answers_without_what_discovers() -> None:
+    loaded = modules_of(CREDENTIAL)
+    assert "nodeattest_authenticator.config.settings" in loaded
     assert not loaded & OTHERS
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_authenticator import certificate
-from nodeattest_authenticator.api_client import ApiServerClient, Credentials
+from nodeattest_authenticator.api_client import ApiServerClient, Credentials, manifest
 from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError
-from nodeattest_authenticator.formats.csr_object import manifest
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.kubeconfig import Cluster
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 from nodeattest_parsing.endpoint import Endpoint

@@ -15,15 +15,16 @@ import yaml
 from fuzz.keys import NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of
 from fuzz.target import require, target, text_of
 from nodeattest_authenticator import certificate
+from nodeattest_authenticator.api_client import parse_csr_object
 from nodeattest_authenticator.cluster import kubelet_config
 from nodeattest_authenticator.cluster.discover import ByToken
 from nodeattest_authenticator.commands import kubeadm_config
 from nodeattest_authenticator.config import settings
-from nodeattest_authenticator.config.discovery import Discovery, parse_discovery
+from nodeattest_authenticator.config.settings import Discovery, parse_discovery
 from nodeattest_authenticator.enrollment import bootstrap_token
 from nodeattest_authenticator.errors import AgentError, FailureKind
 from nodeattest_authenticator.exec_plugin import fast_path
-from nodeattest_authenticator.formats import csr_object, exec_credential, kubeconfig
+from nodeattest_authenticator.formats import exec_credential, kubeconfig
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_authenticator.state import cache_files, credential_cache, failure_backoff
 from nodeattest_authenticator.state.records import PENDING_REQUEST_FILE, PendingRequestFile
@@ -112,7 +113,7 @@ def _failure(data: bytes, _data: bytes) -> bool:
     return read is not None
 
 
-target("agent-csr-object", lambda data: csr_object.parse(parse_config_object(data)), refusals=_FIELDS, max_len=8192)(
+target("agent-csr-object", lambda data: parse_csr_object(parse_config_object(data)), refusals=_FIELDS, max_len=8192)(
     lambda _csr, _data: True
 )
 target("agent-bootstrap-token", bootstrap_token.parse, refusals=_AGENT, max_len=64)(lambda token, _: bool(token))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
-from nodeattest_authenticator.formats.endpoint import MAX_CA_PEM, Cluster
+from nodeattest_authenticator.formats.kubeconfig import MAX_CA_PEM, Cluster
 from nodeattest_discovery import token as bootstrap
 from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.token import BootstrapToken

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Final
 from nodeattest_authenticator.api_client import probe
 from nodeattest_authenticator.certificate import ca_pins, is_issued_by
 from nodeattest_authenticator.cluster.discover import configured_cluster
-from nodeattest_authenticator.config.discovery import Discovery
-from nodeattest_authenticator.config.settings import Settings, settings_to_json
+from nodeattest_authenticator.config.settings import Discovery, Settings, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, refusal
 from nodeattest_authenticator.formats import exec_credential, kubeconfig
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.kubeconfig import Cluster
 from nodeattest_authenticator.state import credential_cache, kubelet_files
 from nodeattest_authenticator.state.cache_files import UnsafeFileError, fingerprint_of_config
 from nodeattest_authenticator.state.storage import exclusive

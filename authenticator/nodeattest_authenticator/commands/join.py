@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from nodeattest_authenticator.api_client import ApiServerClient
 from nodeattest_authenticator.cluster.discover import ClusterSource, StaticCluster
 from nodeattest_authenticator.commands.cli_args import wrong
-from nodeattest_authenticator.config.discovery import Discovery
-from nodeattest_authenticator.config.settings import TOKEN_FILE, Settings, load, settings_to_json
+from nodeattest_authenticator.config.settings import TOKEN_FILE, Discovery, Settings, load, settings_to_json
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment.issue import attestor_of, by_certificate, issue_and_store
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.formats import kubeconfig, pem
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.kubeconfig import Cluster
 from nodeattest_authenticator.state import failure_backoff, kubelet_files
 from nodeattest_authenticator.state.credential_cache import CacheEntry
 from nodeattest_authenticator.state.storage import Storage, exclusive

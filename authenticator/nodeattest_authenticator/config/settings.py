@@ -10,24 +10,19 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
-from nodeattest_authenticator.formats.endpoint import Cluster, parse_cluster
+from nodeattest_authenticator.formats.kubeconfig import Cluster, parse_cluster, parse_url
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose, SignerName, signer_for
+from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose, SignerName, is_dns_name, signer_for
 from nodeattest_providers.identifiers import node_name as checked_node_name
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 from nodeattest_providers.provider_id_template import check_template
-
-if TYPE_CHECKING:
-    from nodeattest_authenticator.config.discovery import Discovery
-    from nodeattest_authenticator.config.serving import ServingSettings
-
 
 API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
 KIND: Final = "KubeletAuthenticatorConfiguration"
@@ -156,6 +151,9 @@ def parse(data: bytes, *, hostname: str) -> Settings:
     if fields.text("apiVersion") != API_VERSION or fields.text("kind") != KIND:
         raise FieldsError(f"expected apiVersion {API_VERSION} and kind {KIND}")
     provider, provider_settings = _provider(fields)
+    serving, discovery = fields.object("serving"), fields.object("discovery")
+    if serving and provider == "insecure":
+        raise FieldsError("serving needs a provider that proves something; insecure has no serving certificates")
     settings = Settings(
         cluster=parse_cluster(fields),
         # kubelet's rule: pkg/util/node GetHostname trims and lower-cases.
@@ -166,8 +164,8 @@ def parse(data: bytes, *, hostname: str) -> Settings:
         token_file=fields.text("bootstrapTokenFile"),
         timeout_seconds=fields.number("timeoutSeconds", low=1, high=_MAX_TIMEOUT) or DEFAULT_TIMEOUT,
         expiration_seconds=fields.number("expirationSeconds", low=_MIN_EXPIRATION, high=_MAX_EXPIRATION),
-        serving=_serving(fields.object("serving"), provider),
-        discovery=_discovery(fields.object("discovery")),
+        serving=parse_serving(serving) if serving else None,
+        discovery=parse_discovery(discovery) if discovery else None,
     )
     fields.end()
     return settings
@@ -219,24 +217,6 @@ def _provider(fields: ConfigFields) -> tuple[ProviderName, JsonObject]:
     return ProviderName(name), settings
 
 
-def _serving(fields: ConfigFields | None, provider: ProviderName) -> ServingSettings | None:
-    if fields is None:
-        return None
-    if provider == "insecure":
-        raise FieldsError("serving needs a provider that proves something; insecure has no serving certificates")
-    from nodeattest_authenticator.config.serving import parse_serving
-
-    return parse_serving(fields)
-
-
-def _discovery(fields: ConfigFields | None) -> Discovery | None:
-    if fields is None:
-        return None
-    from nodeattest_authenticator.config.discovery import parse_discovery
-
-    return parse_discovery(fields)
-
-
 def _provider_id(fields: ConfigFields | None) -> ProviderIdSource:
     if fields is None:
         return ProviderIdSource()
@@ -252,3 +232,137 @@ def _provider_id(fields: ConfigFields | None) -> ProviderIdSource:
         except Denied as denied:
             raise FieldsError(f"providerID.value: {said(denied)}") from None
     return source
+
+
+MAX_SERVERS: Final = 16
+"""Servers that are asked in turn; the oldest are forgotten first."""
+MAX_PREVIOUS_CLUSTERS: Final = 4
+"""Earlier states of the cluster: a rotation of its CA passes three (old, both, new)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """What ``refresh`` needs."""
+
+    servers: tuple[Endpoint, ...]
+    """API servers of the cluster, asked in this order."""
+    kubeconfig: str
+    """The file by which kubelet finds the cluster."""
+    ca_file: str | None = None
+    """The file from which kubelet takes the CAs of its own clients, if join wrote one."""
+    pin_server: bool = False
+    """The server comes from a file whose author knows which one this node must use: only its CAs are refreshed."""
+    previous_clusters: tuple[Cluster, ...] = ()
+    """What the cluster was before: a running kubelet still names it, and has certificates of its CAs."""
+
+    def with_servers(self, *endpoints: Endpoint) -> Discovery:
+        """Put servers before those that are known."""
+        return replace(self, servers=tuple(dict.fromkeys((*endpoints, *self.servers)))[:MAX_SERVERS])
+
+    def after(self, old: Cluster, new: Cluster) -> Discovery:
+        """Remember what the cluster was when it becomes another."""
+        others = tuple(cluster for cluster in self.previous_clusters if cluster not in (old, new))
+        return replace(self, previous_clusters=others if old == new else (*others, old)[-MAX_PREVIOUS_CLUSTERS:])
+
+    def to_json(self) -> JsonObject:
+        """Write the section."""
+        optional: JsonObject = {
+            "caFile": self.ca_file,
+            "keepsServer": self.pin_server or None,
+            "former": list[JsonValue](cluster.to_json() for cluster in self.previous_clusters) or None,
+        }
+        section: JsonObject = {
+            "servers": list[JsonValue](endpoint.url for endpoint in self.servers),
+            "kubeconfig": self.kubeconfig,
+        }
+        return section | {name: value for name, value in optional.items() if value is not None}
+
+
+def parse_discovery(fields: ConfigFields) -> Discovery:
+    """Parse the section; raises ``FieldsError``."""
+    servers = tuple(parse_url(fields, "servers", url) for url in fields.texts("servers", at_least=1) or ())
+    if not 1 <= len(servers) <= MAX_SERVERS or len(set(servers)) != len(servers):
+        raise fields.wrong("servers", f"must be 1 to {MAX_SERVERS} different URLs")
+    kubeconfig, ca_file = fields.required("kubeconfig"), fields.text("caFile")
+    for name, path in (("kubeconfig", kubeconfig), ("caFile", ca_file)):
+        if path is not None and (not path.startswith("/") or "\0" in path):
+            raise fields.wrong(name, "must be an absolute path")
+    former = fields.objects("former")
+    if len(former) > MAX_PREVIOUS_CLUSTERS:
+        raise fields.wrong("former", f"must be at most {MAX_PREVIOUS_CLUSTERS} clusters")
+    previous_clusters = tuple(parse_cluster(one) for one in former)
+    for one in former:
+        one.end()
+    found = Discovery(
+        servers=servers,
+        kubeconfig=kubeconfig,
+        ca_file=ca_file,
+        pin_server=fields.flag("keepsServer"),
+        previous_clusters=previous_clusters,
+    )
+    fields.end()
+    return found
+
+
+_MOST_NAMES: Final = 32
+"""docs/wire-format.md, "names in a serving request"."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectNames:
+    """Subject alternative names, each kind sorted, none twice."""
+
+    dns_names: tuple[str, ...]
+    ip_addresses: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join((*self.dns_names, *self.ip_addresses))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSettings:
+    """What was configured; None where the default is wanted."""
+
+    dns_names: tuple[str, ...] | None = None
+    """The DNS names wanted. None: the node's name."""
+    ip_addresses: tuple[str, ...] | None = None
+    """The addresses wanted. None: those from which this machine reaches the API server."""
+
+    def to_json(self) -> JsonObject:
+        """Write the section."""
+        lists = {"dnsNames": self.dns_names, "ipAddresses": self.ip_addresses}
+        return {name: list[JsonValue](values) for name, values in lists.items() if values is not None}
+
+
+def parse_serving(fields: ConfigFields) -> ServingSettings:
+    """Parse the section; raises ``FieldsError``."""
+    dns_names, addresses = fields.texts("dnsNames"), fields.texts("ipAddresses")
+    fields.end()
+    for name in dns_names or ():
+        if not is_dns_name(name):
+            raise FieldsError("serving.dnsNames must be DNS names in lower case, without wildcard or final dot")
+    canonical = None if addresses is None else tuple(_address(text) for text in addresses)
+    for names in (dns_names or (), canonical or ()):
+        if len(set(names)) != len(names):
+            raise FieldsError("serving names the same thing twice")
+    if _count(dns_names) + _count(canonical) > _MOST_NAMES:
+        raise FieldsError(f"serving must have at most {_MOST_NAMES} names")
+    if dns_names == () and canonical == ():
+        raise FieldsError("serving.dnsNames and serving.ipAddresses must not both be empty")
+    return ServingSettings(dns_names=dns_names, ip_addresses=canonical)
+
+
+def _address(text: str) -> str:
+    from ipaddress import IPv6Address, ip_address  # few nodes configure addresses
+
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise FieldsError("serving.ipAddresses must be IP addresses") from None
+    if isinstance(address, IPv6Address) and (address.ipv4_mapped is not None or address.scope_id is not None):
+        raise FieldsError("serving.ipAddresses must be IPv4 addresses in their own form, and IPv6 ones without zone")
+    return str(address)
+
+
+def _count(names: Sequence[str] | None) -> int:
+    return 1 if names is None else len(names)

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from nodeattest_authenticator.api_client import ApiServerClient, ForbiddenError, UnreachableError
+from nodeattest_authenticator.api_client import ApiServerClient, Csr, ForbiddenError, UnreachableError, manifest
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
-from nodeattest_authenticator.formats.csr_object import Csr, manifest
 from nodeattest_authenticator.state.records import SubmittedCsr
 from nodeattest_discovery.node.clock import Backoff, Deadline
 from nodeattest_parsing.values import one_line

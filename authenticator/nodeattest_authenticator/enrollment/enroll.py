@@ -4,7 +4,7 @@ A library call without files, processes or environment: client, attestor, store,
 Promises: the returned credential passed every check of ``certificate``; a TPM join is four requests (create, watch,
 create, watch); a challenge is only answered when it is on the very object that this node created, else the node
 would decrypt for others; an interrupted call is resumed where it stopped, with the same key and the same bytes; a
-version of the evidence that the controller refuses is followed by one that both know (``evidence_version``), and a
+version of the evidence that the controller refuses is followed by one that both know (``next_version``), and a
 request without provider ID by one with the ID that the controller tells (``provider_id``). This ID is kept with the
 pending request: a denial discards both, and the next call asks again.
 Leaves to others: storing the credential with the provider ID, then discarding the pending request; remembering
@@ -15,7 +15,7 @@ Source: docs/wire-format.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import load_der_x509_csr
 
-from nodeattest_authenticator.api_client import ApiServerClient
+from nodeattest_authenticator.api_client import ApiServerClient, Csr
 from nodeattest_authenticator.certificate import ExpectedCertificate, check_validity, validate
 from nodeattest_authenticator.enrollment import provider_id
 from nodeattest_authenticator.enrollment.csr_submission import (
@@ -40,27 +40,20 @@ from nodeattest_authenticator.enrollment.csr_submission import (
     RestartError,
     csr_name_for,
 )
-from nodeattest_authenticator.enrollment.evidence_version import (
-    attestor_for_version,
-    check_version,
-    next_version,
-    supported_versions,
-)
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, attestation_unavailable, refusal
-from nodeattest_authenticator.formats.csr_object import Csr
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_providers import envelope, errors
+from nodeattest_providers import envelope, errors, evidence_versions
 from nodeattest_providers.binding import Binding
-from nodeattest_providers.errors import Reason
-from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, SignerName, evidence_block
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, ProviderName, SignerName, evidence_block
 from nodeattest_providers.keys import PrivateKey
-from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge, VersionedAttestor
 from nodeattest_providers.pkcs10 import build_csr
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.config.serving import SubjectNames
+    from nodeattest_authenticator.config.settings import SubjectNames
 
 
 USAGES: Final = ("digital signature", "client auth")
@@ -327,3 +320,50 @@ def _is_coherent(pending: PendingRequest) -> bool:
         return load_der_x509_csr(pending.csr_der).public_key() == _load_key(pending.key_pem).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
+
+
+def supported_versions(attestor: Attestor) -> tuple[int, ...]:
+    """Return what may be sent, newest first."""
+    return attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
+
+
+def next_version(attestor: Attestor, refused: Collection[int], published: str | None) -> int:
+    """Choose the version to submit after a refusal; raises ``AgentError`` when there is none.
+
+    ``published`` is the annotation of the refused request: a claim, read strictly.
+    """
+    provider, versions = attestor.provider, supported_versions(attestor)
+    mine = ", ".join(evidence_block(provider, version) for version in versions)
+    try:
+        understood = evidence_versions.parse(published or "", provider)
+    except Denied:
+        understood = ()
+    for version in versions:
+        if version in understood and version not in refused:
+            return version
+    theirs = "does not say in our form which versions it understands"
+    if understood:
+        theirs = f"understands {', '.join(evidence_block(provider, version) for version in understood)}"
+    raise AgentError(
+        Reason.EVIDENCE_VERSION_UNSUPPORTED,
+        f"the controller refused the evidence and {theirs}; this agent makes {mine}",
+        remedy="upgrade the older of both: the controller, or the agent of this node",
+    )
+
+
+def attestor_for_version(attestor: Attestor, version: int) -> Attestor:
+    """Return the attestor of one of the supported versions."""
+    if version != attestor.versions[0] and isinstance(attestor, VersionedAttestor):
+        return attestor.in_version(version)
+    return attestor
+
+
+def check_version(evidence: Evidence, provider: ProviderName, version: int) -> None:
+    """Refuse evidence of another version than was asked for, lest a refused version is sent again."""
+    wanted = evidence_block(provider, version)
+    if evidence.block != wanted:
+        raise AgentError(
+            AgentReason.CONFIGURATION_INVALID,
+            f"the provider made {evidence.block} where {wanted} was wanted",
+            remedy="upgrade the package of this provider, or report it to its makers",
+        )

@@ -21,8 +21,7 @@ from nodeattest_authenticator.api_client import ApiServerClient, Credentials, Un
 from nodeattest_authenticator.config.settings import Settings, invalid
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment import bootstrap_token, provider_id
-from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
-from nodeattest_authenticator.enrollment.evidence_version import attestor_for_version
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, attestor_for_version, enroll
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
 from nodeattest_authenticator.state import credential_cache, failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
@@ -49,7 +48,7 @@ from nodeattest_providers.identifiers import (
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, VersionedAttestor
 
 if TYPE_CHECKING:
-    from nodeattest_authenticator.config.serving import SubjectNames
+    from nodeattest_authenticator.config.settings import SubjectNames
 
 
 _DEVICE_LOCK: Final = "device.lock"

@@ -7,10 +7,15 @@ Source: docs/wire-format.md, "A request without a provider ID".
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_authenticator.config.settings import ProviderIdSource
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
+from nodeattest_parsing import strict_json
+from nodeattest_parsing.values import JsonValue, ParseError
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID, printable
 from nodeattest_providers.identifiers import provider_id as checked
@@ -82,8 +87,6 @@ def not_configured(attestor: Attestor) -> AgentError:
 
 def _text(source: ProviderIdSource, attestor: Attestor) -> str | None:
     if source.value is not None and has_sources(source.value):
-        from nodeattest_authenticator.enrollment.machine_sources import MachineSources
-
         return fill(source.value, MachineSources().value)
     if source.value is not None:
         return source.value
@@ -143,3 +146,110 @@ class HasParts(Protocol):
 def parts_of(attestor: Attestor) -> tuple[Attestor, ...]:
     """Return an attestor, and its parts where it has any."""
     return (attestor, *attestor.parts) if isinstance(attestor, HasParts) else (attestor,)
+
+
+_VALUE: Final = re.compile(r"[!#-&(-\[\]-z|~]{1,1024}")
+"""Visible ASCII without quotes, backslash and braces."""
+_UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_UNSET_UUIDS: Final = frozenset({"0" * 32, "f" * 32, "03000200040005000006000700080009"})
+"""What firmware has that nobody configured; the last is common to boards of several makers."""
+_VMWARE: Final = re.compile(r"vmware-((?:[0-9a-f]{2} ){7}[0-9a-f]{2})-((?:[0-9a-f]{2} ){7}[0-9a-f]{2})")
+_MAX_DMI: Final = 4096
+_MAX_INSTANCE_DATA: Final = 1 << 22
+"""Bytes; cloud-init keeps the user data there, too."""
+_MAX_DEPTH: Final = 64
+_MAX_VALUES: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSources:
+    """Where the machine is read."""
+
+    dmi: str = "/sys/class/dmi/id"
+    instance_data: str = "/run/cloud-init/instance-data.json"
+
+    def value(self, source: str) -> str:
+        """Return the value of a source as ``provider_id_template`` names it; raises ``AgentError``."""
+        kind, _, key = source.partition(":")
+        if kind == "dmi":
+            return self._dmi(key)
+        if kind == "cloud-init":
+            return self._cloud_init(key)
+        return _checked(os.uname().nodename.strip().lower(), "the host name")
+
+    def _dmi(self, key: str) -> str:
+        path = f"{self.dmi}/{key}"
+        text = _read_source(path, _MAX_DMI).decode("ascii", "replace").strip()
+        if key == "product_serial":
+            vmware = _VMWARE.fullmatch(text.lower())
+            return _uuid(bytes.fromhex(vmware[1] + vmware[2]).hex(), path) if vmware else _checked(text, path)
+        if not _UUID.fullmatch(text.lower()):
+            raise _unreadable(f"{path}: expected a UUID, got {printable(text)}")
+        return _uuid(text.lower().replace("-", ""), path)
+
+    def _cloud_init(self, key: str) -> str:
+        path = self.instance_data
+        try:
+            found: JsonValue = strict_json.parse_object(
+                _read_source(path, _MAX_INSTANCE_DATA),
+                max_size=None,
+                max_depth=_MAX_DEPTH,
+                max_values=_MAX_VALUES,
+                floats=True,
+            )
+        except ParseError as error:
+            raise _unreadable(f"{path}: {error}") from None
+        names = key.split(".")
+        if _member(found, names[0]) is None:  # cloud-init's own short names
+            names.insert(0, "v1")
+        for name in names:
+            found = _member(found, name)
+        if isinstance(found, int) and not isinstance(found, bool):
+            found = str(found)
+        if not isinstance(found, str):
+            got = "none" if found is None else type(found).__name__
+            raise _unreadable(f"{path}: expected a text or whole number for {key}, got {got}")
+        return _checked(found, f"{path}: {key}")
+
+
+def _member(value: JsonValue, name: str) -> JsonValue:
+    """Return a member by its name, or by the name that cloud-init's templates give it."""
+    if not isinstance(value, dict):
+        return None
+    if name in value:
+        return value[name]
+    return next((value[each] for each in sorted(value) if each.replace("-", "_") == name), None)
+
+
+def _uuid(digits: str, path: str) -> str:
+    if digits in _UNSET_UUIDS:
+        raise _unreadable(f"{path}: expected the machine's own UUID, got one that firmware has by default")
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _read_source(path: str, limit: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise _unreadable(f"{path}: {error.strerror}") from None
+    if len(data) > limit:
+        raise _unreadable(f"{path}: more than {limit} bytes")
+    return data
+
+
+def _checked(text: str, where: str) -> str:
+    if not _VALUE.fullmatch(text):
+        raise _unreadable(
+            f"{where}: expected visible characters without spaces, quotes and braces, got {printable(text)}"
+        )
+    return text
+
+
+def _unreadable(message: str) -> AgentError:
+    return AgentError(
+        AgentReason.PROVIDER_ID_UNKNOWN,
+        f"the provider ID is not known: {message}",
+        remedy="choose another source in providerID.value (join --provider-id), or none: then the controller tells it",
+        kind=FailureKind.TEMPORARY,
+    )

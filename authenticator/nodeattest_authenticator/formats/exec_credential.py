@@ -15,14 +15,13 @@ from typing import Final
 
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.formats import pem
-from nodeattest_authenticator.formats.endpoint import Cluster
+from nodeattest_authenticator.formats.kubeconfig import EXEC_API_VERSION, Cluster
 from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsError, parse_config_object
 from nodeattest_parsing.endpoint import Endpoint
 
-API_VERSION: Final = "client.authentication.k8s.io/v1"
 _REMEDY: Final = "let kubelet or kubectl run this"
 _OTHER_VERSION: Final = (
-    f"set users[].user.exec.apiVersion to {API_VERSION} in the kubeconfig that runs this, or let join write it again"
+    f"set users[].user.exec.apiVersion to {EXEC_API_VERSION} in the kubeconfig that runs this, or run join again"
 )
 
 
@@ -52,8 +51,8 @@ def _parse(info: bytes) -> ExecInfo:
     fields = ConfigFields(parse_config_object(info))
     if fields.text("kind") != "ExecCredential":
         raise FieldsError("kind must be ExecCredential")
-    if fields.text("apiVersion") != API_VERSION:
-        raise _refused(f"KUBERNETES_EXEC_INFO: apiVersion must be {API_VERSION}", _OTHER_VERSION)
+    if fields.text("apiVersion") != EXEC_API_VERSION:
+        raise _refused(f"KUBERNETES_EXEC_INFO: apiVersion must be {EXEC_API_VERSION}", _OTHER_VERSION)
     spec = fields.object("spec")
     cluster = spec.object("cluster") if spec else None
     if cluster is None:
@@ -109,7 +108,7 @@ def render(*, expires_at: float, certificate_pem: bytes, key_pem: bytes) -> byte
         "clientCertificateData": certificate_pem.decode("ascii"),
         "clientKeyData": key_pem.decode("ascii"),
     }
-    document = {"apiVersion": API_VERSION, "kind": "ExecCredential", "status": status}
+    document = {"apiVersion": EXEC_API_VERSION, "kind": "ExecCredential", "status": status}
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
