@@ -38,9 +38,8 @@ from nodeattest_controller.runtime.management_cache import ManagementCache, cach
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
-from nodeattest_controller.verification.facts import ControllerFacts
-from nodeattest_controller.verification.registry import VerifierRegistry
-from nodeattest_controller.verification.runner import VerificationRunner
+from nodeattest_controller.verification.controller_facts import ControllerFacts
+from nodeattest_controller.verification.verifiers import VerificationRunner, VerifierRegistry
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.memory_budget import MemoryPool

@@ -18,11 +18,11 @@ from controller_rows import GRANTED
 from proof_page import CONTROLLERS, ROWS, Row
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
-from nodeattest_controller.controllers.csr.checks import CSRFacts
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.verification.checks import Pipeline, Round, Stage
+from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import BUILT_IN

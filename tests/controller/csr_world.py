@@ -32,8 +32,8 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_controller.verification.facts import ControllerFacts
-from nodeattest_controller.verification.runner import VerificationRunner
+from nodeattest_controller.verification.controller_facts import ControllerFacts
+from nodeattest_controller.verification.verifiers import VerificationRunner
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_parsing.objects import condition, items, mapping, rfc3339, text

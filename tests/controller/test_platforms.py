@@ -10,7 +10,7 @@ import pytest
 from nodeattest_controller import library
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.platforms import check_platforms
-from nodeattest_controller.verification.registry import VerifierRegistry
+from nodeattest_controller.verification.verifiers import VerifierRegistry
 from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ProviderName

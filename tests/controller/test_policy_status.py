@@ -35,7 +35,7 @@ from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import LABEL, WebhookCalls, webhook_calls
 from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard
-from nodeattest_controller.verification.policy_validation import first_flaw
+from nodeattest_controller.verification.verifiers import first_flaw
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import condition, dig, items, mapping, rfc3339

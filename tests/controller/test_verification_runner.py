@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from virtual import advance, now, run_virtually
 
-from nodeattest_controller.verification.runner import VerificationRunner
+from nodeattest_controller.verification.verifiers import VerificationRunner
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID, ProviderName

@@ -41,7 +41,7 @@ from nodeattest_controller.model.bootstrap_providers import provider_of_kind
 from nodeattest_controller.model.machine_view import bootstrap_config_ref
 from nodeattest_controller.model.token_binding import DELETE_UNNAMED, LOST_TOKEN, named_tokens
 from nodeattest_controller.runtime.workload_client import BOOTSTRAP_BINDING
-from nodeattest_controller.verification.policy_validation import installed
+from nodeattest_controller.verification.verifiers import offline_signer
 from nodeattest_discovery.clusterinfo import PATH as CLUSTER_INFO
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
@@ -74,7 +74,7 @@ async def check_policies(survey: Survey) -> AsyncIterator[HealthFinding]:
         key, written = key_of(policy), {name: value for name, value in policy.items() if name != "status"}
         named = (*strings(policy, "spec", "authorizedAttestors"), *strings(policy, "spec", "composite", "allOf"))
         wrong += [f"{key}: {problem}" for problem in problems(written, named)]
-        absent |= {f"{key}: {name}" for name in named if not installed(ProviderName(name))}
+        absent |= {f"{key}: {name}" for name in named if not offline_signer(ProviderName(name))}
     yield make_finding(
         "policies-valid",
         "every policy is valid",

@@ -45,7 +45,7 @@ from nodeattest_controller.model.token_binding import (
 )
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.references import slim_object
-from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification
+from nodeattest_controller.verification.facts import CSRFacts, FactSource, RequestFacts
 from nodeattest_controller.verification.infrastructure import read_infrastructure
 from nodeattest_parsing.objects import flag, mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
@@ -258,38 +258,38 @@ class DocumentFacts(FactSource):
         del facts
         raise NotChecked(f"needs the platform: the platform of {provider} says where the machine can be reached")
 
-    async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
+    async def verify(self, facts: CSRFacts) -> AttestedNode:
         """Run the provider's verification on what was given; raises Denied, Unavailable or ChallengeRequired."""
-        request, verifier = verification.request, verification.verifier
-        given = await self.provider_facts(facts, verification)
+        request, verifier = facts.request, await facts.verifier()
+        given = await self.provider_facts(facts, await facts.first())
         if facts.purpose is Purpose.SERVING:
             return await verifier.verify_serving_attestation_data(request, given)
         return await verifier.verify_client_attestation_data(request, given)
 
-    async def provider_facts(self, facts: RequestFacts, verification: Verification) -> Facts:
+    async def provider_facts(self, facts: CSRFacts, first: NodeRequest | None) -> Facts:
         """Return what a provider gets for a verification."""
-        policy, provider = self._sound_policy(), verification.request.evidence.provider
+        policy, provider = self._sound_policy(), facts.request.evidence.provider
         cluster = self.inputs.cluster or JsonObject()
         return Facts(
             cluster=ClusterFacts(
                 uid=text(cluster, "metadata", "uid"),
                 pins=self.inputs.pins,
             ),
-            machine=await self._machine_facts(facts, verification.request),
+            machine=await self._machine_facts(facts),
             settings=policy.settings(provider) if policy is not None else {},
             sections=policy.sections if policy is not None else {},
-            ledger=self._ledger_facts(verification),
-            first_request=verification.first,
+            ledger=self._ledger_facts(facts.request, first),
+            first_request=first,
             challenge_keys=self.inputs.challenge_keys or _NO_KEYS,
             verified_at=self.created,
         )
 
-    async def _machine_facts(self, facts: RequestFacts, request: NodeRequest) -> MachineFacts:
+    async def _machine_facts(self, facts: CSRFacts) -> MachineFacts:
         """Make what providers see of the machine; what was not given is empty, and a check of its own says so."""
         try:
             machine = await facts.machine()
         except (NotChecked, Denied, Unavailable):
-            return MachineFacts(uid="", provider_id=request.csr.provider_id)
+            return MachineFacts(uid="", provider_id=facts.request.csr.provider_id)
         try:
             infrastructure = await self.infrastructure(machine)
         except (NotChecked, Denied, Unavailable):
@@ -307,13 +307,13 @@ class DocumentFacts(FactSource):
         except (NotChecked, Denied, Unavailable):
             return None
 
-    def _ledger_facts(self, verification: Verification) -> LedgerFacts:
+    def _ledger_facts(self, request: NodeRequest, first: NodeRequest | None) -> LedgerFacts:
         """Leave the clock out for a request that was certified before the newest: the record of its day had another."""
-        attestation, first = self.inputs.attestation, verification.first
+        attestation = self.inputs.attestation
         if attestation is None:
             return LedgerFacts()
-        found = attestation.facts(verification.request, first.uid if first else "")
-        spki = verification.request.csr.spki_sha256
+        found = attestation.facts(request, first.uid if first else "")
+        spki = request.csr.spki_sha256
         is_newest = bool(attestation.issued) and attestation.issued[-1].spki == spki
         return found if is_newest or not found.answered else replace(found, clock=None)
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, Inputs, NotChecked, Platforms, pick
 from nodeattest_cli.explain.tpm import tpm_facts
-from nodeattest_controller.controllers.csr.checks import CHECKS, EVIDENCE, ROUND, VERIFICATION, CSRFacts
+from nodeattest_controller.controllers.csr.checks import CHECKS, EVIDENCE, ROUND, VERIFICATION
 from nodeattest_controller.controllers.csr.issuer import is_reusable
 from nodeattest_controller.controllers.kubelet_serving.checks import CHECKS as KUBELET_CHECKS
 from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
@@ -27,7 +27,7 @@ from nodeattest_controller.model.csr_request import RequestState, parse_kubelet_
 from nodeattest_controller.model.node_names import node_names
 from nodeattest_controller.model.resolver import platform_endorsement_keys
 from nodeattest_controller.verification.checks import RequestCheck, Stage
-from nodeattest_controller.verification.facts import RequestFacts
+from nodeattest_controller.verification.facts import CSRFacts, RequestFacts
 from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import evidence_versions

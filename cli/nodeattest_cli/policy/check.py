@@ -28,7 +28,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields imp
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
 from nodeattest_controller.model.webhook_configuration import is_decided, label_command, needs_webhook
-from nodeattest_controller.verification import policy_validation
+from nodeattest_controller.verification.verifiers import offline_signer, section_flaws
 from nodeattest_parsing import structural_schema
 from nodeattest_parsing.objects import items, key_of, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -160,7 +160,7 @@ def _parsed(document: JsonObject) -> Iterator[str]:
     except Denied as denied:
         yield f"expected {denied.expected}, got {denied.got}; {denied.remedy}"
         return
-    for flaw in policy_validation.section_flaws(parsed, own_only=False):
+    for flaw in section_flaws(parsed, own_only=False):
         yield f"expected {flaw.expected}, got {flaw.got}"
 
 
@@ -168,7 +168,7 @@ def _absent_providers(document: JsonObject, installed: Sequence[str]) -> Iterato
     """Yield providers that do not exist: they let nobody in."""
     attestors = strings(document, "spec", "authorizedAttestors")
     for name in dict.fromkeys((*attestors, *(_parts(document) if "composite" in attestors else ()))):
-        if name not in installed and policy_validation.installed(ProviderName(name)) is None:
+        if name not in installed and offline_signer(ProviderName(name)) is None:
             near = difflib.get_close_matches(name, sorted(registry.BUILT_IN), n=1, cutoff=0.0)
             yield (
                 f"spec.authorizedAttestors: expected a provider that exists, got {name!a}; the nearest one is "

@@ -32,15 +32,15 @@ from nodeattest_cli.options import (
 )
 from nodeattest_cli.output import format_table, print_document, print_lines, to_json
 from nodeattest_cli.policy.check import problems
-from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
+from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS
 from nodeattest_controller.model.policy import Policy, policy_for, selects
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_controller.verification.checks import Round
-from nodeattest_controller.verification.facts import Verification
-from nodeattest_controller.verification.policy_validation import installed as find_signer
+from nodeattest_controller.verification.facts import CSRFacts
+from nodeattest_controller.verification.verifiers import offline_signer
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, NotFound
 from nodeattest_parsing.objects import items, key_of, rfc3339, text
@@ -244,7 +244,7 @@ async def _replay(facts: _RenewalFacts, source: _RecordedFacts, record: Attestat
     """Run what a policy decides; raises ``Denied``, ``Unavailable``, or ``NotChecked`` for what no record holds."""
     provider = facts.request.evidence.provider
     await facts.policy()
-    signer = find_signer(provider)
+    signer = offline_signer(provider)
     machine = source.inputs.machine
     for check in CHECKS:
         if check.name in _OF_POLICY and (signer is not None or check.name == "attestor authorized"):
@@ -256,8 +256,7 @@ async def _replay(facts: _RenewalFacts, source: _RecordedFacts, record: Attestat
         raise NotChecked(f"the provider {provider} is not installed here")
     if machine is not None and signer.reads_infrastructure:
         await source.infrastructure(machine)
-    verification = Verification(request=facts.request, verifier=signer, ref=None, first=None)
-    unknown = signer.check_recorded(await source.provider_facts(facts, verification), record.boot)
+    unknown = signer.check_recorded(await source.provider_facts(facts, None), record.boot)
     if unknown:
         raise NotChecked("; ".join(unknown))
 

@@ -1,88 +1,53 @@
 """The facts that checks ask for, each gathered once for a request, when the first check needs it.
 
-``FactSource`` is where facts come from: ``ControllerFacts`` (caches and live reads), or stored documents in
-``nodeattest explain``. ``RequestFacts`` is what checks see: it holds a fact, or the exception that came instead of it.
-Leaves to others: every rule.
+``FactSource`` is where facts come from: caches and live reads (``ControllerFacts``), or stored documents in
+``nodeattest explain``. ``RequestFacts`` is what checks see: a fact, or the exception that came instead of it.
 """
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
-from nodeattest_controller.model.challenge_secret import (
-    challenge_secret_name,
-    creates_secrets,
-    has_own_config,
-    no_own_config,
-    operators_secret_name,
-    owner_uid,
-    read_secret,
-    secret_value,
-)
-from nodeattest_controller.model.csr_request import CSRSummary, summarize
-from nodeattest_controller.model.identity_rules import NameContext
+from nodeattest_controller.model.csr_request import CSRSummary, RequestState, parse_request, summarize
+from nodeattest_controller.model.identity_rules import NameContext, find_machine
 from nodeattest_controller.model.infrastructure_kinds import known_kind
-from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import NameSources, claim_to, node_names
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.model.resolver import Infrastructure, expected_provider_id, platform_endorsement_keys
-from nodeattest_controller.model.token_binding import NamedTokens, is_kubeadm_config
-from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
-from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.references import KubeadmConfigs
-from nodeattest_controller.runtime.workload_client import WorkloadClient
-from nodeattest_controller.verification.checks import Round
-from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure
-from nodeattest_controller.verification.runner import VerificationRunner
-from nodeattest_kube.batches import in_batches
-from nodeattest_parsing.objects import text
-from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.config_fields import COMPOSITE
-from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.identifiers import PROVIDER_ID_OID, NodeName, ProviderID, ProviderName, Purpose
-from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
-from nodeattest_providers.platform import provable_names
-from nodeattest_providers.verifier_interface import (
-    Addresses,
-    AttestedNode,
-    ClusterAPISigner,
-    Facts,
-    LedgerFacts,
-    NodeRequest,
-    UnusableSecret,
+from nodeattest_controller.model.resolver import (
+    ExpectedProviderID,
+    Infrastructure,
+    expected_provider_id,
+    host_names,
+    identified,
 )
+from nodeattest_controller.model.token_binding import NamedTokens
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.verification.checks import Round
+from nodeattest_discovery.token import USER_PREFIX
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.config_fields import COMPOSITE, split_pin
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.identifiers import PROVIDER_ID_OID, NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.platform import provable_names
+from nodeattest_providers.verifier_interface import Addresses, AttestedNode, ClusterAPISigner, NodeRequest
 
-_MAX_READ: Final = 8
-"""KubeadmConfigs of one token that are read again: from two on the token is refused."""
 S = TypeVar("S", bound="RequestFacts")
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """What a provider's verification is made of."""
-
-    request: NodeRequest
-    verifier: ClusterAPISigner
-    ref: FirstRequestRef | None
-    first: NodeRequest | None
-    """The first request, read and parsed."""
-
-
 class FactSource(ABC):
-    """Where the facts of one cluster come from; what cannot be had raises.
+    """Where the facts of one cluster come from. A method raises ``Unavailable`` for what it cannot get.
 
-    What is looked up in the inventory is here; other sources than the controller may lack documents, and say so.
+    What is looked up in the inventory is here. A source may lack documents, and says so by an exception of its own.
     """
 
     provider_id_oid = PROVIDER_ID_OID
@@ -104,7 +69,7 @@ class FactSource(ABC):
 
     @abstractmethod
     def cluster(self) -> JsonObject:
-        """Return the cluster's object; raises Unavailable while it is not to be acted for."""
+        """Return the cluster's object; raises Unavailable while the controller must not act for it."""
 
     @abstractmethod
     def policy(self) -> Policy:
@@ -115,7 +80,6 @@ class FactSource(ABC):
         """Return a provider's verifier; raises Denied for an unknown one."""
 
     def machines(self, provider_id: str) -> list[MachineView]:
-        """Return the machines of the cluster with this provider ID."""
         return self.inventory.members(self.key, provider_id)
 
     def machines_of_node(self, node_name: NodeName) -> list[MachineView]:
@@ -132,7 +96,6 @@ class FactSource(ABC):
 
     def summary(self, first: JsonObject | None, request: NodeRequest, attestation: Attestation) -> CSRSummary | None:
         """Return where a first request stood when its answer came; None where there is none."""
-        del request, attestation
         return summarize(first) if first is not None else None
 
     @abstractmethod
@@ -141,21 +104,18 @@ class FactSource(ABC):
 
     @abstractmethod
     async def machines_of_token(self, token_id: str, *, is_needed: bool) -> list[MachineView]:
-        """Return the Machines and MachineRecords of the cluster whose own token this is; raises Unavailable.
+        """Return the Machines and MachineRecords of the cluster whose own token this is.
 
         ``is_needed``: whether nothing else names the machine.
         """
 
     @abstractmethod
     async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
-        """Return a Machine's infrastructure machine and host object; None where it names none. Raises Unavailable."""
+        """Return a Machine's infrastructure machine and host object; None where it names none."""
 
     @abstractmethod
     async def hosts_with_name(self, machine: MachineView, node_name: NodeName) -> list[str]:
-        """Name the host objects that give a node this name, where the policy takes names from them.
-
-        Raises Unavailable.
-        """
+        """Name the host objects that give a node this name, where the policy takes names from them."""
 
     @abstractmethod
     async def others_with_provider_id(self, machine: MachineView) -> list[str]:
@@ -163,11 +123,11 @@ class FactSource(ABC):
 
     @abstractmethod
     async def makes_machines(self, pool: MachineView) -> bool:
-        """Return whether Cluster API makes a Machine for each instance of a MachinePool; raises Unavailable."""
+        """Return whether Cluster API makes a Machine for each instance of a MachinePool."""
 
     @abstractmethod
     async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
-        """Return which tokens a machine's KubeadmConfig names; raises Unavailable."""
+        """Return which tokens a machine's KubeadmConfig names."""
 
     @abstractmethod
     async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
@@ -178,7 +138,7 @@ class FactSource(ABC):
         """Read a Node live; ``by_node``: whether the node itself asks."""
 
     @abstractmethod
-    async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
+    async def verify(self, facts: CSRFacts) -> AttestedNode:
         """Run the provider's verification; raises Denied, Unavailable or ChallengeRequired."""
 
     @abstractmethod
@@ -245,12 +205,10 @@ class RequestFacts(ABC):
 
     @fact
     async def cluster(self) -> JsonObject:
-        """Return the cluster's object."""
         return self.source.cluster()
 
     @fact
     async def policy(self) -> Policy:
-        """Return the cluster's policy."""
         return self.source.policy()
 
     @fact
@@ -264,7 +222,6 @@ class RequestFacts(ABC):
 
     @fact
     async def attestation(self) -> Attestation:
-        """Return what is recorded of the machine."""
         return self.source.attestation(await self.machine())
 
     @fact
@@ -299,227 +256,157 @@ class RequestFacts(ABC):
         return await self.source.platform_addresses(self, provider)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ControllerFacts(FactSource):
-    """The controller's facts: caches of the management cluster, and live reads."""
+class CSRFacts(RequestFacts):
+    """The facts about one attested request."""
 
-    management: ManagementCache
-    workload: WorkloadClient
-    verifiers: Callable[[ProviderName], ClusterAPISigner]
-    runner: VerificationRunner
-    kubeadm_configs: KubeadmConfigs
-    challenge_keys: ChallengeKeys
-    provider_id_oid: str
-    clock: Callable[[], datetime]
+    def __init__(self, source: FactSource, request: NodeRequest, state: RequestState = RequestState.PENDING) -> None:
+        """``state`` is the request's own."""
+        super().__init__(
+            source,
+            purpose=request.purpose,
+            node_name=request.csr.node_name,
+            names=SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses),
+            created=request.created,
+        )
+        self.request = request
+        self.state = state
 
-    @property
-    def key(self) -> ClusterKey:
-        """Which cluster it is."""
-        return self.workload.key
+    @fact
+    async def verifier(self) -> ClusterAPISigner:
+        """Return the verifier that the request names; looked up by name, so only after the policy named it."""
+        return self.source.verifier(self.request.evidence.provider)
 
-    @property
-    def inventory(self) -> Inventory:
-        """The cache's indexes."""
-        return self.management.inventory
+    @fact
+    async def ref(self) -> FirstRequestRef | None:
+        """Return which first request this one answers; raises Denied on malformed evidence."""
+        return (await self.verifier()).first_request(self.request)
 
-    def now(self) -> datetime:
-        """Return the controller's time."""
-        return self.clock()
+    @fact
+    async def round(self) -> Round:
+        two_step = (await self.verifier()).two_step
+        return Round.FIRST if two_step and await self.ref() is None else Round.FINAL
 
-    def cluster(self) -> JsonObject:
-        """Return the cluster's object; raises Unavailable while it is inactive, or not all of it is known."""
-        found = check_cluster_active(self.key, self.management.cluster(self.key))
-        self.management.check_attestations(self.key)
-        return found
+    def require_one(self, machines: list[MachineView]) -> MachineView:
+        """Apply identity rule 1 by provider ID."""
+        return find_machine(self.request, machines)
 
-    def policy(self) -> Policy:
-        """Return the cluster's one policy; raises Denied or Unavailable."""
-        return self.management.policy_of(self.cluster())
+    @fact
+    async def by_provider_id(self) -> list[MachineView]:
+        """Return the machines with the request's provider ID."""
+        provider_id = self.request.csr.provider_id
+        return self.source.machines(provider_id) if provider_id else []
 
-    def verifier(self, provider: ProviderName) -> ClusterAPISigner:
-        """Return a provider's verifier; raises Denied for an unknown one."""
-        return self.verifiers(provider)
-
-    async def machine_now(self, machine: MachineView) -> MachineView | None:
-        """Read a machine live."""
-        return await self.management.live_member(machine)
-
-    async def machines_of_token(self, token_id: str, *, is_needed: bool) -> list[MachineView]:
-        """Find them by the watch of KubeadmConfigs, and by the records.
-
-        A configuration counts for the Machine that owns it. Of several, two are read again: nobody is refused by what
-        was true a moment ago.
-        """
-        if is_needed:
-            await self.kubeadm_configs.follow()
-        machines = self._machines_naming(token_id)
-        if len(machines) > 1:
-            machines = [one for one in machines[:_MAX_READ] if await self.kubeadm_configs.names_now(one, token_id)]
-        return machines + self.inventory.records_of_token(self.key, token_id)
-
-    def machine_of_token(self, token_id: str) -> MachineView | None:
-        """Return the one Machine whose KubeadmConfig names a token, as the watch shows it."""
-        machines = self._machines_naming(token_id)
-        return machines[0] if len(machines) == 1 else None
-
-    def _machines_naming(self, token_id: str) -> list[MachineView]:
-        return [
-            machine
-            for config in self.kubeadm_configs.naming(self.key.partition("/")[0], token_id)
-            for machine in self.inventory.machines_of_config(self.key, config.name)
-            if is_kubeadm_config(machine) and machine.uid == config.machine_uid
-        ]
-
-    async def infrastructure(self, machine: MachineView) -> Infrastructure | None:
-        """Read them from the caches of their kinds."""
-        return await read_infrastructure(machine, self.policy().infrastructure, self.management.platforms)
-
-    async def hosts_with_name(self, machine: MachineView, node_name: NodeName) -> list[str]:
-        """Ask the caches of the host objects."""
-        policy = self.policy().infrastructure
-        if not policy.host_objects:
+    @fact
+    async def by_token(self) -> list[MachineView]:
+        """Return the machines whose own bootstrap token the requester has; none for a node."""
+        username = self.request.username
+        token_id = username.removeprefix(USER_PREFIX)
+        if self.request.is_renewal or token_id == username:
             return []
-        known = {known_kind(one.infra).host for one in self.inventory.machines_of(self.key)}
-        hosts = [host for host in known if host is not None and host.kind in policy.host_objects]
-        found = await self.management.platforms.hosts_with_name(hosts, policy, machine, node_name)
-        infrastructure = await self.infrastructure(machine)
-        own = infrastructure.host_key if infrastructure is not None else None
-        return [f"{key.kind} {key.name}" for key in found if key != own]
+        return await self.source.machines_of_token(token_id, is_needed=not await self.by_provider_id())
 
-    async def others_with_provider_id(self, machine: MachineView) -> list[str]:
-        """Ask the caches of the infrastructure machines."""
-        found = await self.management.platforms.others_with(machine, machine.provider_id)
-        policy, infrastructure = self.policy().infrastructure, await self.infrastructure(machine)
-        if machine.infra is None or infrastructure is None:
-            return found
-        is_derived = not text(infrastructure.infra, "spec", "providerID")
-        async for other in in_batches(self.inventory.machines_of(self.key)):
-            if other.infra is None or other.provider_id or other.uid == machine.uid:
-                continue
-            if not may_derive_same(other.infra, machine.infra if is_derived else None, policy):
-                continue
-            with suppress(Unavailable):  # an object that is not there gives no provider ID
-                expected = expected_provider_id(other, await self.infrastructure(other))
-                if expected is not None and expected.matches(machine.provider_id):
-                    found.append(f"{other.kind} {other.name}")
-        return found
+    @fact
+    async def infrastructure(self) -> Infrastructure | None:
+        """Return the infrastructure machine and the host object of the request's machine."""
+        return await self.source.infrastructure(await self.machine())
 
-    async def makes_machines(self, pool: MachineView) -> bool:
-        """Read the pool's infrastructure object."""
-        return await self.management.platforms.makes_machines(pool)
+    @fact
+    async def selected_machine(self) -> MachineView:
+        """Return the first that provider ID or token names; that there is but one is a check of its own."""
+        found = [*await self.by_provider_id(), *await self.by_token()]
+        return found[0] if found else self.require_one([])
 
-    async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
-        """Tell which tokens a machine's KubeadmConfig names."""
-        return await self.kubeadm_configs.tokens_of(configured, token_id)
+    @fact
+    async def expected_provider_id(self) -> ExpectedProviderID | None:
+        """Return the provider ID that the machine has, or will have."""
+        machine = await self.selected_machine()
+        is_final = machine.is_confirmed and machine.provider_id
+        return expected_provider_id(machine, None if is_final else await self.source.infrastructure(machine))
 
-    async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
-        """Return the first request from the watch that brought the second one; read it where it is not open there.
-
-        TPM protocol §3 step 10: one watch shows what was written in the order in which it was written, so what shows
-        the second request shows the first one as it was then. What a first request says cannot change under its UID.
-        """
-        found = self.workload.pending_request(ref.name, ref.uid)
-        return found if found is not None else await self.workload.read_request(ref.name)
-
-    async def node(self, name: NodeName, *, by_node: bool) -> JsonObject | None:
-        """Read a Node live."""
-        del by_node
-        return await self.workload.read_node(name)
-
-    async def verify(self, facts: RequestFacts, verification: Verification) -> AttestedNode:
-        """Run the provider's verification, for as long as one may take."""
-        request, verifier, machine = verification.request, verification.verifier, await facts.machine()
-        ledger = (await facts.attestation()).facts(request, verification.ref.uid if verification.ref else "")
-        given = replace(
-            await self._facts_for(facts, verifier, ledger, await self._secret(facts, machine, verifier)),
-            first_request=verification.first,
-            challenge_keys=self.challenge_keys.keys() if verifier.two_step else (),
-        )
-        serving = facts.purpose is Purpose.SERVING
-        verify = verifier.verify_serving_attestation_data if serving else verifier.verify_client_attestation_data
-        # Not by machine alone: requests that name another's machine again and again would delay that machine.
-        turn: Hashable = (self.key, machine.provider_id, request.username)
-        return await self.runner.run(turn, lambda: verify(request, given))
-
-    async def platform_addresses(self, facts: RequestFacts, provider: ProviderName) -> Addresses | None:
-        """Ask the platform, for as long as a verification may take."""
-        verifier, machine = self.verifier(provider), await facts.machine()
-        recorded = self.inventory.attestation(self.key, machine.provider_id)
-        pins = recorded.pins_for(provider) if recorded is not None else {}
-        ledger = LedgerFacts(fingerprints=pins, provider=recorded.provider) if recorded is not None else LedgerFacts()
-        given = await self._facts_for(facts, verifier, ledger)
-        turn: Hashable = ("addresses", self.key, machine.provider_id)
-        return await self.runner.run(turn, lambda: verifier.addresses(given))
-
-    async def _facts_for(
-        self,
-        facts: RequestFacts,
-        verifier: ClusterAPISigner,
-        ledger: LedgerFacts,
-        secret: SecretBytes | UnusableSecret | None = None,
-    ) -> Facts:
-        """Make what a provider gets of every request."""
-        policy, machine = await facts.policy(), await facts.machine()
-        keys = await self._endorsement_keys(machine) if verifier.reads_infrastructure else machine.endorsement_keys
-        return Facts(
-            cluster=self.management.facts_of(await facts.cluster()),
-            machine=machine.facts(endorsement_keys=keys, secret=secret),
-            settings=policy.settings(verifier.provider),
-            sections=policy.sections,
-            ledger=ledger,
-            verified_at=self.now(),
+    @fact
+    async def cached_machine(self) -> MachineView:
+        """Return the machine with the requested provider ID; whether it is the machine's is a check of its own."""
+        return identified(
+            await self.selected_machine(), self.request.csr.provider_id, await self.expected_provider_id()
         )
 
-    async def _endorsement_keys(self, machine: MachineView) -> Mapping[str, str]:
-        """Return the fingerprints that the platform's objects give; raises Denied or Unavailable.
+    async def machine_for_memory_checks(self) -> MachineView:
+        """Return the machine, which was read live by then where the request could be granted."""
+        return await self.machine()
 
-        Who writes host objects must not end a node's renewals: where the host object cannot be used, the key with which
-        the machine joined counts in its place.
-        """
-        recorded = self.inventory.attestation(self.key, machine.provider_id)
-        pinned = recorded.endorsement_key if recorded is not None and recorded.has_joined else ""
-        try:
-            infrastructure = await self.infrastructure(machine)
-        except Unavailable:
-            if not pinned:
-                raise
-            without_hosts = replace(self.policy().infrastructure, host_objects=frozenset())
-            infrastructure = await read_infrastructure(machine, without_hosts, self.management.platforms)
-            found = platform_endorsement_keys(machine, infrastructure, has_joined=True)
-            return found or {"MachineAttestation spec.fingerprints": pinned}
-        return platform_endorsement_keys(machine, infrastructure, has_joined=bool(pinned))
+    async def address_provider(self) -> ProviderName | None:
+        return self.request.evidence.provider
 
-    async def _secret(
-        self, facts: RequestFacts, machine: MachineView, verifier: ClusterAPISigner
-    ) -> SecretBytes | UnusableSecret | None:
-        """Read the machine's attestation secret from the one place that its policy says; raises Denied, Unavailable.
+    @fact
+    async def first_object(self) -> JsonObject | None:
+        """Return the object of the first request, as it was when its answer came or later."""
+        ref = await self.ref()
+        return await self.source.first_request(ref) if ref is not None else None
 
-        Where the controller creates it, it is found by the Machine's bootstrap configuration.
-        """
-        if not verifier.reads_secret:
+    @fact
+    async def first(self) -> NodeRequest | None:
+        """Return the first request, parsed; None where there is none that a node could have filed here."""
+        first = await self.first_object()
+        stored = summarize(first) if first is not None else None
+        if first is None or stored is None or stored.is_kubelets:
             return None
-        if not creates_secrets(await facts.policy()):
-            return secret_value(await self.management.secret(machine.namespace, operators_secret_name(machine.name)))
-        if machine.bootstrap is None or not has_own_config(machine):
-            return no_own_config(machine)
-        secret = await self.management.secret(machine.namespace, challenge_secret_name(machine.bootstrap.name))
-        owner = owner_uid(secret or {})
-        config = await self.kubeadm_configs.find(
-            machine.bootstrap, machine.namespace, lambda kept: (kept.uid, kept.machine_uid) == (owner, machine.uid)
+        return parse_request(first, provider_id_oid=self.source.provider_id_oid)
+
+    @fact
+    async def attested(self) -> AttestedNode:
+        """Return what the provider's verification proved; raises Denied, Unavailable or ChallengeRequired."""
+        return await self.source.verify(self)
+
+    @fact
+    async def registered_names(self) -> Mapping[ProviderID, NodeName]:
+        """Return the names that sections of the policy give to machines, whichever provider attests."""
+        sections = (await self.policy()).sections
+        names: dict[ProviderID, NodeName] = {}
+        for provider in sections.keys() - {COMPOSITE}:  # the names of its parts are in their own sections
+            try:
+                verifier = self.source.verifier(provider)
+            except Denied:  # not installed here
+                continue
+            names |= provable_names(verifier, sections) or {}
+        return names
+
+    async def name_sources(self, proven: NodeName | None) -> NameSources:
+        """Return what is known of the machine's names beside the Machine."""
+        return NameSources(
+            recorded=await self.recorded_name(),
+            registered=(await self.registered_names()).get((await self.machine()).provider_id),
+            proven=proven,
+            host=host_names(await self.infrastructure()) if await self._reads_host() else None,
         )
-        return read_secret(secret, config, machine.uid)
 
+    async def node_name_source(self) -> str:
+        """Say what gives the machine the requested name, once that is proven; empty where its record does."""
+        if await self.recorded_name() is not None:
+            return ""
+        claims = node_names(await self.machine(), await self.name_sources((await self.attested()).proven_node_name))
+        short = (await self.policy()).infrastructure.short_node_names
+        claim = claim_to(claims, self.node_name, short_names=short)
+        return claim.source if claim is not None else ""
 
-def registered_names(
-    sections: Mapping[ProviderName, Mapping[str, JsonValue]], find: Callable[[ProviderName], ClusterAPISigner]
-) -> Iterator[tuple[ProviderID, NodeName]]:
-    """Yield each machine to which a section gives a name; ``find`` raises Denied for a provider that is not here.
+    async def _reads_host(self) -> bool:
+        host = known_kind((await self.machine()).infra).host
+        if host is None or await self.recorded_name() is not None:
+            return False
+        return host.kind in (await self.policy()).infrastructure.host_objects
 
-    ``composite`` has no names of its own: those of its parts are in the parts' sections.
-    """
-    for provider in sections.keys() - {COMPOSITE}:
-        try:
-            verifier = find(provider)
-        except Denied:
-            continue
-        yield from (provable_names(verifier, sections) or {}).items()
+    @fact
+    async def pool_makes_machines(self) -> bool:
+        """Return whether each instance of the request's pool gets a Machine."""
+        return await self.source.makes_machines(await self.machine())
+
+    @fact
+    async def node(self) -> JsonObject | None:
+        return await self.source.node(self.node_name, by_node=self.request.is_renewal)
+
+    async def holders_of_fingerprints(self) -> list[Attestation]:
+        """Return the attestations of the cluster that pin what this machine proved itself by."""
+        inventory, key = self.source.inventory, self.source.key
+        pins = (await self.attested()).pins.items()
+        return [
+            holder for pin, value in pins for holder in inventory.fingerprint_holders(key, split_pin(pin)[1], value)
+        ]

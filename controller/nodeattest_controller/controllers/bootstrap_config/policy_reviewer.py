@@ -11,7 +11,7 @@ from typing import Final
 from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview
 from nodeattest_controller.controllers.bootstrap_config.verdict import UNCONCERNED, AdmissionOutcome, Verdict
 from nodeattest_controller.model.webhook_configuration import EXPECTED, label_command, needs_webhook
-from nodeattest_controller.verification.policy_validation import flaw_of
+from nodeattest_controller.verification.verifiers import flaw_of
 from nodeattest_parsing.objects import mapping
 from nodeattest_providers.errors import Denied, Reason
 

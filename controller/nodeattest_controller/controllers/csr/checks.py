@@ -9,13 +9,9 @@ Leaves to others: where a fact comes from (``verification.facts``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.certificate_authority import SubjectAltNames
-from nodeattest_controller.model.csr_request import RequestState, parse_request, summarize
 from nodeattest_controller.model.identity_rules import (
     check_adoption,
     check_binding,
@@ -24,9 +20,7 @@ from nodeattest_controller.model.identity_rules import (
     check_node_name,
     check_pool_instance,
     check_takeover,
-    find_machine,
 )
-from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.issuance_rules import (
     check_approval_known,
     check_bound_token,
@@ -38,26 +32,20 @@ from nodeattest_controller.model.issuance_rules import (
     check_pinned_fingerprints,
     check_replacement_interval,
 )
-from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import NameSources, NameStrength, claim_to, is_named, node_names
+from nodeattest_controller.model.node_names import NameStrength, claim_to, is_named, node_names
 from nodeattest_controller.model.policy import check_authorized
 from nodeattest_controller.model.resolver import (
-    ExpectedProviderID,
-    Infrastructure,
     check_provider_id,
     check_provider_id_free,
     check_record_owner,
     check_recorded_provider_id,
     check_renewable,
-    expected_provider_id,
-    host_names,
-    identified,
     select_machine,
 )
 from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
 from nodeattest_controller.model.token_binding import check_token_binding
 from nodeattest_controller.verification.checks import RequestCheck, Round, Stage, declare
-from nodeattest_controller.verification.facts import FactSource, RequestFacts, Verification, fact, registered_names
+from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_controller.verification.shared_checks import (
     active_cluster,
     machine_now,
@@ -67,176 +55,15 @@ from nodeattest_controller.verification.shared_checks import (
     names_unclaimed_now,
     no_other_node,
 )
-from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_parsing.objects import key_of
-from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import evidence_versions
-from nodeattest_providers.config_fields import split_pin
-from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
-from nodeattest_providers.node_interface import FirstRequestRef
+from nodeattest_providers.identifiers import NodeName, Purpose
 from nodeattest_providers.platform import provable_names
-from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, NodeRequest
 
 EVIDENCE: Final = "evidence version and schema"
 ROUND: Final = "round of the request"
 VERIFICATION: Final = "the provider's verification"
 _SERVING: Final = [Purpose.SERVING]
-
-
-class CSRFacts(RequestFacts):
-    """The facts about one attested request."""
-
-    def __init__(self, source: FactSource, request: NodeRequest, state: RequestState = RequestState.PENDING) -> None:
-        """``state`` is the request's own."""
-        super().__init__(
-            source,
-            purpose=request.purpose,
-            node_name=request.csr.node_name,
-            names=SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses),
-            created=request.created,
-        )
-        self.request = request
-        self.state = state
-
-    async def verifier(self) -> ClusterAPISigner:
-        """Return the verifier that the request names; looked up by name, so only after the policy named it."""
-        return self.source.verifier(self.request.evidence.provider)
-
-    @fact
-    async def ref(self) -> FirstRequestRef | None:
-        """Return which first request this one answers; raises Denied on malformed evidence."""
-        return (await self.verifier()).first_request(self.request)
-
-    @fact
-    async def round(self) -> Round:
-        """Return whether this request could be granted."""
-        two_step = (await self.verifier()).two_step
-        return Round.FIRST if two_step and await self.ref() is None else Round.FINAL
-
-    def require_one(self, machines: list[MachineView]) -> MachineView:
-        """Apply identity rule 1 by provider ID."""
-        return find_machine(self.request, machines)
-
-    @fact
-    async def by_provider_id(self) -> list[MachineView]:
-        """Return the machines with the request's provider ID."""
-        provider_id = self.request.csr.provider_id
-        return self.source.machines(provider_id) if provider_id else []
-
-    @fact
-    async def by_token(self) -> list[MachineView]:
-        """Return the machines whose own bootstrap token the requester has; none for a node."""
-        username = self.request.username
-        token_id = username.removeprefix(USER_PREFIX)
-        if self.request.is_renewal or token_id == username:
-            return []
-        return await self.source.machines_of_token(token_id, is_needed=not await self.by_provider_id())
-
-    @fact
-    async def infrastructure(self) -> Infrastructure | None:
-        """Return the infrastructure machine and the host object of the request's machine."""
-        return await self.source.infrastructure(await self.machine())
-
-    @fact
-    async def selected_machine(self) -> MachineView:
-        """Return the first that provider ID or token names; that there is but one is a check of its own."""
-        found = [*await self.by_provider_id(), *await self.by_token()]
-        return found[0] if found else self.require_one([])
-
-    @fact
-    async def expected_provider_id(self) -> ExpectedProviderID | None:
-        """Return the provider ID that the machine has, or will have."""
-        machine = await self.selected_machine()
-        infrastructure = (
-            None if machine.is_confirmed and machine.provider_id else await self.source.infrastructure(machine)
-        )
-        return expected_provider_id(machine, infrastructure)
-
-    @fact
-    async def cached_machine(self) -> MachineView:
-        """Return the machine with the requested provider ID; whether it is the machine's is a check of its own."""
-        return identified(
-            await self.selected_machine(), self.request.csr.provider_id, await self.expected_provider_id()
-        )
-
-    async def machine_for_memory_checks(self) -> MachineView:
-        """Return the machine, which was read live by then where the request could be granted."""
-        return await self.machine()
-
-    async def address_provider(self) -> ProviderName | None:
-        """Return the provider of the evidence."""
-        return self.request.evidence.provider
-
-    @fact
-    async def first_object(self) -> JsonObject | None:
-        """Return the object of the first request, as it was when its answer came or later."""
-        ref = await self.ref()
-        return await self.source.first_request(ref) if ref is not None else None
-
-    @fact
-    async def first(self) -> NodeRequest | None:
-        """Return the first request, parsed; None where there is none that a node could have filed here."""
-        first = await self.first_object()
-        stored = summarize(first) if first is not None else None
-        if first is None or stored is None or stored.is_kubelets:
-            return None
-        return parse_request(first, provider_id_oid=self.source.provider_id_oid)
-
-    @fact
-    async def attested(self) -> AttestedNode:
-        """Return what the provider's verification proved; raises Denied, Unavailable or ChallengeRequired."""
-        verification = Verification(
-            request=self.request, verifier=await self.verifier(), ref=await self.ref(), first=await self.first()
-        )
-        return await self.source.verify(self, verification)
-
-    @fact
-    async def registered_names(self) -> Mapping[ProviderID, NodeName]:
-        """Return the names that sections of the policy give to machines, whichever provider attests."""
-        return dict(registered_names((await self.policy()).sections, self.source.verifier))
-
-    async def name_sources(self, proven: NodeName | None) -> NameSources:
-        """Return what is known of the machine's names beside the Machine."""
-        return NameSources(
-            recorded=await self.recorded_name(),
-            registered=(await self.registered_names()).get((await self.machine()).provider_id),
-            proven=proven,
-            host=host_names(await self.infrastructure()) if await self.reads_host() else None,
-        )
-
-    async def node_name_source(self) -> str:
-        """Say what gives the machine the requested name, once that is proven; empty where its record does."""
-        if await self.recorded_name() is not None:
-            return ""
-        claims = node_names(await self.machine(), await self.name_sources((await self.attested()).proven_node_name))
-        short = (await self.policy()).infrastructure.short_node_names
-        claim = claim_to(claims, self.node_name, short_names=short)
-        return claim.source if claim is not None else ""
-
-    async def reads_host(self) -> bool:
-        """Return whether the policy takes names from the host object of the request's machine."""
-        host = known_kind((await self.machine()).infra).host
-        if host is None or await self.recorded_name() is not None:
-            return False
-        return host.kind in (await self.policy()).infrastructure.host_objects
-
-    @fact
-    async def pool_makes_machines(self) -> bool:
-        """Return whether each instance of the request's pool gets a Machine."""
-        return await self.source.makes_machines(await self.machine())
-
-    @fact
-    async def node(self) -> JsonObject | None:
-        """Return the Node of the requested name, read live."""
-        return await self.source.node(self.node_name, by_node=self.request.is_renewal)
-
-    async def holders_of_fingerprints(self) -> list[Attestation]:
-        """Return the attestations of the cluster that pin what this machine proved itself by."""
-        inventory, key = self.source.inventory, self.source.key
-        pins = (await self.attested()).pins.items()
-        return [
-            holder for pin, value in pins for holder in inventory.fingerprint_holders(key, split_pin(pin)[1], value)
-        ]
 
 
 @declare("a token of no other machine", "identity rule 4")

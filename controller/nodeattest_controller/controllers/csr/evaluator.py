@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final
 
-from nodeattest_controller.controllers.csr.checks import CHECKS, CSRFacts
+from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority
 from nodeattest_controller.model.csr_request import RequestState, parse_request
@@ -16,7 +16,8 @@ from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.informers import machine_key
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline, Stage
-from nodeattest_controller.verification.facts import ControllerFacts
+from nodeattest_controller.verification.controller_facts import ControllerFacts
+from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_parsing.objects import moment, text
 from nodeattest_parsing.values import JsonObject

@@ -25,7 +25,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline
-from nodeattest_controller.verification.facts import ControllerFacts
+from nodeattest_controller.verification.controller_facts import ControllerFacts
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable

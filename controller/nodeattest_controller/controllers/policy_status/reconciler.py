@@ -44,7 +44,7 @@ from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import OWN_GROUP, OWN_VERSION
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.verification.policy_validation import first_flaw
+from nodeattest_controller.verification.verifiers import first_flaw
 from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
