@@ -46,7 +46,7 @@ class Surface(StrEnum):
     RULES = "rules"
     """The controller's pure rules: review, ledger, policy."""
     CONTROLLER = "controller"
-    """The controller as a process, with an API server."""
+    """The controller's reconciler, with API servers in memory."""
     APISERVER = "apiserver"
     """The API server itself: sandbox and real; and the gateway, which answers as one."""
     AGENT = "agent"

@@ -81,7 +81,7 @@ class Scene:
     """One cluster whose controller may lack a check."""
 
     world: World
-    kubelet_list: Pipeline[KubeletFacts]
+    kubelet_list: Pipeline[KubeletFacts] | None = None
     ran: list[str] = field(default_factory=list[str])
     """The checks that ran, in order."""
     unseen: list[tuple[str, JsonObject]] = field(default_factory=list[tuple[str, JsonObject]])
@@ -456,6 +456,7 @@ async def left_to_others(scene: Scene) -> Outcome:
     await world.settle()
     request = parse_kubelet_request(world.file_kubelets())
     try:
+        assert scene.kubelet_list is not None
         await scene.kubelet_list.run(KubeletFacts(world.facts_of(world.workload), request))
     except Denied as denied:
         return (scene.ran[-1], denied.reason)

@@ -69,6 +69,16 @@ def hostname(name: str, kind: str = "Hostname") -> JsonValue:
     return {"type": kind, "address": name}
 
 
+async def end_of(world: World, name: str) -> Expected:
+    """Let the controller handle a request, and tell how it ends."""
+    await world.reconcile(name)
+    if refused := world.condition("Denied", name) or world.condition("Failed", name):
+        return Expected(Verdict.DENY, refused)
+    if text(world.csr(name), "status", "certificate") or world.condition("Approved", name):
+        return Expected(Verdict.ACCEPT, "")
+    return Expected(Verdict.WAIT, world.annotation(ANNOTATION_REASON, name).partition(":")[0])
+
+
 @dataclass(slots=True)
 class Scene:
     """A cluster that takes names and keys from BareMetalHosts, and the machine ``mine`` with token ``aaaaaa``."""
@@ -127,14 +137,9 @@ class Scene:
 
     async def ended(self, name: str) -> Expected:
         """Tell how a request ends."""
-        world = self.world
-        await world.reconcile(name)
-        await world.settle()
-        if text(world.csr(name), "status", "certificate"):
-            return Expected(Verdict.ACCEPT, "")
-        refused = world.condition("Denied", name) or world.condition("Failed", name)
-        waits = world.annotation(ANNOTATION_REASON, name).partition(":")[0]
-        return Expected(Verdict.DENY, refused) if refused else Expected(Verdict.WAIT, waits)
+        ended = await end_of(self.world, name)
+        await self.world.settle()
+        return ended
 
     async def joins(self, provider_id: str) -> Scene:
         """Have the machine join."""

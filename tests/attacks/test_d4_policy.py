@@ -207,6 +207,7 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-99": with_new_secret(WAS_RESET, known=SECRET),
     "D4-100": with_new_secret(recorded(WAS_RESET, NEW_SECRET)),
     "D4-101": with_new_secret(WAS_RESET),
+    "D8-100": lambda: verified(answering(AT_SERVING, answer()), replace(FACTS, first_request=FIRST)),
 }
 
 
