@@ -25,7 +25,7 @@ from tpm_world import PCR_VALUES, SoftTpm, parsed
 
 from nodeattest_controller.controllers.csr.controller import CSRController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
-from nodeattest_kube.memory_budget import MemoryPool
+from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonValue
 from nodeattest_providers import envelope

@@ -42,7 +42,7 @@ from nodeattest_controller.verification.controller_facts import ControllerFacts
 from nodeattest_controller.verification.verifiers import VerificationRunner, VerifierRegistry
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.memory_budget import MemoryPool
+from nodeattest_kube.store import MemoryPool
 from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 

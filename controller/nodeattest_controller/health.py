@@ -1,6 +1,6 @@
 """Serves the controller's health and, on an address of its own, its metrics.
 
-In plain HTTP (``nodeattest_serving.health``), the metrics also over HTTPS with authentication (``metrics_server``).
+In plain HTTP (``nodeattest_serving.program``), the metrics also over HTTPS with authentication (``metrics_server``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodeattest_controller.metrics_server import SecureMetricsServer
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.bounded_server import SettingsError
-from nodeattest_serving.health import HealthCheck, HealthServer
+from nodeattest_serving.program import HealthCheck, HealthServer
 
 _log: Final = logging.getLogger(__name__)
 

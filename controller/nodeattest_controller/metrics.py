@@ -23,7 +23,7 @@ from nodeattest_kube.workqueue import QueueMetrics
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN
-from nodeattest_serving.health import export_build_info
+from nodeattest_serving.program import export_build_info
 
 _F = TypeVar("_F", Counter, Gauge)
 _QUEUE_BUCKETS: Final = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)

@@ -34,15 +34,14 @@ from nodeattest_identity.proxy.refusals import RefusalError
 from nodeattest_kube.access_review import review_access
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_providers.errors import Unavailable
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
-from nodeattest_serving.health import EXPOSITION, MetricsSource
-from nodeattest_serving.listener import Listener
-from nodeattest_serving.replies import Reply, refusal
+from nodeattest_serving.http_server import Listener, Reply, refusal
+from nodeattest_serving.program import EXPOSITION, MetricsSource
 from nodeattest_serving.tls import ServingCertificate, self_signed_context
 
 METRICS_PATH: Final = "/metrics"

@@ -25,6 +25,19 @@ from typing import Final, Self
 from urllib.parse import urlencode
 
 from nodeattest_kube.addresses import AddressRules, environment_proxy
+from nodeattest_kube.answers import (
+    REFUSAL,
+    ROW_HEADERS,
+    ROW_QUERY,
+    TENANT,
+    TRUSTED,
+    LineBuffer,
+    PageLimits,
+    TooManyValues,
+    WatchEvent,
+    parse_event,
+    parse_json,
+)
 from nodeattest_kube.errors import (
     ApiError,
     Malformed,
@@ -34,7 +47,6 @@ from nodeattest_kube.errors import (
     error_from_status,
 )
 from nodeattest_kube.input_scheduler import ClusterInput
-from nodeattest_kube.jsontypes import TooManyValues, parse_json
 from nodeattest_kube.kubeconfig import (
     ApiEndpoint,
     check_proxy_url,
@@ -42,19 +54,7 @@ from nodeattest_kube.kubeconfig import (
     parse_kubeconfig,
     read_kubeconfig,
 )
-from nodeattest_kube.list_watch import (
-    REFUSAL,
-    ROW_HEADERS,
-    ROW_QUERY,
-    TENANT,
-    TRUSTED,
-    LineBuffer,
-    PageLimits,
-    WatchEvent,
-    parse_event,
-)
-from nodeattest_kube.sockets import Resolver
-from nodeattest_kube.transport import ApiResponse, Limits, Transport
+from nodeattest_kube.transport import ApiResponse, Limits, Resolver, Transport
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 

@@ -21,7 +21,7 @@ from uuid import uuid4
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.values import JsonObject, one_line
 
 _log = logging.getLogger(__name__)

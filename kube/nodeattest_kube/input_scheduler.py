@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from nodeattest_kube.fair_queue import FairQueue
+from nodeattest_kube.workqueue import FairQueue
 
 _CREDIT: Final = 0.01
 """Seconds of rest that may be outstanding: turns are shorter than what a timer can wait."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
-from nodeattest_kube.sockets import AddressInfos, Resolver
+from nodeattest_kube.transport import AddressInfos, Resolver
 
 THREADS: Final = 32
 

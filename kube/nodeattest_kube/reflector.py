@@ -20,16 +20,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
 
-from nodeattest_kube.batches import BATCH, in_batches
+from nodeattest_kube.answers import TRUSTED, WatchEvent, WatchType, is_before, version_of
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import ApiError, Gone, Malformed, Unreachable, WatchHung
 from nodeattest_kube.events import EventLimiter
-from nodeattest_kube.jsontypes import is_before, version_of
-from nodeattest_kube.list_watch import TRUSTED, WatchEvent, WatchType
-from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.paths import is_segment
 from nodeattest_kube.periodic import RECONNECT, BackoffPolicy
-from nodeattest_kube.store import Store, Version
+from nodeattest_kube.store import BATCH, MemoryBudget, MemoryPool, Store, Version, in_batches, object_size
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.objects import items, mapping, rfc3339, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import (

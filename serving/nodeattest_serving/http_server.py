@@ -10,13 +10,14 @@ Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -26,9 +27,85 @@ from aiohttp.http_websocket import WebSocketReader
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from nodeattest_kube.addresses import IPNetwork
-from nodeattest_kube.rate_limiter import RateLimiter
-from nodeattest_serving.bounded_server import BindAddress, BoundedServer, ConnectionLimits, UnauthenticatedLimits
-from nodeattest_serving.replies import Reply, raw_response, response
+from nodeattest_kube.periodic import RateLimiter
+from nodeattest_parsing.values import JsonObject
+from nodeattest_serving.bounded_server import (
+    BindAddress,
+    BoundedServer,
+    ConnectionLimits,
+    UnauthenticatedLimits,
+    client_of,
+)
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+USUAL_HEADERS: Final = {
+    "Content-Type": "application/json",
+    "Cache-Control": "no-cache, private",
+    "X-Content-Type-Options": "nosniff",
+    "Server": "nodeattest",
+}
+"""Headers of each reply that says nothing else."""
+_SAID: Final[dict[HTTPStatus, tuple[str, Mapping[str, str]]]] = {
+    HTTPStatus.BAD_REQUEST: ("BadRequest", {}),
+    HTTPStatus.UNAUTHORIZED: ("Unauthorized", {"WWW-Authenticate": "Bearer"}),
+    HTTPStatus.NOT_FOUND: ("NotFound", {}),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("MethodNotAllowed", {}),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("RequestEntityTooLarge", {}),
+    HTTPStatus.TOO_MANY_REQUESTS: ("TooManyRequests", {"Retry-After": "1"}),
+    HTTPStatus.INTERNAL_SERVER_ERROR: ("InternalError", {}),
+    HTTPStatus.SERVICE_UNAVAILABLE: ("ServiceUnavailable", {"Retry-After": "5"}),
+}
+"""StatusReason and headers of each refusal."""
+
+_R = TypeVar("_R", bound=web.Response)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One HTTP answer, with a JSON body unless its headers say otherwise."""
+
+    status: HTTPStatus
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    written: Callable[[], None] = lambda: None
+    """Called once when it was written, or when its connection ended before."""
+
+
+def refusal(status: HTTPStatus, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:
+    """Make the refusal that an API server would send: a ``Status``."""
+    reason, usual = _SAID[status]
+    return Reply(status=status, body=failure_status(status, status.phrase, reason), headers={**usual, **headers})
+
+
+def failure_status(status: HTTPStatus, message: str, reason: str) -> bytes:
+    """Write a ``Status`` object of a failure."""
+    said: JsonObject = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": status.value,
+    }
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+def response(reply: Reply, *, last: bool, kind: type[_R] = web.Response) -> _R:
+    """Convert a reply to aiohttp's response; ``last``: the connection ends after it."""
+    made = kind(status=reply.status, body=reply.body, headers={**USUAL_HEADERS, **reply.headers})
+    if last:
+        made.force_close()
+    return made
+
+
+def raw_response(reply: Reply) -> bytes:
+    """Write the last response of a connection, to a request that is not complete."""
+    status = reply.status
+    fields = {**USUAL_HEADERS, **reply.headers, "Content-Length": str(len(reply.body)), "Connection": "close"}
+    lines = (f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in fields.items()))
+    return "\r\n".join((*lines, "", "")).encode() + reply.body
+
 
 _LINGER: Final = 1.0
 """Seconds to keep reading after an early response: a reset could overtake the response."""
@@ -323,3 +400,104 @@ def _half_close(transport: asyncio.Transport) -> None:
     """Close our direction only."""
     if transport.can_write_eof() and not transport.is_closing():
         transport.write_eof()
+
+
+__all__ = ["Handler", "Listener", "client_of"]
+
+_MAX_LINE: Final = 2048
+"""Bytes of a request line; ours has 80."""
+_MAX_FIELD: Final = 8190
+_MAX_FIELDS: Final = 64
+_MAX_HEAD: Final = 32 * 1024
+"""Bytes of request line and header: a line and a dozen headers, one of 4 KiB."""
+
+_PIECE: Final = 64 * 1024
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.BaseRequest, str], Awaitable[Reply]]
+"""Answers a request of a client (``client_of``)."""
+
+
+class Listener(HttpListener):
+    """A server on one address with one handler."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        address: BindAddress,
+        tls: ssl.SSLContext | None,
+        limits: ConnectionLimits,
+        *,
+        arrivals: RateLimiter | None = None,
+        unauthenticated: UnauthenticatedLimits | None = None,
+        allowed: Collection[IPNetwork] = (),
+    ) -> None:
+        """Others than ``handler``: see ``BoundedServer``."""
+        self._answer = handler
+        self._limits = limits
+        idle = limits.connection_seconds if limits.idle_seconds is None else limits.idle_seconds
+        lifetime = limits.connection_seconds + (limits.idle_seconds or 0.0)
+        super().__init__(
+            self._handle,
+            address,
+            tls,
+            limits,
+            HttpLimits(
+                line=_MAX_LINE,
+                field=_MAX_FIELD,
+                fields=_MAX_FIELDS,
+                head=_MAX_HEAD,
+                header_seconds=idle,
+                idle_seconds=idle,
+                unread_seconds=limits.connection_seconds,
+            ),
+            refuse=_refuse,
+            lifetime=lambda _: lifetime,
+            arrivals=arrivals,
+            unauthenticated=unauthenticated,
+            allowed=allowed,
+        )
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; an exception is logged and answered with 500."""
+        transport = request.transport
+        client = client_of(None if transport is None else transport.get_extra_info("peername"))
+        try:
+            reply = await self._answer(request, client)
+        except Exception:
+            log.exception("answering a request failed")
+            reply = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
+        try:
+            return await _send(request, reply, last=self._is_last(request))
+        finally:
+            reply.written()
+
+    def _is_last(self, request: web.BaseRequest) -> bool:
+        """Whether the connection ends after this answer."""
+        connection, now = request.protocol, asyncio.get_running_loop().time()
+        opened = connection.opened if isinstance(connection, ServerConnection) else now
+        return self._limits.idle_seconds is None or now >= opened + self._limits.connection_seconds
+
+
+async def _send(request: web.BaseRequest, reply: Reply, *, last: bool) -> web.StreamResponse:
+    """Write a reply, and wait until the client has read all but some 200 KiB; ``last``: the connection ends after it.
+
+    By pieces: asyncio's TLS takes a single one whole, however large, and says nothing of what waits.
+    """
+    answer = web.StreamResponse(status=reply.status, headers={**USUAL_HEADERS, **reply.headers})
+    answer.content_length = len(reply.body)
+    if last:
+        answer.force_close()
+    await answer.prepare(request)
+    if request.method != "HEAD":
+        for start in range(0, len(reply.body), _PIECE):
+            await answer.write(reply.body[start : start + _PIECE])
+    await answer.write_eof()
+    return answer
+
+
+def _refuse(kind: InvalidRequest) -> Reply:
+    return refusal(
+        HTTPStatus.INTERNAL_SERVER_ERROR if kind is InvalidRequest.INTERNAL_ERROR else HTTPStatus.BAD_REQUEST
+    )

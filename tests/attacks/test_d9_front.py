@@ -18,8 +18,14 @@ from lying_servers import Ca, Reply, config_map, status
 from test_by_token import EVIL, REAL, Scene, answer, fronted, sign
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.front import tokenreview
-from nodeattest_discovery.front.service import FrontLimits, authenticate, bearer_token
+from nodeattest_discovery.front.service import (
+    FrontLimits,
+    answer_review,
+    authenticate,
+    bearer_token,
+    parse_token_review,
+    suits,
+)
 from nodeattest_discovery.jwt import mint, parse
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject
@@ -151,11 +157,11 @@ def reviewed(audience: str | None, wanted: list[str]) -> JsonObject:
     """Let the webhook's rules answer for the holder of a sound JWT."""
     spec: JsonObject = {"token": mint(TOKEN, NOW, audience=audience), "audiences": [*wanted]}
     document: JsonObject = {"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": spec}
-    review = tokenreview.parse(json.dumps(document).encode())
+    review = parse_token_review(json.dumps(document).encode())
     token = authenticate(parse(review.token), lambda _: secret_object(), now=NOW, audience=audience)
-    if not tokenreview.suits(audience, review.audiences):
+    if not suits(audience, review.audiences):
         raise Denied(Reason.DISCOVERY_REQUEST_REFUSED, expected="its audience", got="another", remedy="")
-    found: JsonObject = json.loads(tokenreview.answer(review, token.id, audience))
+    found: JsonObject = json.loads(answer_review(review, token.id, audience))
     return found
 
 

@@ -18,8 +18,7 @@ from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map
 from test_by_file import Cluster, downgrade, text_of
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.node.by_token import by_token
-from nodeattest_discovery.node.refresh import refresh
+from nodeattest_discovery.node.by_token import by_token, refresh
 from nodeattest_discovery.pins import CaPin
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.strict_base64 import encode_base64url

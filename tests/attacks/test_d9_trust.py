@@ -15,8 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from lying_servers import LOOPBACK, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.node.by_token import by_front, by_token
-from nodeattest_discovery.node.refresh import refresh
+from nodeattest_discovery.node.by_token import by_front, by_token, refresh
 from nodeattest_discovery.token import BootstrapToken
 
 TOKEN: Final = BootstrapToken("abcdef", "0123456789abcdef")

@@ -16,7 +16,7 @@ from bench.burst import BenchEnvironment, start_environment
 from bench.report import Case
 from nodeattest_demo.machines import DemoMachine, TpmDemoPlatform, call_plugin, node_kubeconfig, write_private_file
 from nodeattest_demo.world import Tools, provision
-from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.objects import items, mapping, strings, text
 
 IDLE = (sys.executable, "-I", "-c", "pass")

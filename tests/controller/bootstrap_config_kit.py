@@ -32,7 +32,7 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.patch import json_patch
 from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_serving.replies import Reply
+from nodeattest_serving.http_server import Reply
 
 AGENT: Final = DROP_IN
 GROUPS: Final = {

@@ -35,7 +35,7 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.controller_facts import ControllerFacts
 from nodeattest_controller.verification.verifiers import VerificationRunner
 from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.memory_budget import MemoryPool
+from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import condition, items, mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope

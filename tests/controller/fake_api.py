@@ -17,12 +17,11 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
+from nodeattest_kube.answers import WatchEvent, WatchType, parse_json
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput
-from nodeattest_kube.jsontypes import parse_json
-from nodeattest_kube.list_watch import WatchEvent, WatchType
-from nodeattest_kube.sockets import Resolver
+from nodeattest_kube.transport import Resolver
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.patch import merge_patch

@@ -35,7 +35,7 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_serving.bounded_server import SettingsError
-from nodeattest_serving.replies import Reply
+from nodeattest_serving.http_server import Reply
 
 CLUSTERS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/clusters"
 POLICIES = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies"

@@ -16,7 +16,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_discovery.controllers.deps import TokenController
+from nodeattest_discovery.controllers.bootstrap_signer import TokenController
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from nodeattest_kube.events import EventRecorder
 

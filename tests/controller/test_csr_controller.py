@@ -28,7 +28,7 @@ from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.errors import TooManyRequests
-from nodeattest_kube.memory_budget import MemoryPool
+from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import text
 
 KEY = ClusterKey("fleet/blue")

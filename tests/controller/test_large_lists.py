@@ -21,8 +21,8 @@ from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
-from nodeattest_kube.memory_budget import MemoryBudget, MemoryPool, object_size
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.store import MemoryBudget, MemoryPool, object_size
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied

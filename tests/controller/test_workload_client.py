@@ -13,7 +13,7 @@ from management_kit import tasks
 from nodeattest_controller.model.csr_request import RequestState, summarize
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import MAX_METADATA, WorkloadClient
-from nodeattest_kube.memory_budget import MemoryPool
+from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import metadata
 from nodeattest_parsing.values import JsonObject
 

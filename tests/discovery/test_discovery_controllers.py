@@ -27,8 +27,7 @@ from token_world import (
 from write_gate import Call, Gate
 
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
-from nodeattest_discovery.controllers.bootstrap_signer import desired_cluster_info, sign_all
-from nodeattest_discovery.controllers.deps import RECHECK, ControllerDeps
+from nodeattest_discovery.controllers.bootstrap_signer import RECHECK, ControllerDeps, desired_cluster_info, sign_all
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient

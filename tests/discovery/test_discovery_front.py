@@ -18,10 +18,17 @@ from jwt_kit import CLAIMS, NOW, TOKEN, jwt
 from polling import until
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.front import tokenreview
-from nodeattest_discovery.front.cluster_cache import ClusterCache
-from nodeattest_discovery.front.service import FrontLimits, FrontSettings, Metrics, WebhookSettings, authenticate
-from nodeattest_discovery.front.tokenreview import PATH, TokenReviewService
+from nodeattest_discovery.front.service import (
+    MAX_BODY,
+    REVIEW_PATH,
+    ClusterCache,
+    FrontLimits,
+    FrontSettings,
+    Metrics,
+    TokenReviewService,
+    WebhookSettings,
+    authenticate,
+)
 from nodeattest_discovery.jwt import hs256, mint, parse
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name, stored_token
 from nodeattest_discovery.token import BootstrapToken, generate
@@ -31,7 +38,7 @@ from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
-from nodeattest_serving.listener import Listener
+from nodeattest_serving.http_server import Listener
 
 OTHER = BootstrapToken("fedcba", "fedcba9876543210")
 
@@ -262,7 +269,7 @@ def review(token: str | None = None, *, version: str = V1, audiences: object = N
     ).encode()
 
 
-def post(body: bytes, path: str = PATH + "?timeout=30s", method: str = "POST") -> bytes:
+def post(body: bytes, path: str = REVIEW_PATH + "?timeout=30s", method: str = "POST") -> bytes:
     head = f"{method} {path} HTTP/1.1\r\nHost: webhook\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -347,7 +354,7 @@ async def test_where_a_client_ca_is_given_only_its_clients_may_ask(
         (post(review(audiences=[1])), 400),
         (post(review(audiences=["x"] * 65)), 400),
         (post(review().replace(b'"token"', b'"token": "another", "token"', 1)), 400),
-        (post(b" " * (tokenreview.MAX_BODY + 1)), 413),
+        (post(b" " * (MAX_BODY + 1)), 413),
         (post(review(), path="/"), 404),
         (post(b"", method="GET"), 405),
     ],

@@ -9,8 +9,8 @@ import pytest
 from lying_servers import QUIET, Ca, LyingServer, Reply, Says, VirtualTime, config_map, script, status
 
 from nodeattest_discovery import clusterinfo
+from nodeattest_discovery.node.by_token import refresh
 from nodeattest_discovery.node.client import Found
-from nodeattest_discovery.node.refresh import refresh
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 OLD, NEW, EVIL = Ca("old"), Ca("new"), Ca("evil")

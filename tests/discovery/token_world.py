@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from polling import idle, until
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.controllers.deps import ControllerDeps, TokenController
+from nodeattest_discovery.controllers.bootstrap_signer import ControllerDeps, TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken

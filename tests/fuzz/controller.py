@@ -26,10 +26,9 @@ from nodeattest_controller.model.certificate_authority import CertificateAuthori
 from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.answers import LineBuffer, parse_json, version_of
 from nodeattest_kube.errors import KubeconfigError, TooLarge, error_from_status
-from nodeattest_kube.jsontypes import parse_json, version_of
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, ApiEndpoint, parse_kubeconfig
-from nodeattest_kube.list_watch import LineBuffer
 from nodeattest_parsing.objects import key_of
 from nodeattest_parsing.times import format_seconds, parse_duration, parse_seconds
 from nodeattest_parsing.values import JsonObject

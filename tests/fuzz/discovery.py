@@ -13,14 +13,14 @@ import yaml
 from fuzz.keys import NOW
 from fuzz.target import refused, require, target, text_of
 from nodeattest_discovery import clusterinfo, jws, jwt, pins, secret, token
-from nodeattest_discovery.front import tokenreview
+from nodeattest_discovery.front import service as front
 from nodeattest_discovery.front.service import authenticate, bearer_token
-from nodeattest_discovery.node import client, discovery_file
+from nodeattest_discovery.node import by_file, client
+from nodeattest_discovery.node.by_file import DiscoveryFile, FileReference
 from nodeattest_discovery.node.client import parse_endpoint, parse_server
-from nodeattest_discovery.node.discovery_file import DiscoveryFile, FileReference
 from nodeattest_discovery.secret import SECRET_TYPE, Expiry, TokenSecret, Usage, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken, is_token_id
-from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.endpoint import Endpoint
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.strict_yaml import Scalars, parse_object
@@ -163,13 +163,13 @@ target("discovery-authorization", _authorization, _FRONT)(
 )
 
 
-@target("discovery-review", tokenreview.parse, _FRONT)
-def _review(review: tokenreview.TokenReview, _data: bytes) -> None:
+@target("discovery-review", front.parse_token_review, _FRONT)
+def _review(review: front.TokenReview, _data: bytes) -> None:
     require(bool(review.token), "a token to ask about")
-    nobody = json.loads(tokenreview.answer(review, None))
+    nobody = json.loads(front.answer_review(review, None))
     require(nobody["status"] == {"authenticated": False}, "nobody is nobody")
     audience = review.audiences[0] if review.audiences else None
-    said = json.loads(tokenreview.answer(review, _SIGNER.id, audience))
+    said = json.loads(front.answer_review(review, _SIGNER.id, audience))
     require(said["apiVersion"] == review.api_version, "an answer in the version of the question")
     user = {"username": "nodeattest:discovery:abcdef", "groups": ["nodeattest:discovery"]}
     require(said["status"]["user"] == user, "somebody who reads, whatever was asked")
@@ -214,7 +214,7 @@ def _file(text: str, _data: bytes) -> bool:
 
 def _filed(text: str, *, trusted: bool) -> DiscoveryFile | None:
     try:
-        return discovery_file.parse(text, local=trusted, allow_credentials=trusted)
+        return by_file.parse_discovery_file(text, local=trusted, allow_credentials=trusted)
     except Denied as denied:
         require("hunter2" not in str(denied), "no refusal shows a credential")
         refused(denied, Reason.CLUSTER_INFO_MALFORMED, Reason.DISCOVERY_FILE_NOT_ALLOWED)

@@ -29,7 +29,7 @@ from nodeattest_identity.publish import plan as states
 from nodeattest_identity.publish.plan import RETIRE_AFTER, Current, Desired, plan
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
 from nodeattest_identity.tokens import jwt
-from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_providers.errors import Denied
 

@@ -21,10 +21,10 @@ from nodeattest_controller.model import policy
 from nodeattest_identity.issuer.keys import MAX_SIZE as MAX_KEYS
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem
 from nodeattest_identity.serve.service import matches
-from nodeattest_kube import list_watch
+from nodeattest_kube import answers
+from nodeattest_kube.answers import parse_event
 from nodeattest_kube.errors import ApiError, KubeconfigError
 from nodeattest_kube.kubeconfig import MAX_SELF_CONTAINED, MAX_SELF_CONTAINED_VALUES, parse_kubeconfig
-from nodeattest_kube.list_watch import parse_event
 from nodeattest_parsing import strict_json, strict_yaml
 from nodeattest_parsing.strict_yaml import Scalars
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
@@ -39,7 +39,7 @@ from nodeattest_providers.tpm.structures import BANK_ALGORITHMS
 pytestmark = pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 MANY: Final = 1_000_000
 KIB: Final = 1 << 10
-EVENT: Final = list_watch.TENANT.object
+EVENT: Final = answers.TENANT.object
 
 
 Parse = Callable[[bytes], object]

@@ -32,8 +32,8 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_serving.http_server import Reply as Answered
 from nodeattest_serving.program import Ports
-from nodeattest_serving.replies import Reply as Answered
 
 ISSUER = "https://issuer.example/c"
 PLACE = issuer_paths(ISSUER)

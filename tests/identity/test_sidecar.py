@@ -41,8 +41,7 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.bounded_server import BindAddress, SettingsError
-from nodeattest_serving.connection_slots import share_of_owner
+from nodeattest_serving.bounded_server import BindAddress, SettingsError, share_of_owner
 
 USUAL: Final = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
 

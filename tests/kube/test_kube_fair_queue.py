@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
 
-from nodeattest_kube.fair_queue import FairQueue
-from nodeattest_kube.workqueue import WorkQueue
+from nodeattest_kube.workqueue import FairQueue, WorkQueue
 
 Key = tuple[str, str, int]
 """Cluster, requester, number."""

@@ -14,11 +14,11 @@ from polling import until
 from scripted import Gate, answers, event, listing, serving, status_object, streams, thing
 from virtual import advance, now, run_virtually, spend, virtually
 
-from nodeattest_kube.batches import BATCH
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, Malformed
 from nodeattest_kube.input_scheduler import ClusterInput, InputScheduler
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.store import BATCH
 
 PIECE = 0.03
 """Seconds that the largest page of a tenant takes."""

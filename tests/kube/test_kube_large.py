@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Server, answers, event, kubeconfig, serving, streams, thing
 
-from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, TooLarge, Unreachable
-from nodeattest_kube.input_scheduler import InputScheduler
-from nodeattest_kube.list_watch import (
+from nodeattest_kube.answers import (
     OBJECT,
     PAGE,
     TENANT,
     LineBuffer,
 )
-from nodeattest_kube.memory_budget import MemoryBudget
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError, TooLarge, Unreachable
+from nodeattest_kube.input_scheduler import InputScheduler
+from nodeattest_kube.store import MemoryBudget
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 

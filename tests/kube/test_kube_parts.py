@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from nodeattest_kube import paths
 from nodeattest_kube.addresses import environment_proxy
-from nodeattest_kube.jsontypes import parse_json
-from nodeattest_kube.list_watch import OBJECT, LineBuffer, parse_event
+from nodeattest_kube.answers import OBJECT, LineBuffer, parse_event, parse_json
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../secrets/x", "/" * 100_000])

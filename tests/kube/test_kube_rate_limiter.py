@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 
 
 class Clock:

@@ -13,12 +13,12 @@ from aiohttp import web
 from polling import Turns, until
 from scripted import Handler, Server, answers, cut, event, listing, refuses, status_object, streams, thing
 
+from nodeattest_kube.answers import OBJECT
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Malformed, WatchHung
 from nodeattest_kube.kubeconfig import parse_kubeconfig
-from nodeattest_kube.list_watch import OBJECT
-from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 

@@ -17,7 +17,7 @@ from scripted import Gate, Server, answers, cut, kubeconfig, sending, server_tls
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Unreachable
-from nodeattest_kube.sockets import AddressInfos, TenantResolver
+from nodeattest_kube.transport import AddressInfos, TenantResolver
 from nodeattest_parsing.values import JsonObject
 
 READ: Final = 16_384

@@ -17,10 +17,8 @@ from front_kit import LOOPBACK, Authority, ask, get
 from polling import until
 from virtual import now, run_virtually
 
-from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
-from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget
-from nodeattest_serving.listener import Listener
-from nodeattest_serving.replies import Reply
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, ConnectionSlots, HandshakeBudget
+from nodeattest_serving.http_server import Listener, Reply
 from nodeattest_serving.tls import ServingCertificate
 
 

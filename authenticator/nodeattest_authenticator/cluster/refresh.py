@@ -4,7 +4,7 @@ Promises: only the answer of a server that is trusted now counts, and it is foll
 and so; whatever is written appears whole, in an order in which a crash after any step leaves a node that works and a
 next refresh that finishes: configuration, kubelet's CA file, credential, kubeconfig. The credential stays as it is: a
 new one is due at once only where the CA that issued it is no longer the cluster's.
-Leaves to ``nodeattest_discovery.node.refresh`` whom to ask and what to trust, to kubelet's next start what it reads
+Leaves to ``nodeattest_discovery.node.by_token`` whom to ask and what to trust, to kubelet's next start what it reads
 only then. Source: docs/discovery.md; companion proposals 000 and 001, "client caching and update".
 """
 
@@ -70,8 +70,8 @@ def _refresh(context: AgentContext, limit: float) -> list[str]:
 
 
 def _ask(context: AgentContext, section: Discovery, limit: float) -> Found | None:
+    from nodeattest_discovery.node.by_token import refresh
     from nodeattest_discovery.node.client import Environment
-    from nodeattest_discovery.node.refresh import refresh
 
     try:
         return refresh(

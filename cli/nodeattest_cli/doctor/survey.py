@@ -22,9 +22,9 @@ from nodeattest_controller.model.policy import TokenBinding, selects
 from nodeattest_controller.model.webhook_configuration import MUTATING, needs_webhook, shipped_configuration
 from nodeattest_controller.settings import Settings
 from nodeattest_kube import paths
+from nodeattest_kube.answers import version_of
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound, TooLarge
-from nodeattest_kube.jsontypes import version_of
 from nodeattest_parsing.objects import flag, items, key_of, mapping, moment, number, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_serving.bounded_server import SettingsError

@@ -18,7 +18,7 @@ from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.settings import Settings
-from nodeattest_discovery.controllers.deps import TokenController
+from nodeattest_discovery.controllers.bootstrap_signer import TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden

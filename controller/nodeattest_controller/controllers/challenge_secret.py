@@ -45,11 +45,11 @@ from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube import paths
-from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, TooManyRequests
 from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.periodic import ResyncConfig
+from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable

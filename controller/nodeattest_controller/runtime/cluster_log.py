@@ -21,8 +21,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, Unauthorized, Unreachable
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
-from nodeattest_kube.periodic import BackoffPolicy
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import BackoffPolicy, RateLimiter
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 

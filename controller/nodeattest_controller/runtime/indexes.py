@@ -29,7 +29,7 @@ from nodeattest_controller.model.machine_view import (
 )
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.serving_names import san_candidates
-from nodeattest_kube.jsontypes import is_before, version_of
+from nodeattest_kube.answers import is_before, version_of
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import split_pin

@@ -23,9 +23,9 @@ from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster
 from nodeattest_kube import paths
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import ApiError, NotFound, TooLarge
-from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 

@@ -36,11 +36,11 @@ from nodeattest_controller.runtime.informers import (
 )
 from nodeattest_controller.runtime.references import PlatformCache
 from nodeattest_kube import paths
+from nodeattest_kube.answers import version_of
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound
-from nodeattest_kube.jsontypes import version_of
-from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import items, key_of, mapping, number, object_identity, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject

@@ -22,8 +22,8 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, NotFound
-from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.reflector import Reflector
+from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import items, mapping, metadata, rfc3339, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue, one_line
 from nodeattest_providers.identifiers import (

@@ -32,7 +32,7 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.facts import CSRFacts, FactSource, RequestFacts
 from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure
 from nodeattest_controller.verification.verifiers import VerificationRunner
-from nodeattest_kube.batches import in_batches
+from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable

@@ -8,15 +8,18 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from nodeattest_discovery.front.cluster_cache import ClusterCache
-from nodeattest_discovery.front.service import DiscoveryService, FrontSettings, Metrics
-from nodeattest_discovery.front.tokenreview import TokenReviewService
+from nodeattest_discovery.front.service import (
+    ClusterCache,
+    DiscoveryService,
+    FrontSettings,
+    Metrics,
+    TokenReviewService,
+)
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving import program
-from nodeattest_serving.health import HealthServer
-from nodeattest_serving.listener import Listener
-from nodeattest_serving.program import run_server
+from nodeattest_serving.http_server import Listener
+from nodeattest_serving.program import HealthServer, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _log = logging.getLogger(__name__)

@@ -9,31 +9,91 @@ Source: companion proposal 000, "JWT authentication", "Implementation Flow" and 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client import Counter
 
-from nodeattest_discovery import clusterinfo, jws, jwt, secret
-from nodeattest_discovery.front.cluster_cache import ClusterReader
+from nodeattest_discovery import clusterinfo, informers, jws, jwt, secret
 from nodeattest_discovery.jwt import Mac, UnverifiedJWT
 from nodeattest_discovery.secret import TokenSecret
-from nodeattest_discovery.token import BootstrapToken
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_discovery.token import BootstrapToken, is_token_id
+from nodeattest_kube.answers import parse_json
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.objects import dig, text
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
-from nodeattest_serving.health import CounterFunc
-from nodeattest_serving.program import ProgramMetrics
-from nodeattest_serving.replies import Reply, refusal
+from nodeattest_serving.http_server import Reply, refusal
+from nodeattest_serving.program import CounterFunc, ProgramMetrics
+
+_MAX_TOKENS: Final = 20_000
+_MAX_BYTES: Final = 64 << 20
+"""Of tokens in memory."""
+
+
+class ClusterReader(Protocol):
+    """What the services need of a cluster."""
+
+    def token(self, token_id: str, /) -> JsonObject | None:
+        """Return the Secret of a token."""
+
+    def cluster_info(self) -> JsonObject | None:
+        """Return the ConfigMap."""
+
+    def unready_reason(self) -> str | None:
+        """Why no request can be answered now; None if it can."""
+
+
+class ClusterCache:
+    """The informers of one workload cluster."""
+
+    def __init__(self, client: ApiClient, *, max_stale: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """``max_stale``: seconds without contact to the API server, after which nothing is answered."""
+        self._max_stale = max_stale
+        self._clock = clock
+        self._tokens = informers.watch_tokens(
+            client, _ignore, data_keys=None, max_objects=_MAX_TOKENS, max_bytes=_MAX_BYTES, clock=clock
+        )
+        self._info = informers.watch_cluster_info(client, _ignore, clock=clock)
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tokens.run())
+            group.create_task(self._info.run())
+
+    def token(self, token_id: str) -> JsonObject | None:
+        """Return the Secret of a token."""
+        return self._tokens.get(f"{secret.NAMESPACE}/{secret.secret_name(token_id)}")
+
+    def cluster_info(self) -> JsonObject | None:
+        """Return the ConfigMap."""
+        return self._info.get(f"{clusterinfo.NAMESPACE}/{clusterinfo.NAME}")
+
+    def unready_reason(self) -> str | None:
+        """Why no request can be answered now; None if it can."""
+        for what, reflector in (("tokens", self._tokens), ("cluster-info", self._info)):
+            if not reflector.synced:
+                return f"the {what} of the cluster were not read yet"
+            if self._clock() - reflector.last_contact > self._max_stale:
+                return f"no contact to the API server about {what} for more than {self._max_stale:.0f} s"
+        return None
+
+
+def _ignore(_key: str, _item: JsonObject | None) -> None:
+    """Do nothing: lookups read the informers."""
+
 
 _MIN_STALE: Final = 120.0
 """Seconds; a quiet API server is heard of once a minute (watch bookmarks)."""
@@ -280,3 +340,149 @@ def _signed_reply(config_map: JsonObject, token: BootstrapToken) -> Reply:
     }
     body = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).encode()
     return Reply(status=HTTPStatus.OK, body=body, headers={_SIGNATURE: jws.sign(body, token)})
+
+
+GROUP: Final = "nodeattest:discovery"
+USER_PREFIX: Final = "nodeattest:discovery:"
+MAX_BODY: Final = 64 * 1024
+"""Bytes; a kube-apiserver takes headers of 1 MiB, but no token of ours is longer than 4 KiB."""
+_GROUP_NAME: Final = "authentication.k8s.io"
+_VERSIONS: Final = frozenset({f"{_GROUP_NAME}/v1", f"{_GROUP_NAME}/v1beta1"})
+_MAX_VALUES: Final = 1000
+_MAX_AUDIENCES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenReview:
+    """A question."""
+
+    api_version: str
+    token: bytes = field(repr=False)
+    audiences: tuple[str, ...]
+    """One of these must be the token's; empty: the API server's own, which it does not name."""
+
+
+def parse_token_review(body: bytes) -> TokenReview:
+    """Read a TokenReview; raises ``Denied``."""
+    if len(body) > MAX_BODY:
+        raise _malformed(f"at most {MAX_BODY} bytes", f"{len(body)}")
+    try:
+        document = parse_json(body, max_values=_MAX_VALUES)
+    except ValueError:
+        raise _malformed("a JSON object", "something else") from None
+    version = text(document, "apiVersion")
+    if document.get("kind") != "TokenReview" or version not in _VERSIONS:
+        raise _malformed(f"TokenReview of {' or '.join(sorted(_VERSIONS))}", "another")
+    token = text(document, "spec", "token")
+    if not token:
+        raise _malformed("spec.token", "none")
+    return TokenReview(
+        api_version=version, token=token.encode(), audiences=_audiences(dig(document, "spec", "audiences"))
+    )
+
+
+def suits(audience: str | None, wanted: Sequence[str]) -> bool:
+    """Return whether a JWT's audience is among those that are asked for; a JWT without one is for its cluster only.
+
+    The API server compares an answer without audiences with its own (TokenReviewStatus.audiences), so that a question
+    for somebody else's is not answered by such a JWT.
+    """
+    return audience is None or not wanted or audience in wanted
+
+
+def answer_review(review: TokenReview, token_id: str | None, audience: str | None = None) -> bytes:
+    """Answer for the holder of a token; None: for nobody."""
+    status: JsonObject = {"authenticated": False}
+    if token_id is not None:
+        if not is_token_id(token_id):
+            raise ValueError("no id of a token")  # a name in Kubernetes is made of it
+        status = {"authenticated": True, "user": {"username": USER_PREFIX + token_id, "groups": [GROUP]}}
+        if audience is not None and audience in review.audiences:
+            status["audiences"] = [audience]
+    document: JsonObject = {"apiVersion": review.api_version, "kind": "TokenReview", "status": status}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _audiences(value: JsonValue) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > _MAX_AUDIENCES:
+        raise _malformed(f"spec.audiences: a list of at most {_MAX_AUDIENCES}", "something else")
+    found = tuple(item for item in value if isinstance(item, str))
+    if len(found) != len(value):
+        raise _malformed("spec.audiences: texts", "something else")
+    return found
+
+
+def _malformed(expected: str, got: str) -> Denied:
+    remedy = "send what kube-apiserver sends to --authentication-token-webhook-config-file"
+    return Denied(Reason.DISCOVERY_REQUEST_REFUSED, expected=expected, got=got, remedy=remedy)
+
+
+REVIEW_PATH: Final = "/tokenreview"
+
+
+class TokenReviewService:
+    """Answers ``POST`` of TokenReviews."""
+
+    def __init__(
+        self, view: ClusterReader, *, audience: str | None, metrics: Metrics, now: Callable[[], float]
+    ) -> None:
+        self._view = view
+        self._audience = audience
+        self._metrics = metrics
+        self._now = now
+
+    async def handle(self, request: web.BaseRequest, client: str) -> Reply:
+        """Answer a kube-apiserver."""
+        reply = await self._reply(request, client)
+        self._metrics.answered("webhook", reply.status)
+        return reply
+
+    async def _reply(self, request: web.BaseRequest, client: str) -> Reply:
+        if request.raw_path.partition("?")[0] != REVIEW_PATH:
+            return refusal(HTTPStatus.NOT_FOUND)
+        if request.method != "POST":
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "POST"})
+        body = await _body(request)
+        if body is None:
+            return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        try:
+            review = parse_token_review(body)
+        except Denied as denied:
+            _log.warning("no TokenReview from %s: expected %s, got %s", client, denied.expected, denied.got)
+            return refusal(HTTPStatus.BAD_REQUEST)
+        unready_reason = self._view.unready_reason()
+        if unready_reason is not None:
+            _log.warning("refused to review a token: %s", unready_reason)
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+        return Reply(status=HTTPStatus.OK, body=self._answer(review))
+
+    def _answer(self, review: TokenReview) -> bytes:
+        """Say who a token's holder is.
+
+        1. It is a JWT of ours: other bearers' tokens end here. 2. Its audience is asked for. 3. It is proved.
+        """
+        try:
+            # 1
+            unverified = jwt.parse(review.token)
+            # 3, before 2, so that a wrong audience takes as long
+            token = authenticate(unverified, self._view.token, now=self._now(), audience=self._audience)
+        except Denied:
+            return answer_review(review, None)
+        # 2
+        if not suits(unverified.audience, review.audiences):
+            _log.info("reviewed token %s: it is for another audience", token.id)
+            return answer_review(review, None)
+        _log.info("reviewed token %s: authenticated", token.id)
+        return answer_review(review, token.id, unverified.audience)
+
+
+async def _body(request: web.BaseRequest) -> bytes | None:
+    """Read the body; None when it is too long. The connection's time limit bounds how long this takes."""
+    kept = bytearray()
+    async for chunk in request.content.iter_any():
+        kept += chunk
+        if len(kept) > MAX_BODY:
+            return None
+    return bytes(kept)

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate
-from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.endpoint import port_of
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonValue

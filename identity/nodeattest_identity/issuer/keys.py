@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_public_key,
 )
 
-from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.strict_base64 import decode_base64url, encode_base64url
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.certificate_chain import X509_ERRORS

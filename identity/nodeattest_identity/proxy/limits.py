@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 
 CONNECTION_BYTES: Final = 300 * 1024
 """Memory of one TLS connection, nearly all of it TLS buffers."""

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from aiohttp import web
 
-from nodeattest_serving.replies import Reply, failure_status, response
+from nodeattest_serving.http_server import Reply, failure_status, response
 
 _RETRY: Final[Mapping[HTTPStatus, str]] = {HTTPStatus.TOO_MANY_REQUESTS: "1", HTTPStatus.SERVICE_UNAVAILABLE: "5"}
 """Retry-After in seconds."""

@@ -17,8 +17,7 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_LINE, ProxyLimits
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError, answer, reply
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits
-from nodeattest_serving.http_server import HttpLimits, HttpListener, InvalidRequest
-from nodeattest_serving.replies import Reply
+from nodeattest_serving.http_server import HttpLimits, HttpListener, InvalidRequest, Reply
 
 _VERSIONS: Final = (HttpVersion11, HttpVersion10)
 _HANDSHAKES: Final = 256.0

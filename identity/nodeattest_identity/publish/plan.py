@@ -40,7 +40,7 @@ from nodeattest_identity.issuer.documents import (
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate, read_jwks
 from nodeattest_identity.publish.store import MAX_OBJECT, ForeignIssuerError, PublishError, StoredObject, Write
 from nodeattest_identity.tokens.jwt import printable
-from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
 

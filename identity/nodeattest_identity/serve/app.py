@@ -17,10 +17,8 @@ from nodeattest_identity.serve.service import IssuerPaths, Metrics, RouteConflic
 from nodeattest_identity.serve.sources import KeyFileReader, Poller, read_api_server
 from nodeattest_kube.client import ApiClient
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
-from nodeattest_serving.health import HealthServer
-from nodeattest_serving.listener import Listener
-from nodeattest_serving.program import Ports, run_server
-from nodeattest_serving.replies import Reply
+from nodeattest_serving.http_server import Listener, Reply
+from nodeattest_serving.program import HealthServer, Ports, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _FILE_PERIOD: Final = 2.0

@@ -29,9 +29,8 @@ from nodeattest_identity.issuer.documents import (
     issuer_url,
     jwks_url,
 )
-from nodeattest_serving.health import CounterFunc
-from nodeattest_serving.program import ProgramMetrics
-from nodeattest_serving.replies import Reply, refusal
+from nodeattest_serving.http_server import Reply, refusal
+from nodeattest_serving.program import CounterFunc, ProgramMetrics
 
 _MAX_CONDITIONS: Final = 1024
 """Characters of ``If-None-Match`` that are read; an entity tag of ours has 34."""

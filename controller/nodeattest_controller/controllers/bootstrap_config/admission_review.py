@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Final
 
 from nodeattest_controller.controllers.bootstrap_config.verdict import Verdict
-from nodeattest_kube.jsontypes import parse_json
+from nodeattest_kube.answers import parse_json
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.objects import flag, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError, one_line

@@ -4,7 +4,7 @@ Every request gets an answer within ``MAX_WAIT`` of its head. At most ``MAX_REVI
 what they cost in memory is bounded from the first byte of a request to the last one of its answer. One client leaves
 the others their share of both. No object, patch or token is logged or kept. Callers that were not verified are told
 nothing of a policy but what is in their own request.
-Out of scope: connections and client certificates (``nodeattest_serving.listener``), the verdicts (the reviewers).
+Out of scope: connections and client certificates (``nodeattest_serving.http_server``), the verdicts (the reviewers).
 Source: k8s.io/api admission/v1; apiserver pkg/admission/plugin/webhook/mutating (dispatcher.go).
 """
 
@@ -33,10 +33,10 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.values import one_line
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_serving.replies import Reply
+from nodeattest_serving.http_server import Reply
 from nodeattest_serving.tls import common_name
 
 MAX_WAIT: Final = 4.0

@@ -24,7 +24,7 @@ from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.objects import items, mapping, moment, rfc3339, text
 from nodeattest_parsing.values import JsonObject, JsonValue, one_line
 from nodeattest_providers.errors import Denied

@@ -27,7 +27,7 @@ from nodeattest_kube.events import EventRecorder
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_serving import bounded_server as serving
 from nodeattest_serving.bounded_server import SettingsError, UnauthenticatedLimits
-from nodeattest_serving.listener import Listener
+from nodeattest_serving.http_server import Listener
 from nodeattest_serving.tls import ServingCertificate
 
 

@@ -36,11 +36,11 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_discovery.secret import NAMESPACE, SECRET_TYPE
 from nodeattest_kube import paths
-from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
+from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable

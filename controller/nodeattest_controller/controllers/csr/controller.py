@@ -20,8 +20,8 @@ from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.memory_budget import MemoryPool
 from nodeattest_kube.periodic import call_every
+from nodeattest_kube.store import MemoryPool
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.objects import text
 from nodeattest_providers.identifiers import ProviderName

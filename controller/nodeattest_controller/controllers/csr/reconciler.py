@@ -28,9 +28,9 @@ from nodeattest_controller.runtime.cluster_log import ClusterLog, claimed_ref
 from nodeattest_controller.runtime.informers import node_key
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_kube.answers import parse_json
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
-from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.periodic import notify
 from nodeattest_parsing.objects import moment, text
 from nodeattest_parsing.values import JsonObject

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 
 REQUESTER_BURST, REQUESTER_RATE = 1000, 20.0
 """Evaluations at once, and a second after that. A join by TPM takes two, so a pool of 500 nodes boots on one token at

@@ -21,9 +21,9 @@ from nodeattest_controller.runtime.cluster_log import ClusterEvents, member_ref
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube import paths
-from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Conflict, Forbidden, NotFound
+from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import mapping, rfc3339, strings, text
 from nodeattest_parsing.values import JsonObject
 

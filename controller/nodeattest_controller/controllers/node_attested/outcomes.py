@@ -22,7 +22,7 @@ from nodeattest_controller.model.refusals import MAX_MESSAGE, MAX_NAME, Recorded
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.values import one_line
 from nodeattest_providers.errors import Reason
 

@@ -36,11 +36,10 @@ from nodeattest_controller.runtime.conditions import Condition, set_condition, w
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.batches import in_batches
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
-from nodeattest_kube.periodic import PeriodicReconciler, ResyncConfig
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import PeriodicReconciler, RateLimiter, ResyncConfig
+from nodeattest_kube.store import in_batches
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject

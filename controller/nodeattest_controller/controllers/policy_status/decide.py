@@ -15,7 +15,7 @@ from typing import Final
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selecting
 from nodeattest_controller.model.webhook_configuration import EXPECTED, WebhookCalls, label_command, needs_webhook
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
-from nodeattest_kube.batches import BATCH, in_batches
+from nodeattest_kube.store import BATCH, in_batches
 from nodeattest_parsing.objects import items, mapping, moment, number, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied

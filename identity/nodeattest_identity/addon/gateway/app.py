@@ -15,8 +15,7 @@ from nodeattest_identity.addon.gateway.service import Gateway, GatewaySettings, 
 from nodeattest_identity.proxy.forward import Forwarder
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_kube.client import ApiClient
-from nodeattest_serving.health import HealthServer
-from nodeattest_serving.program import Ports, run_server
+from nodeattest_serving.program import HealthServer, Ports, run_server
 
 
 async def run(settings: GatewaySettings, client: ApiClient, *, started: Callable[[Ports], None]) -> None:

@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from nodeattest_serving.replies import Reply, failure_status, response
+from nodeattest_serving.http_server import Reply, failure_status, response
 
 
 class StatusError(Exception):

@@ -31,9 +31,9 @@ from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.tokens.jwt import SigningKey, mint, read_signing_key, signing_key
+from nodeattest_kube.answers import parse_json
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.jsontypes import parse_json
 from nodeattest_kube.secret_store import SecretContent, SecretStore, secret_bytes
 from nodeattest_parsing.objects import number
 from nodeattest_parsing.values import JsonObject, JsonValue

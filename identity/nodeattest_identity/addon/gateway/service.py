@@ -50,11 +50,11 @@ from nodeattest_identity.tokens.jwt import SigningKey
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.rate_limiter import RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
+from nodeattest_serving.http_server import response
 from nodeattest_serving.program import ProgramMetrics
-from nodeattest_serving.replies import response
 
 DEFAULT_PROXY: Final = ProxyLimits(connections=400, upstream_connections=400)
 """Connections from kube-apiserver, one for each request in flight; and as many to services."""

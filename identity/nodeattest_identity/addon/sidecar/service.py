@@ -37,11 +37,9 @@ from nodeattest_identity.proxy.paths import PathRule, RequestTarget, read_target
 from nodeattest_identity.proxy.refusals import Refusal, RefusalError
 from nodeattest_identity.proxy.server import ProxyServer
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_serving.bounded_server import BindAddress, SettingsError
-from nodeattest_serving.connection_slots import share_of_owner
-from nodeattest_serving.health import CounterFunc, HealthServer
+from nodeattest_serving.bounded_server import BindAddress, SettingsError, share_of_owner
 from nodeattest_serving.http_server import ServerConnection
-from nodeattest_serving.program import Ports, ProgramMetrics, run_server
+from nodeattest_serving.program import CounterFunc, HealthServer, Ports, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 
