@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 import pytest
 from auto_approval_kit import file_in_tree
-from capi_world import BLUE, GREEN, NAMESPACE, POLICIES, CapiWorld, Management
+from capi_world import BLUE, GREEN, NAMESPACE, POLICIES, CapiWorld
 from filing_requests import Wanted, file_request
 from fleet_objects import cluster, deployment, health_check, policy, pool, topology
 from kinds import (
@@ -38,7 +38,6 @@ from kinds import (
 )
 from world import World, node_of
 
-from nodeattest_cli.main import main
 from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION
 from nodeattest_controller.model.challenge_secret import SECRET_FILE
 from nodeattest_controller.model.webhook_configuration import LABEL, label_command
@@ -271,26 +270,18 @@ def test_the_bootstrap_data_brings_each_machine_the_secret_that_the_controller_c
     assert value not in str(config)
 
 
-def kubeconfigs(source: Management, target: Management) -> list[str]:
-    return ["--kubeconfig", str(source.plane.admin_kubeconfig), "--move-to", str(target.plane.admin_kubeconfig)]
-
-
 def test_a_move_into_a_namespace_without_the_label_stops_and_goes_on_as_the_page_says(
-    world: CapiWorld, kubernetes: str, capsys: pytest.CaptureFixture[str]
+    world: CapiWorld, kubernetes: str
 ) -> None:
     apply(world, topology(GREEN, kubernetes)[:-1])  # the class alone
     source, target = world.management, world.add_management("target")
     world.start(target)
     target.admin.patch(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": {LABEL: None}}})
-    main(["doctor", "-n", NAMESPACE, *kubeconfigs(source, target)])
-    [command] = re.findall(r"do +(kubectl .* label namespace .*)", capsys.readouterr().out)
     with pytest.raises(AssertionError, match=re.escape(label_command(NAMESPACE))):
         world.managers.move(source.plane, target.plane, NAMESPACE)
     assert source.list(MACHINE)
     assert target.list(MACHINE) == []
-    home = str(source.plane.directory)
-    shell = {"PATH": str(world.assets), "KUBECONFIG": str(source.plane.admin_kubeconfig), "HOME": home}
-    subprocess.run(["/bin/sh", "-c", command], env=shell, check=True, timeout=120)
+    world.kubectl(target.plane, *label_command(NAMESPACE).split()[1:])
     with pytest.raises(AssertionError, match="the following Clusters are paused"):
         world.managers.move(source.plane, target.plane, NAMESPACE)
     world.kubectl(
@@ -299,10 +290,6 @@ def test_a_move_into_a_namespace_without_the_label_stops_and_goes_on_as_the_page
     paused = "cluster.x-k8s.io/paused"
     world.kubectl(source.plane, "annotate", "cluster", BLUE, "-n", NAMESPACE, f"{paused}=")  # as somebody may have done
     world.kubectl(source.plane, "annotate", "clusters,clusterclasses", "--all", "-n", NAMESPACE, f"{paused}-")
-    main(["doctor", "-n", NAMESPACE, *kubeconfigs(source, target)])
-    told = capsys.readouterr().out
-    assert "ok    move-source" in told
-    assert "ok    move-namespace" in told
     world.managers.move(source.plane, target.plane, NAMESPACE)
     assert source.list(MACHINE) == []
     world.use(target)

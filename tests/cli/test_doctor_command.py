@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from attested_fleet import NAMESPACE, AttestedFleet
 
 from nodeattest_cli.main import main
-from nodeattest_controller.model.webhook_configuration import LABEL
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import start_sandbox
 
@@ -38,7 +36,7 @@ def test_of_secrets_only_kubeconfigs_of_clusters_are_read(
     before = len(fleet.plane.requests())
     assert main(["doctor", *fleet.access]) == 1
     out = capsys.readouterr().out
-    assert "FAIL  controller-leader: there is no such Lease" in out
+    assert "FAIL  controller-leader: there is no Lease" in out
     assert "ok    cluster-reachable fleet/blue: it does" in out
     asked = fleet.plane.requests()[before:]
     assert {one.name for one in asked if one.resource == "secrets"} == {"blue-kubeconfig", "green-kubeconfig"}
@@ -51,49 +49,11 @@ def test_one_cluster_may_be_asked_by_a_kubeconfig_of_the_operators_own(
 ) -> None:
     own = ["--workload-kubeconfig", str(fleet.plane.admin_kubeconfig)]
     assert main(["doctor", *fleet.access, *own]) == 2
-    assert "say --cluster" in capsys.readouterr().err
+    assert "set --cluster" in capsys.readouterr().err
     before = len(fleet.plane.requests())
     assert main(["doctor", *fleet.access, *own, "--cluster", "blue"]) == 1
-    assert (
-        "?     workload-rights fleet/blue: the given kubeconfig is not the controller's own" in capsys.readouterr().out
-    )
+    assert "workload-rights" not in capsys.readouterr().out
     assert [one for one in fleet.plane.requests()[before:] if one.resource == "secrets"] == []
-
-
-def test_the_target_of_a_move_is_looked_at_before_it(
-    fleet: AttestedFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with start_sandbox(tmp_path, name="target") as target:
-        words = ["doctor", *fleet.access, "--move-to", str(target.admin_kubeconfig)]
-        assert main(words) == 1
-        told = capsys.readouterr().out
-        assert "ok    move-source: none is" in told
-        assert "FAIL  move-namespace: not there" in told
-        kubectl = f"kubectl --kubeconfig {target.admin_kubeconfig}"
-        label = f"{kubectl} label namespace {NAMESPACE} {LABEL}=enabled\n"
-        assert f"do        {kubectl} create namespace {NAMESPACE} && {label}" in told
-        assert "FAIL  definitions-served" in told
-        assert f"do        {kubectl} apply -k manifests/crd" in told
-        target.client().create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": {LABEL: "enabled"}}})
-        clusters = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/blue"
-        fleet.client.patch(clusters, {"spec": {"paused": True}})
-        assert main(words) == 1
-        told = capsys.readouterr().out
-        assert f"FAIL  move-source: paused: Cluster {NAMESPACE}/blue" in told
-        assert "ok    move-namespace: it has" in told
-        fleet.client.patch(clusters, {"spec": {"paused": False}})
-    assert main([*words, "--cluster", "blue"]) == 2
-
-
-def test_a_move_into_its_own_source_is_refused(
-    fleet: AttestedFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    by_name = tmp_path / "by-name"
-    by_name.write_text(fleet.plane.admin_kubeconfig.read_text().replace("//127.0.0.1:", "//localhost:"))
-    assert "//localhost:" in by_name.read_text()
-    for target in (fleet.plane.admin_kubeconfig, by_name):
-        assert main(["doctor", *fleet.access, "--move-to", str(target)]) == 2
-        assert "--move-to: expected another management cluster" in capsys.readouterr().err
 
 
 def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +64,7 @@ def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys:
     assert main(["doctor", *fleet.access, "--cluster", "green"]) == 1
     out = capsys.readouterr().out
     [lacking] = [line for line in out.splitlines() if "workload-rights" in line]
-    assert lacking.startswith("  FAIL  workload-rights fleet/green: may not: ")
+    assert lacking.startswith("FAIL  workload-rights fleet/green: may not: ")
     assert "delete secrets -n kube-system" in lacking
     assert (
         "do        apply manifests/workload-bootstrap-token, manifests/workload-hardening, manifests/workload-rbac"

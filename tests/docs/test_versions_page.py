@@ -8,7 +8,7 @@ from typing import Final
 
 import yaml
 
-from nodeattest_cli.doctor.installation import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
+from nodeattest_cli.doctor.findings import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
 
 TREE: Final = Path(__file__).parents[2]
 PAGE: Final = (TREE / "docs" / "install.md").read_text(encoding="utf-8")

@@ -1,142 +1,110 @@
-"""The installation: a move to come, versions, definitions, the controller's Lease and clocks.
+"""Checks of the installation: versions, definitions, the controller's Lease, its rights, and the webhook.
 
-The controller's version is what it wrote on its Lease itself; the Deployment says only what ought to run. A certificate
-begins five minutes before it is signed, so a clock that is off by more makes certificates that are not valid yet.
-docs/install.md#versions has the same versions, by a test.
+The manifests are the only list of rights. The controller's version is what it wrote on its Lease.
+Source: kubernetes staging/src/k8s.io/api/authorization/v1/types.go (ResourceAttributes).
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Final
 
-from nodeattest_cli.doctor.model import HealthFinding, listed, make_finding, not_looked_at
-from nodeattest_cli.doctor.survey import TOLERATED, Survey, Unread, optional, readable, required
+from nodeattest_cli.doctor.findings import (
+    CONTRACTS,
+    NEWEST_TESTED,
+    NOT_READ,
+    OLDEST,
+    OLDEST_MANAGEMENT,
+    CheckResult,
+    listed,
+)
+from nodeattest_cli.doctor.survey import BOOTSTRAP, CONTROLLER, Survey, optional
+from nodeattest_cli.fleet import cluster_api_version
 from nodeattest_controller import manifests
-from nodeattest_controller.model.certificate_authority import BACKDATE
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
 from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
-from nodeattest_controller.model.webhook_configuration import LABEL, is_decided, label_command
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL
+from nodeattest_controller.model.webhook_configuration import (
+    MUTATING,
+    WEBHOOK_NAME,
+    missing_conditions,
+    shipped_configuration,
+)
 from nodeattest_kube import paths
-from nodeattest_parsing.objects import condition, flag, items, mapping, text
-from nodeattest_parsing.values import JsonObject
+from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
+from nodeattest_parsing.objects import condition, flag, items, key_of, mapping, moment, number, strings, text
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import __version__
 
-OLDEST: Final = (1, 31)
-OLDEST_MANAGEMENT: Final = (1, 33)
-"""The oldest Kubernetes on which Cluster API 1.14 runs. A management cluster without Cluster API needs ``OLDEST``."""
-NEWEST_TESTED: Final = (1, 37)
-CONTRACTS: Final = ("v1beta1", "v1beta2")
-"""Of Cluster API."""
+TOLERATED: Final = 60.0
+"""Seconds by which clocks may differ."""
+ADMISSION: Final = ("admissionregistration.k8s.io", "v1")
 _VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})(?!\d)", re.ASCII)
-_PAGE: Final = "docs/install.md#versions"
-_APPLY: Final = "kubectl apply -k manifests/crd of this release"
+_NAMESPACE: Final = "nodeattest-system"
+"""The controller's, as the manifests have it."""
+_AT_ONCE: Final = 8
+"""Reviews that one API server is asked at a time."""
+_LIMITS: Final = {
+    "ValidatingAdmissionPolicy": ("failurePolicy", "matchConditions", "variables", "validations"),
+    "ValidatingAdmissionPolicyBinding": ("policyName", "validationActions"),
+}
+"""By kind of manifests/challenge-secrets: fields that an installation has no reason to change."""
+_TRIAL: Final = "nodeattest-doctor"
 
 
-async def check_move(survey: Survey) -> AsyncIterator[HealthFinding]:
-    """Look at what stops ``clusterctl move`` halfway, where there is a move to come.
-
-    Source: cluster-api cmd/clusterctl/client/cluster/mover.go (checkClustersNotPaused, ensureNamespace).
-    """
-    move = survey.move
-    if move is None:
-        return
-    if isinstance(move.paused, Unread):
-        yield not_looked_at("move-source", str(move.paused))
-    else:
-        yield make_finding(
-            "move-source",
-            "no Cluster or ClusterClass of the source is paused",
-            "none is",
-            errors=[f"paused: {listed(sorted(move.paused))}"] if move.paused else [],
-            remedy="unpause what an earlier move paused (docs/bootstrap-config.md)",
-        )
-    for name in required(move.namespaces):
-        namespace = await optional(survey.client, paths.core_path("namespaces", name))
-        remedy = label_command(name)
-        errors = ["without the label"] if namespace is not None and not is_decided(namespace) else []
-        if namespace is None:
-            errors, remedy = ["not there"], f"kubectl create namespace {name} && {remedy}"
-        expected = f"the namespace {name} of the target has the label {LABEL}"
-        yield make_finding("move-namespace", expected, "it has", errors=errors, remedy=remedy)
-
-
-async def check_management_version(survey: Survey) -> AsyncIterator[HealthFinding]:
+async def check_management_version(survey: Survey) -> CheckResult:
     """Compare the management cluster's version with what this release supports."""
-    oldest = OLDEST_MANAGEMENT if survey.cluster_api else OLDEST
-    yield kubernetes_version("management-version", required(survey.version), oldest)
+    version = text(await survey.client.get("/version"), "gitVersion")
+    oldest = OLDEST_MANAGEMENT if await cluster_api_version(survey.client) else OLDEST
+    return kubernetes_version(version, oldest)
 
 
-async def check_cluster_api(survey: Survey) -> AsyncIterator[HealthFinding]:
-    """Compare the version of Cluster API with what this release supports."""
-    version = required(survey.cluster_api)
-    yield make_finding(
-        "cluster-api-version",
-        f"Cluster API {' or '.join(CONTRACTS)}, or none where machines are MachineRecords",
-        version or "none",
-        errors=[f"{version} is preferred"] if version and version not in CONTRACTS else [],
-        remedy=f"see whether a newer release of nodeattest supports it: {_PAGE}",
-    )
+def kubernetes_version(version: str, oldest: tuple[int, int]) -> CheckResult:
+    """Compare a server's ``gitVersion`` with the oldest supported and the newest tested one."""
+    minor, found = minor_version(version), [version or "no version"]
+    if minor is None:
+        return CheckResult(unknown=found)
+    if minor < oldest:
+        remedy = f"upgrade the cluster to Kubernetes {oldest[0]}.{oldest[1]} or newer"
+        return (
+            CheckResult(errors=found, remedy=remedy) if minor < OLDEST else CheckResult(warnings=found, remedy=remedy)
+        )
+    remedy = "see whether a newer release of nodeattest was tested with it"
+    return CheckResult(ok=version, warnings=found if minor > NEWEST_TESTED else [], remedy=remedy)
 
 
 def minor_version(version: str) -> tuple[int, int] | None:
-    """Return major and minor of a server's ``gitVersion`` such as ``v1.37.2``; None where it has another form."""
+    """Return major and minor of a version such as ``v1.37.2``; None where it has another form."""
     parsed = _VERSION.match(version)
     return (int(parsed[1]), int(parsed[2])) if parsed else None
 
 
-def kubernetes_version(name: str, version: str, oldest: tuple[int, int], cluster: str = "") -> HealthFinding:
-    """Compare a server's version with the oldest supported and the newest tested one."""
-    first, last = (".".join(map(str, each)) for each in (oldest, NEWEST_TESTED))
-    minor, said = minor_version(version), [version or "no version"]
-    is_old = minor is not None and minor < oldest
-    is_unsupported = minor is not None and minor < OLDEST
-    is_new = minor is not None and minor > NEWEST_TESTED
-    remedy = f"compare its version with {_PAGE}"
-    if is_old:
-        remedy = f"upgrade the cluster to Kubernetes {first} or newer"
-    elif is_new:
-        remedy = "see whether a newer release of nodeattest was tested with it"
-    return make_finding(
-        name,
-        f"Kubernetes {first} to {last} ({_PAGE})",
-        version,
-        errors=said if is_unsupported else [],
-        unknown=said if minor is None else [],
-        warnings=said if is_new or (is_old and not is_unsupported) else [],
-        remedy=remedy,
-        cluster=cluster,
-    )
+async def check_cluster_api(survey: Survey) -> CheckResult:
+    """Compare the version of Cluster API with what this release supports."""
+    version = await cluster_api_version(survey.client)
+    wrong = [f"{version} is preferred"] if version and version not in CONTRACTS else []
+    return CheckResult(ok=version or "none", errors=wrong)
 
 
-async def check_definitions(survey: Survey) -> AsyncIterator[HealthFinding]:
-    """Compare the definitions that the server has with those of this release."""
-    known, wrong, other = list[str](), list[str](), list[str]()
+async def check_definitions(survey: Survey) -> CheckResult:
+    """Compare the definitions of the server with those of this release."""
+    wrong, other = list[str](), list[str]()
     for shipped in manifests.crds():
         name = text(shipped, "metadata", "name")
         path = paths.object_path("apiextensions.k8s.io", "v1", "customresourcedefinitions", name)
-        definition = await optional(survey.client, path)
-        if definition is None:
-            wrong.append(f"{name} is not there")
-            continue
-        known.append(name)
-        unserved = _served(shipped) - _served(definition)
+        definition = await optional(survey.client, path) or {}
         established = condition(items(definition, "status", "conditions"), "Established")
-        if unserved:
-            wrong.append(f"{name} does not serve {listed(sorted(unserved))}")
-        elif established is None or established.get("status") != "True":
-            wrong.append(f"{name} is not established")
-        other += [] if _schemas(shipped).items() <= _schemas(definition).items() else [name]
-    expected = "our CustomResourceDefinitions are there and served"
-    yield make_finding("definitions-served", expected, listed(sorted(known)), errors=wrong, remedy=_APPLY)
-    yield make_finding(
-        "definitions-of-release",
-        "their schemas are those of this release",
-        f"the same in {len(known)} definitions",
-        warnings=[f"another schema: {listed(sorted(other))}"] if other else [],
-        remedy=f"{_APPLY}, unless the controller is of another release",
-    )
+        if _served(shipped) - _served(definition) or established is None or established.get("status") != "True":
+            wrong.append(f"{name} is not served")
+        elif not _schemas(shipped).items() <= _schemas(definition).items():
+            other.append(f"{name} has another schema")
+    return CheckResult(ok="they are", errors=wrong, warnings=other)
 
 
 def _served(definition: JsonObject) -> set[str]:
@@ -148,68 +116,197 @@ def _schemas(definition: JsonObject) -> dict[str, JsonObject]:
     return {text(one, "name"): mapping(one, "schema", "openAPIV3Schema") for one in versions}
 
 
-async def check_controller(survey: Survey) -> AsyncIterator[HealthFinding]:
-    """See whether a replica leads, by its Lease, which version it has, and whether its clock is right."""
-    await survey.await_renewals()
-    namespace = survey.target.controller_namespace
-    errors = ["there is no such Lease"]
-    holder = ""
-    for lease in required(survey.leases):
-        holder, at = (text(lease, "spec", field) for field in ("holderIdentity", "renewTime"))
-        since = f" since {at}" if at else ""
-        said = f"{holder} has not renewed it{since}" if holder else f"nobody holds it{since}"
-        errors = [] if survey.is_renewed(lease) else [said]
-    yield make_finding(
-        "controller-leader",
-        f"a replica holds and renews the Lease {namespace}/{survey.target.lease_name}",
-        f"{holder} does",
-        errors=errors,
-        remedy="docs/runbooks.md#nodeattestationnobodyserves",
+async def _lease(survey: Survey) -> JsonObject:
+    path = ("coordination.k8s.io", "v1", "leases", survey.lease_name)
+    return await optional(survey.client, paths.object_path(*path, namespace=survey.controller_namespace)) or {}
+
+
+async def check_leader(survey: Survey) -> CheckResult:
+    """See whether a replica renews the Lease, by the API server's time."""
+    lease = await _lease(survey)
+    holder, at = (text(lease, "spec", field) for field in ("holderIdentity", "renewTime"))
+    renewed, seconds = moment(at), number(lease, "spec", "leaseDurationSeconds")
+    if not lease:
+        return CheckResult(errors=[f"there is no Lease {survey.controller_namespace}/{survey.lease_name}"])
+    if not holder or renewed is None or seconds is None:
+        return CheckResult(errors=["nobody holds it"])
+    ahead = (renewed - survey.now).total_seconds()
+    if ahead > TOLERATED:
+        late = f"{holder} renewed it {ahead:.0f} s ahead of the API server's clock"
+        return CheckResult(errors=[late], remedy="synchronize the clocks (NTP)")
+    return CheckResult(
+        ok=f"{holder} does", errors=[f"{holder} has not renewed it since {at}"] if ahead < -seconds else []
     )
-    for lease in readable(survey.leases):
-        ahead = survey.writer_ahead(lease)
-        if ahead is not None:
-            yield clock("controller-clock", "the controller's clock", ahead)
 
 
-async def check_controller_version(survey: Survey) -> AsyncIterator[HealthFinding]:
-    """Compare what runs with this program; who holds no Lease, or wrote no version there, is older than this check.
+async def check_controller_version(survey: Survey) -> CheckResult:
+    """Compare what runs with this program; an earlier holder's version is not counted."""
+    lease = await _lease(survey)
+    annotations = mapping(lease, "metadata", "annotations")
+    is_holders = text(annotations, HOLDER_ANNOTATION) == text(lease, "spec", "holderIdentity") != ""
+    version = text(annotations, VERSION_ANNOTATION) if is_holders else ""
+    wrong = [] if version == __version__ else [version or "no holder of the Lease tells its version"]
+    return CheckResult(ok=version, warnings=wrong)
 
-    What an earlier holder wrote is no version of this one, which may be a release that writes none.
+
+# Rights
+
+
+async def check_management_rights(survey: Survey) -> CheckResult:
+    """Ask for each right of the controller's ServiceAccount."""
+    namespace = survey.controller_namespace
+    folders = ["rbac", *(["challenge-secrets"] if await survey.creates_secrets() else [])]
+    folders += ["webhook"] if await _webhook_configuration(survey) is not None else []
+    accounts = [text(one, "spec", "template", "spec", "serviceAccountName") for one in await survey.deployments()]
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    account = next(filter(None, accounts), CONTROLLER)
+    user = ReviewedUser(name=f"system:serviceaccount:{namespace}:{account}", groups=groups)
+    # A controller that watches one namespace has its rights on namespaced objects there.
+    watched = await survey.argument("--watch-namespace") or ""
+    return await _check_rights(survey.client, shipped_rights(folders, namespace), user, watched)
+
+
+async def check_workload_rights(survey: Survey, client: ApiClient) -> CheckResult:
+    """Ask for each right of a kubeconfig's user, by the controllers that run and by what policies say."""
+    wanted = {
+        "workload-rbac": True,
+        "workload-hardening": await survey.runs("hardening"),
+        "workload-bootstrap-token": await survey.runs("bootstrap-token"),
+        "workload-discovery": await survey.runs("bootstrap-signer") or await survey.runs("token-cleaner"),
+        "workload-on-failure": any(mapping(one, "spec", "onFailure") for one in await survey.policies()),
+    }
+    folders = [folder for folder, is_needed in wanted.items() if is_needed]
+    return await _check_rights(client, shipped_rights(folders, survey.controller_namespace))
+
+
+async def _check_rights(
+    client: ApiClient, rights: Mapping[ResourceAttributes, str], user: ReviewedUser | None = None, namespace: str = ""
+) -> CheckResult:
+    """Ask for each right; ``user``: whose, None: of who asks."""
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def is_allowed(right: ResourceAttributes) -> bool:
+        async with turn:
+            return await is_access_allowed(client, replace(right, namespace=right.namespace or namespace), user)
+
+    asked = list(rights)
+    answers = [await is_allowed(right) for right in asked[:1]]  # alone: who may not ask is refused once
+    answers += await asyncio.gather(*map(is_allowed, asked[1:]))
+    lacking = [right for right, allowed in zip(asked, answers, strict=True) if not allowed]
+    return CheckResult(
+        ok=f"{len(rights)} rights",
+        errors=[f"may not: {listed(map(can_i, lacking))}"] if lacking else [],
+        remedy=f"apply {listed(sorted({f'manifests/{rights[right]}' for right in lacking}))}",
+    )
+
+
+def can_i(right: ResourceAttributes) -> str:
+    """Write a right as ``kubectl auth can-i`` is asked."""
+    resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
+    name, where = f" {right.name}" if right.name else "", f" -n {right.namespace}" if right.namespace else ""
+    return f"{right.verb} {resource}{'.' if right.group else ''}{right.group}{name}{where}"
+
+
+def shipped_rights(folders: Sequence[str], namespace: str) -> dict[ResourceAttributes, str]:
+    """Return the controller's rights by these manifests, each with its folder; ``namespace``: the controller's."""
+    found = {right: folder for folder in folders for right in _rights_of(folder, namespace)}
+    return dict(sorted(found.items(), key=lambda one: (one[1], can_i(one[0]))))
+
+
+def _rights_of(folder: str, namespace: str) -> Iterator[ResourceAttributes]:
+    documents = manifests.objects(folder)
+    roles = {(text(one, "kind"), text(one, "metadata", "name")): one for one in documents}
+    for binding in documents:
+        if not any(text(subject, "name") == CONTROLLER for subject in items(binding, "subjects")):
+            continue
+        role = roles.get((text(binding, "roleRef", "kind"), text(binding, "roleRef", "name")))
+        where = text(binding, "metadata", "namespace")
+        for rule in items(role or {}, "rules"):
+            names = strings(rule, "resourceNames") or ("",)
+            fields = (strings(rule, field) for field in ("apiGroups", "resources", "verbs"))
+            for group, resource, verb, name in product(*fields, names):
+                main, _, subresource = resource.partition("/")
+                yield ResourceAttributes(
+                    verb=verb,
+                    group=group,
+                    resource=main,
+                    subresource=subresource,
+                    name=name,
+                    namespace=namespace if where == _NAMESPACE else where,
+                )
+
+
+async def check_secret_limit(survey: Survey) -> CheckResult | None:
+    """Compare what limits the Secrets that the controller may create with this release."""
+    if not await survey.creates_secrets():
+        return None
+    wrong: list[str] = []
+    for shipped in manifests.objects("challenge-secrets"):
+        kind, name = text(shipped, "kind"), text(shipped, "metadata", "name")
+        if kind in _LIMITS:
+            resource = (
+                "validatingadmissionpolicybindings" if kind.endswith("Binding") else "validatingadmissionpolicies"
+            )
+            found = await optional(survey.client, paths.object_path(*ADMISSION, resource, name))
+            spec, wanted = mapping(found or {}, "spec"), mapping(shipped, "spec")
+            wrong += [f"{kind} {name}: {field} differs" for field in _LIMITS[kind] if spec.get(field) != wanted[field]]
+    return CheckResult(ok="it does", errors=wrong)
+
+
+# The webhook
+
+
+async def _webhook_configuration(survey: Survey) -> JsonObject | None:
+    name = text(shipped_configuration(), "metadata", "name")
+    return await optional(survey.client, paths.object_path(*ADMISSION, f"{MUTATING.lower()}s", name))
+
+
+async def check_webhook(survey: Survey) -> CheckResult:
+    """Create a KubeadmConfig in a dry run, for one Cluster of each namespace whose policy enforces.
+
+    Whether a webhook is missing, and whether it leaves a namespace out, is in each policy's condition Ready.
     """
-    version = ""
-    for lease in required(survey.leases):
-        holder, annotations = text(lease, "spec", "holderIdentity"), mapping(lease, "metadata", "annotations")
-        version = text(annotations, VERSION_ANNOTATION) if text(annotations, HOLDER_ANNOTATION) == holder != "" else ""
-    remedy = "take the nodeattest of the controller's release, or upgrade the controller (docs/operate.md#upgrade)"
-    older = "if a controller runs, it is older: compare node-attestation-controller --version with nodeattest version"
-    said = version or f"no holder of the Lease in {survey.target.controller_namespace} says its version"
-    yield make_finding(
-        "controller-version",
-        f"the controller's version is this program's, {__version__}: so are its wire versions",
-        __version__,
-        warnings=[] if version == __version__ else [said],
-        remedy=remedy if version else older,
+    configuration = await _webhook_configuration(survey)
+    if configuration is None:
+        return CheckResult(ok="there is no webhook")
+    version, chosen = await cluster_api_version(survey.client, BOOTSTRAP), dict[str, JsonObject]()
+    for cluster in await survey.protected() if version else ():
+        if not flag(cluster, "spec", "paused") and await survey.enforces(cluster):
+            chosen.setdefault(text(cluster, "metadata", "namespace"), cluster)
+    errors, unknown = list[str](), list[str]()
+    for cluster in chosen.values():
+        try:
+            found = await _try(survey.client, cluster, version)
+        except ApiError as error:
+            is_ours = WEBHOOK_NAME in str(error)
+            (errors if is_ours else unknown).append(f"{key_of(cluster)}: {error}")
+        else:
+            errors += [f"{key_of(cluster)}: {found}"] if found else []
+    webhooks = items(configuration, "webhooks")
+    lacking = [f"it lacks the matchCondition {one}" for webhook in webhooks for one in missing_conditions(webhook)]
+    ok = f"tried in {listed(chosen)}" if chosen else "no Cluster has a policy that enforces"
+    return CheckResult(
+        ok=ok, errors=errors, unknown=unknown, warnings=lacking, remedy="" if errors else NOT_READ.remedy
     )
 
 
-async def check_local_clock(survey: Survey) -> AsyncIterator[HealthFinding]:
-    """Compare this machine's clock with the management cluster's."""
-    theirs = survey.client.server_time()
-    if theirs is not None:
-        yield clock("local-clock", "this machine's clock", (datetime.now(UTC) - theirs).total_seconds())
-
-
-def clock(name: str, whose: str, ahead: float, cluster: str = "") -> HealthFinding:
-    """Say by how many seconds a clock is ahead of the management cluster's."""
-    said = [f"{abs(ahead):.0f} s {'ahead' if ahead >= 0 else 'behind'}"]
-    is_far = abs(ahead) > BACKDATE.total_seconds() and name != "local-clock"
-    return make_finding(
-        name,
-        f"{whose} is within {TOLERATED:g} s of the management cluster's",
-        f"within {TOLERATED:g} s",
-        errors=said if is_far else [],
-        warnings=said if abs(ahead) > TOLERATED and not is_far else [],
-        remedy="synchronize the clocks (NTP)",
-        cluster=cluster,
-    )
+async def _try(client: ApiClient, cluster: JsonObject, version: str) -> str:
+    """Create a KubeadmConfig of a cluster in a dry run; returns what is wrong with the answer, or raises ApiError."""
+    argument: JsonObject = {"name": "provider-id", "value": f"{_TRIAL}://trial"}
+    arguments: JsonValue = {"provider-id": argument["value"]} if version == "v1beta1" else [argument]
+    namespace = text(cluster, "metadata", "namespace")
+    labels: JsonObject = {CLUSTER_LABEL: text(cluster, "metadata", "name")}
+    body: JsonObject = {
+        "apiVersion": f"{BOOTSTRAP}/{version}",
+        "kind": "KubeadmConfig",
+        "metadata": {"name": _TRIAL, "namespace": namespace, "labels": labels},
+        "spec": {"joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": arguments}}},
+    }
+    path = paths.collection_path(BOOTSTRAP, version, "kubeadmconfigs", namespace=namespace)
+    try:
+        made: JsonObject = {**await client.create(f"{path}?dryRun=All", body), "kind": "KubeadmConfig"}
+    except ApiError as error:
+        if f'admission webhook "{WEBHOOK_NAME}" denied' in str(error):
+            return ""  # it answers
+        raise
+    return "" if has_agent(made) else "the KubeadmConfig is not rendered"
