@@ -10,27 +10,34 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
-from nodeattest_controller.controllers.bootstrap_signer import TokenPairController, enabled_controllers
-from nodeattest_controller.controllers.bootstrap_token.reconciler import bootstrap_token_controller
-from nodeattest_controller.controllers.challenge_secret import challenge_secret_controller
+from nodeattest_controller.controllers.bootstrap_signer import TokenPairRunner, enabled_controllers
+from nodeattest_controller.controllers.bootstrap_token import CONTROLLER as BOOTSTRAP_TOKEN
+from nodeattest_controller.controllers.bootstrap_token import BootstrapTokenReconciler
+from nodeattest_controller.controllers.challenge_secret import ChallengeSecretReconciler
 from nodeattest_controller.controllers.csr.controller import CSRController
 from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
 from nodeattest_controller.controllers.csr.reconciler import Reconciler
 from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
-from nodeattest_controller.controllers.issuer import issuer_controller, publish_targets
+from nodeattest_controller.controllers.issuer import IssuerReconciler, publish_targets
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
-from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
-from nodeattest_controller.runtime.cluster_controller import ChangeBus, ClusterController, CSRObserver
+from nodeattest_controller.runtime.cluster_controller import (
+    ChangeBus,
+    ClusterController,
+    CSRObserver,
+    ReconcilerDeps,
+    ReconcilerFactory,
+)
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager, Manager
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
@@ -59,6 +66,7 @@ class _Shared:
     settings: Settings
     metrics: Metrics
     management: ManagementCache
+    deps: ReconcilerDeps
     configs: KubeadmConfigs
     changes: ChangeBus
     still_leads: Callable[[], Awaitable[bool]]
@@ -105,6 +113,7 @@ def build_manager(
         settings=settings,
         metrics=metrics,
         management=management,
+        deps=ReconcilerDeps(management=management, guard=guard, events=events, metrics=metrics, now=_now),
         configs=KubeadmConfigs(client, management.caches),
         changes=changes,
         still_leads=still_leads,
@@ -143,7 +152,7 @@ def _controllers(
 ) -> tuple[Sequence[ClusterController], Mapping[str, Callable[[], Awaitable[None]]]]:
     """Build the controllers of each cluster, and those that run once."""
     settings, events, metrics = shared.settings, shared.events, shared.metrics
-    management, guard, configs = shared.management, shared.guard, shared.configs
+    management, guard, configs, deps = shared.management, shared.guard, shared.configs, shared.deps
     in_clusters: list[ClusterController] = []
     observers: list[CSRObserver] = []
     if settings.enabled("hardening"):
@@ -151,8 +160,7 @@ def _controllers(
         in_clusters.append(auto_approval)
         observers.append(auto_approval)
     if settings.enabled("standing"):
-        deps = NodeAttestedDeps(management=management, guard=guard, metrics=metrics, now=_now, clock=time.monotonic)
-        node_attested = NodeAttestedController(deps, events=events)
+        node_attested = NodeAttestedController(deps)
         in_clusters.append(node_attested)
         observers.append(node_attested)
     rotation = timedelta(seconds=settings.challenge_key_rotation)
@@ -166,18 +174,17 @@ def _controllers(
         everywhere["policy-status"] = _policy_status(shared).run
     if settings.enabled("attestation"):
         everywhere["signer-names"] = _signer_names(shared).run
-        in_clusters.append(challenge_secret_controller(management, configs=configs, guard=guard, events=events))
+        in_clusters.append(ReconcilerFactory("challenge-secret", partial(ChallengeSecretReconciler, deps, configs)))
     pair = enabled_controllers(settings)
     if pair:
-        in_clusters.append(TokenPairController(management, pair, events=events, metrics=metrics))
-    if settings.enabled("bootstrap-token"):
-        tokens = bootstrap_token_controller(
-            management, configs=configs, guard=guard, events=events, metrics=metrics, now=_now
-        )
-        in_clusters.append(tokens)
+        name = "bootstrap-signer and token-cleaner"
+        in_clusters.append(ReconcilerFactory(name, partial(TokenPairRunner, deps, pair)))
+    if settings.enabled(BOOTSTRAP_TOKEN):
+        tokens = partial(BootstrapTokenReconciler, deps, configs)
+        in_clusters.append(ReconcilerFactory(BOOTSTRAP_TOKEN, tokens))
     targets = publish_targets(settings)
     if targets is not None:
-        in_clusters.append(issuer_controller(management, guard=guard, events=events, metrics=metrics, targets=targets))
+        in_clusters.append(ReconcilerFactory("issuer", partial(IssuerReconciler, deps, targets)))
     return in_clusters, everywhere
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from fake_api import FakeApi
 
-from nodeattest_controller.runtime.cluster_controller import ChangeBus
+from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.cluster_controller import ChangeBus, ReconcilerDeps
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
+from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 CAPI = "/apis/cluster.x-k8s.io"
@@ -64,6 +69,25 @@ def add_policy(api: FakeApi, name: str = "p", *, labels: Mapping[str, str] | Non
     }
     api.put(f"{POLICIES}/{name}", body)
     return f"{POLICIES}/{name}"
+
+
+def deps_of(
+    management: ManagementCache,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Callable[[], float] = time.monotonic,
+    leads: Callable[[], bool] = lambda: True,
+    metrics: Metrics | None = None,
+) -> ReconcilerDeps:
+    """Make what controllers of this cache are built with."""
+    return ReconcilerDeps(
+        management=management,
+        guard=ClusterGuard(management, leads),
+        events=EventRecorder(management.client, component="test", instance="test-1", now=now, clock=clock),
+        metrics=metrics or Metrics(),
+        now=now,
+        clock=clock,
+    )
 
 
 @asynccontextmanager

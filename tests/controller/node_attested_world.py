@@ -13,7 +13,6 @@ from fake_api import FakeApi
 from management_kit import cache_running, tasks
 
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
-from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import (
     DENIED,
@@ -27,7 +26,7 @@ from nodeattest_controller.model.attestation import (
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
 from nodeattest_controller.model.refusals import parse_refusals
-from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued, ReconcilerDeps
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -180,14 +179,14 @@ class NodeAttestedWorld:
             self.management_api, now=self.now, component="t", instance="t", clock=lambda: self.seconds
         )
         self.controller = NodeAttestedController(
-            NodeAttestedDeps(
+            ReconcilerDeps(
                 management=self.management,
+                events=self.events,
                 guard=ClusterGuard(self.management, lambda: self.leads),
                 metrics=Metrics(),
                 now=self.now,
                 clock=lambda: self.seconds,
-            ),
-            events=self.events,
+            )
         )
         self.reconciler = self.controller.for_cluster(KEY, self.workload_api)
         self.cluster()

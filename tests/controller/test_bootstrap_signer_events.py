@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from datetime import UTC, datetime
 
 import pytest
 from fake_api import FakeApi
-from management_kit import add_cluster, cached, management_api, tasks
+from management_kit import add_cluster, cached, deps_of, management_api, tasks
 from polling import until
 
 from nodeattest_controller.controllers.bootstrap_signer import REASON, REMEDY, TokenPairRunner
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ChangeBus
-from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterEvents
+from nodeattest_controller.runtime.cluster_log import PERIOD
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_discovery.controllers.bootstrap_signer import TokenController
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Unreachable
-from nodeattest_kube.events import EventRecorder
 
 REFUSAL = Forbidden(403, "Forbidden", "may not update configmaps")
 
@@ -34,11 +31,8 @@ async def test_failures_are_counted_by_kind_and_a_missing_right_is_told_on_the_c
 
     workload.on_call = forbid
     async with cached(api, ChangeBus()) as management:
-        recorder = EventRecorder(api, component="test", instance="test", now=lambda: datetime.now(UTC))
-        events = ClusterEvents(
-            ClusterKey("fleet/blue"), management, recorder, log=logging.getLogger("test"), clock=lambda: seconds[0]
-        )
-        runner = TokenPairRunner(workload, frozenset(TokenController), events, metrics)
+        deps = deps_of(management, metrics=metrics, clock=lambda: seconds[0])
+        runner = TokenPairRunner(deps, frozenset(TokenController), ClusterKey("fleet/blue"), workload)
         outcomes: dict[str, ApiError] = {
             "conflict": Conflict(409, "Conflict", "changed"),
             "forbidden": REFUSAL,

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import base64
-import logging
-import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Final, Literal
 
 import pytest
 from fake_api import FakeApi
-from management_kit import CAPI, add_cluster, add_policy, cached, management_api
+from management_kit import CAPI, add_cluster, add_policy, cached, deps_of, management_api
 from polling import until
 
-from nodeattest_controller.controllers.bootstrap_token.decide import (
+from nodeattest_controller.controllers.bootstrap_token import (
     CLUSTER_ANNOTATION,
     DESCRIPTION,
     GRACE,
     LIFETIME,
     OWNER_ANNOTATION,
     OWNER_UID_ANNOTATION,
+    BootstrapTokenReconciler,
     Record,
     Token,
     patch_of,
@@ -29,19 +29,15 @@ from nodeattest_controller.controllers.bootstrap_token.decide import (
     token_of,
     token_owner,
 )
-from nodeattest_controller.controllers.bootstrap_token.reconciler import BootstrapTokenReconciler
-from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_view import MachineResource
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.cluster_controller import ChangeBus
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_discovery.secret import SECRET_TYPE
 from nodeattest_kube.errors import TooManyRequests
-from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.times import parse_rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -82,12 +78,9 @@ class Scene:
     async def reconcile(self, times: int = 1, known: KubeadmConfigs | None = None) -> None:
         """Reconcile as a process that just started, unless its watch of KubeadmConfigs is ``known``."""
         for _ in range(times):
-            events = EventRecorder(self.api, component="test", instance="test", now=self.now)
-            log = ClusterEvents(KEY, self.management, events, log=logging.getLogger("test"), clock=time.monotonic)
+            deps = replace(deps_of(self.management, now=self.now), guard=self.guard)
             configs = known or KubeadmConfigs(self.api, self.management.caches)
-            await BootstrapTokenReconciler(
-                self.api, self.management, log, metrics=Metrics(), guard=self.guard, configs=configs, now=self.now
-            ).reconcile()
+            await BootstrapTokenReconciler(deps, configs, KEY, self.api).reconcile()
 
     def token(self, *, left: timedelta = CABPK_TTL, description: str = DESCRIPTION) -> str:
         """Make a token as the provider does."""

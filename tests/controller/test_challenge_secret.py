@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 import pytest
 from bootstrap_config_kit import CLUSTER, config, control_plane, made_of, subject
 from fake_api import FakeApi
-from management_kit import add_cluster, add_policy, cached, cluster_path, management_api, tasks
+from management_kit import add_cluster, add_policy, cached, cluster_path, deps_of, management_api, tasks
 from polling import until
 
 from nodeattest_controller.controllers.bootstrap_config.decide import decide
@@ -20,20 +19,18 @@ from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRe
 from nodeattest_controller.controllers.bootstrap_config.verdict import UNCHANGED, Verdict
 from nodeattest_controller.controllers.challenge_secret import (
     NOT_CREATED,
+    ChallengeSecretReconciler,
     Step,
     candidate,
-    challenge_secret_controller,
     evaluate,
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_controller.model.token_binding import kept_config, slim_config
 from nodeattest_controller.runtime.cluster_controller import ChangeBus
-from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube.errors import ApiError, Forbidden
-from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -199,15 +196,9 @@ class Site:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         async with cached(self.api, ChangeBus()) as management:
-            controller = challenge_secret_controller(
-                management,
-                configs=KubeadmConfigs(self.api, management.caches),
-                guard=ClusterGuard(management, lambda: True),
-                events=EventRecorder(self.api, component="test", instance="test", now=lambda: datetime.now(UTC)),
-                resync=ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02),
-                clock=lambda: self.now,
-            )
-            async with tasks(controller.for_cluster(KEY, self.api).run()):
+            resync = ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02)
+            deps, configs = deps_of(management, clock=lambda: self.now), KubeadmConfigs(self.api, management.caches)
+            async with tasks(ChallengeSecretReconciler(deps, configs, KEY, self.api, resync).run()):
                 yield
 
 

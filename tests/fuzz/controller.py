@@ -13,13 +13,13 @@ from nodeattest_cli.documents import read_objects
 from nodeattest_cli.endorsement_keys.key_file import KeyRow, parse_key_file
 from nodeattest_cli.errors import UserError
 from nodeattest_controller import configfile
+from nodeattest_controller.controllers import bootstrap_token
 from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
 from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
 from nodeattest_controller.controllers.bootstrap_config.verdict import UNCHANGED, UNCONCERNED, Verdict
-from nodeattest_controller.controllers.bootstrap_token import decide
 from nodeattest_controller.model import csr_request, machine_view, policy, serving_names, token_binding
 from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
@@ -98,13 +98,13 @@ target("authority", _authority, refusals=(ValueError, Unavailable), max_len=8192
 def _machine_token(found: JsonObject, _data: bytes) -> bool:
     """Read a Secret of a workload cluster as the token of a machine."""
     now = datetime(2026, 5, 4, 12, tzinfo=UTC)
-    token = decide.token_of(found, now)
+    token = bootstrap_token.token_of(found, now)
     if token is None:
         return False
-    record = decide.Record("fleet/blue", "Machine/m", "uid")
-    until = decide.renewal(token, record, now)
+    record = bootstrap_token.Record("fleet/blue", "Machine/m", "uid")
+    until = bootstrap_token.renewal(token, record, now)
     require(until is None or until >= token.expires, "a renewal never shortens")
-    require(token.value not in str(decide.patch_of(token, record, until or now)), "no token in a write")
+    require(token.value not in str(bootstrap_token.patch_of(token, record, until or now)), "no token in a write")
     config = token_binding.kept_config(token_binding.slim_config(found))
     require(not config.provides(token.value), "a Secret is no configuration")
     return True
@@ -113,7 +113,7 @@ def _machine_token(found: JsonObject, _data: bytes) -> bool:
 @target("kubeadm-config", parse_json, refusals=_JSON)
 def _kubeadm_config(found: JsonObject, _data: bytes) -> bool:
     """Read which tokens a configuration names."""
-    decide.token_owner(found, "Machine")
+    bootstrap_token.token_owner(found, "Machine")
     kept = token_binding.kept_config(token_binding.slim_config(found))
     try:
         named = token_binding.named_tokens(found)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -14,8 +15,9 @@ from issuer_kit import new_key
 from issuer_server import IssuerServer, Reply, api_server, issuer_server, jwks_of
 from polling import until
 
-from nodeattest_controller.controllers.issuer import NOT_PUBLISHED, PUBLISHED, PublishTargets, issuer_controller
+from nodeattest_controller.controllers.issuer import NOT_PUBLISHED, PUBLISHED, IssuerReconciler, Publishing
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -72,19 +74,19 @@ class Bench:
     async def following(self, issuer: str | None = None) -> AsyncGenerator[IssuerServer]:
         """Run the controller of one cluster, whose API server says to be this issuer."""
         management = cast("ManagementCache", self)
-        controller = issuer_controller(
-            management,
+        https = HttpsFetcher(ca_file=self.public.ca)
+        publishing = Publishing(f"{self.public.url}/c1", f"dir:{self.folder}", 3600, https)
+        deps = ReconcilerDeps(
+            management=management,
             guard=ClusterGuard(management, self.leads),
             events=cast("EventRecorder", self),
             metrics=self.metrics,
-            targets=PublishTargets(f"{self.public.url}/c1", f"dir:{self.folder}", 3600),
-            resync=QUICK,
-            https=HttpsFetcher(ca_file=self.public.ca),
+            now=lambda: datetime.now(UTC),
             clock=lambda: 0.0,  # looks take no time, and no place is compared again for its age
         )
         with api_server(self.directory / "api", issuer or self.issuer, [new_key()]) as there:
             async with ApiClient.from_kubeconfig(there.kubeconfig) as client:
-                task = asyncio.create_task(controller.for_cluster(KEY, client).run())
+                task = asyncio.create_task(IssuerReconciler(deps, publishing, KEY, client, QUICK).run())
                 try:
                     yield there
                 finally:

@@ -1,20 +1,17 @@
 """Creates the Secrets for provider ``challenge`` in the namespace of each cluster whose policy asks for it.
 
-A Machine needs one until its bootstrap data exists: the data holds the value, so a later Secret would not help, and
-one that was deleted is not created again.
-Nothing is created for a cluster that is paused, being deleted, another replica's, or under ``enforcement: Audit``. A
-Secret that exists is never changed, and no value is logged. Nothing is created either while this ServiceAccount may
-create other Secrets than these: a dry run of one that the shipped ValidatingAdmissionPolicy refuses tells.
+A Machine needs one until its bootstrap data exists, which holds the value; one that was deleted later is not created
+again. A Secret that exists is never changed, and no value is logged.
+Nothing is created for a cluster that is paused, being deleted, another replica's, or under ``enforcement: Audit``, nor
+while this ServiceAccount may create other Secrets than these. A dry run of one that the shipped
+ValidatingAdmissionPolicy refuses shows whether it may.
 Out of scope: referring to the Secret (the webhook), deleting it (the garbage collector, by its owner).
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -39,21 +36,34 @@ from nodeattest_controller.model.token_binding import (
     machine_uid,
     slim_config,
 )
-from nodeattest_controller.runtime.cluster_controller import PeriodicController
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
-from nodeattest_controller.runtime.guard import ClusterGuard
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, TooManyRequests
-from nodeattest_kube.events import EventRecorder, ObjectRef
+from nodeattest_kube.events import ObjectRef
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.verifier_interface import UnusableSecret
+
+NOT_CREATED: Final = "ChallengeSecretNotCreated"
+"""The Event's reason."""
+PROBE: Final = "nodeattest-probe"
+"""Name of the Secret that the dry run would create."""
+_REMEDY: Final = (
+    "apply manifests/challenge-secrets in the management cluster, or take challenge.createSecrets out of the policy"
+)
+_AGAIN: Final = 2.0
+"""Seconds until a Machine is looked at again whose KubeadmConfig Cluster API has not given to it yet."""
+_LOOK_AGAIN: Final = 60.0
+"""The same for any other Machine. Until the bootstrap data exists, its Secret may be deleted, its KubeadmConfig may be
+replaced, and whatever refused the Secret may be corrected."""
+_LIMITED_FOR: Final = 600.0
+"""Seconds for which the answer to a dry run is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,59 +116,23 @@ def evaluate(config: JsonObject, machine: Candidate) -> Step:
     return Step.CREATE if owner == machine.machine.uid else Step.NOTHING  # 4
 
 
-log = logging.getLogger(__name__)
-CONTROLLER: Final = "challenge-secret"
-NOT_CREATED: Final = "ChallengeSecretNotCreated"
-"""The Event's reason."""
-PROBE: Final = "nodeattest-probe"
-"""Name of the Secret that the dry run would create."""
-_REMEDY: Final = (
-    "apply manifests/challenge-secrets in the management cluster, or take challenge.createSecrets out of the policy"
-)
-_RESYNC: Final = ResyncConfig(min_interval=1.0, share_of_changes=50, max_retry=60.0)
-"""The bootstrap provider backs off while the Secret does not exist, so a run follows a new Machine within seconds."""
-_AGAIN: Final = 2.0
-"""Seconds until a Machine is looked at again whose KubeadmConfig Cluster API has not given to it yet."""
-_LOOK_AGAIN: Final = 60.0
-"""The same for any other Machine. Until the bootstrap data exists, its Secret may be deleted, its KubeadmConfig may be
-replaced, and whatever refused the Secret may be corrected."""
-_LIMITED_FOR: Final = 600.0
-"""Seconds for which the answer to a dry run is believed."""
+class ChallengeSecretReconciler(ClusterReconciler):
+    """The Secrets of one cluster's Machines."""
 
-
-def challenge_secret_controller(
-    management: ManagementCache,
-    *,
-    configs: KubeadmConfigs,
-    guard: ClusterGuard,
-    events: EventRecorder,
-    resync: ResyncConfig = _RESYNC,
-    clock: Callable[[], float] = time.monotonic,
-) -> PeriodicController:
-    """Make the controller of the Secrets of all clusters."""
-
-    def task(_client: ApiClient, cluster_events: ClusterEvents) -> _Task:
-        return _Task(management, cluster_events, configs=configs, guard=guard, clock=clock)
-
-    return PeriodicController(
-        name=CONTROLLER, task=task, management=management, events=events, log=log, resync=resync, clock=clock
-    )
-
-
-class _Task:
-    """The Secrets of one cluster's Machines (``PeriodicTask``)."""
+    resync = ResyncConfig(min_interval=1.0, share_of_changes=50, max_retry=60.0)
+    """The bootstrap provider backs off while the Secret does not exist, so a run follows a new Machine within
+    seconds."""
 
     def __init__(
         self,
-        management: ManagementCache,
-        events: ClusterEvents,
-        *,
+        deps: ReconcilerDeps,
         configs: KubeadmConfigs,
-        guard: ClusterGuard,
-        clock: Callable[[], float],
+        key: ClusterKey,
+        client: ApiClient,
+        resync: ResyncConfig | None = None,
     ) -> None:
-        self._key, self._management, self._events = events.key, management, events
-        self._configs, self._guard, self._clock = configs, guard, clock
+        super().__init__(deps, key, client, resync)
+        self._configs = configs
         self._next: dict[str, float] = {}
         """When a candidate is looked at again, by the Machine's UID."""
         self._limited_until = -math.inf
@@ -175,20 +149,17 @@ class _Task:
                 continue
             due = self._next.get(wanted.machine.uid, -math.inf)
             if due <= self._clock():
-                due = self._clock() + await self._attempt(wanted, cluster)
+                due = self._clock() + await self._provide(wanted, cluster)
             self._next[wanted.machine.uid] = found[wanted.machine.uid] = due
         self._next = found
         return _AGAIN if any(due <= self._clock() for due in found.values()) else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Report that a Secret cannot be created."""
-        remedy = _REMEDY if isinstance(error, (Forbidden, Invalid)) else ""
         what = "cannot create a Secret for provider challenge"
-        due = self._events.warn(type(error), what, error=str(error), failures=failures, delay=delay, remedy=remedy)
-        if due and remedy:
-            self._events.event("Warning", NOT_CREATED, f"{what}: {error}; {remedy}")
+        self._events.report(what, error, reason=NOT_CREATED, remedy=_REMEDY, failures=failures, delay=delay)
 
-    async def _attempt(self, wanted: Candidate, cluster: JsonObject) -> float:
+    async def _provide(self, wanted: Candidate, cluster: JsonObject) -> float:
         """Do what a candidate needs; returns in how many seconds to look at it again. Raises TooManyRequests."""
         machine = wanted.machine
         try:

@@ -9,18 +9,11 @@ stay until no token signed by them is valid (``nodeattest_identity.publish``). A
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_controller import PeriodicController
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
-from nodeattest_controller.runtime.guard import ClusterGuard
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import UrlError, default_jwks_uri
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
@@ -38,17 +31,11 @@ from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import ResyncConfig
 
-log = logging.getLogger(__name__)
 PUBLISHED: Final = "IssuerPublished"
 NOT_PUBLISHED: Final = "IssuerNotPublished"
 _DAY: Final = 24 * 3600.0
-
-
-_RESYNC: Final = ResyncConfig(period=60.0, min_interval=30.0)
-"""A key set has no watch."""
 _COMPARE_PERIOD: Final = 1800.0
 """Seconds after which the published documents are compared again though no key changed: another writer may have
 changed them."""
@@ -59,81 +46,48 @@ _READ_AGAIN: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class PublishTargets:
-    """Where the documents of all clusters go."""
+class Publishing:
+    """Where the documents of all clusters go, and what publishing them shares."""
 
     base: str
     """Without a slash at the end."""
     place: str
     """Without a slash at the end."""
     max_age: int
+    https: HttpsFetcher = field(default_factory=HttpsFetcher)
+    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT))
 
 
-def publish_targets(settings: Settings) -> PublishTargets | None:
+def publish_targets(settings: Settings) -> Publishing | None:
     """Read the settings; None where nothing is to be published."""
     if not settings.enabled("issuer") or settings.issuer_base is None or settings.issuer_place is None:
         return None
-    return PublishTargets(
+    return Publishing(
         base=settings.issuer_base.removesuffix("/"),
         place=settings.issuer_place.removesuffix("/"),
         max_age=round(settings.issuer_max_age),
     )
 
 
-def issuer_controller(
-    management: ManagementCache,
-    *,
-    guard: ClusterGuard,
-    events: EventRecorder,
-    metrics: Metrics,
-    targets: PublishTargets,
-    resync: ResyncConfig = _RESYNC,
-    https: HttpsFetcher | None = None,
-    now: Callable[[], float] = time.time,
-    clock: Callable[[], float] = time.monotonic,
-) -> PeriodicController:
-    """Make the controller of all clusters; ``now`` is seconds since the epoch, ``clock`` monotonic seconds."""
-    gate, fetcher = asyncio.Semaphore(_CONCURRENT), https or HttpsFetcher()
+class IssuerReconciler(ClusterReconciler):
+    """One cluster's documents."""
 
-    def task(client: ApiClient, cluster_events: ClusterEvents) -> _Task:
-        return _Task(
-            client,
-            targets,
-            events=cluster_events,
-            metrics=metrics,
-            may_act=partial(guard.may_act, cluster_events.key),
-            gate=gate,
-            https=fetcher,
-            now=now,
-            clock=clock,
-        )
-
-    return PeriodicController(
-        name="issuer", task=task, management=management, events=events, log=log, resync=resync, clock=clock
-    )
-
-
-class _Task:
-    """One cluster's documents (``PeriodicTask``)."""
+    resync = ResyncConfig(period=60.0, min_interval=30.0)
+    """A key set has no watch."""
 
     def __init__(
         self,
+        deps: ReconcilerDeps,
+        publishing: Publishing,
+        key: ClusterKey,
         client: ApiClient,
-        targets: PublishTargets,
-        *,
-        events: ClusterEvents,
-        metrics: Metrics,
-        may_act: Callable[[], bool],
-        gate: asyncio.Semaphore,
-        https: HttpsFetcher,
-        now: Callable[[], float],
-        clock: Callable[[], float],
+        resync: ResyncConfig | None = None,
     ) -> None:
-        self._client, self._events, self._metrics, self._may_act = client, events, metrics, may_act
-        self._gate, self._https, self._now, self._clock = gate, https, now, clock
+        super().__init__(deps, key, client, resync)
+        self._publishing = publishing
         # The key is two Kubernetes names, so it needs no quoting anywhere.
-        self._issuer, self._max_age = f"{targets.base}/{events.key}", targets.max_age
-        self._location = parse_location(targets.place).below(events.key)
+        self._issuer = f"{publishing.base}/{key}"
+        self._location = parse_location(publishing.place).below(key)
         self._published: tuple[VerifyingKey, ...] = ()
         """Keys of the last publication that the public URL shows."""
         self._compare_at = float("-inf")
@@ -145,18 +99,20 @@ class _Task:
         lately. 3. Publish. 4. Read back through the public URL; caches may hold the older one for a while, which is no
         failure.
         """
-        if not self._may_act():
+        if not self._guard.may_act(self._key):
             return None
         # 1
         keys = await self._keys()
         # 2
-        if keys is None or (keys == self._published and self._clock() < self._compare_at) or not self._may_act():
+        is_published = keys == self._published and self._clock() < self._compare_at
+        if keys is None or is_published or not self._guard.may_act(self._key):
             return None
         # 3
         published = await self._publish(keys)
         self._report(published)
         # 4
-        seen = await check_public(self._https, published, max_age=self._max_age, now=int(self._now()))
+        now, max_age = int(self._seconds()), self._publishing.max_age
+        seen = await check_public(self._publishing.https, published, max_age=max_age, now=now)
         if seen.status is PublicStatus.WRONG:
             findings = "; ".join(seen.findings)
             message = f"published at {self._location}, but the public URL does not show it: {findings}"
@@ -189,14 +145,17 @@ class _Task:
             issuer=self._issuer,
             jwks_uri=default_jwks_uri(self._issuer),
             keys=keys,
-            owner=self._events.key,
-            max_age=self._max_age,
+            owner=self._key,
+            max_age=self._publishing.max_age,
         )
         try:
-            async with self._gate:
-                return await publish(open_store(self._location, StoreAccess()), wanted, clock=self._now)
+            async with self._publishing.gate:
+                return await publish(open_store(self._location, StoreAccess()), wanted, clock=self._seconds)
         except (PublishError, KeysError, UrlError) as error:
             raise ApiError(0, _outcome(error), f"{self._location}: {error}") from None
+
+    def _seconds(self) -> float:
+        return self._now().timestamp()
 
     def _report(self, published: Plan) -> None:
         """Report what is published now where that changed; keys that the cluster does not name stay once a day."""

@@ -19,7 +19,7 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube import paths
-from nodeattest_kube.errors import ApiError, Unauthorized, Unreachable
+from nodeattest_kube.errors import ApiError, Forbidden, Invalid, Unauthorized, Unreachable
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
 from nodeattest_kube.periodic import BackoffPolicy, RateLimiter
 from nodeattest_parsing.objects import mapping, text
@@ -205,6 +205,13 @@ class ClusterEvents:
         if due:
             self._write(logging.WARNING, message, more)
         return due
+
+    def report(self, what: str, error: ApiError, *, reason: str, remedy: str, **more: object) -> None:
+        """Log a failure once in a period; a refusal with its remedy, and with an Event on the Cluster."""
+        is_refused = isinstance(error, Forbidden | Invalid)
+        remedied = {"remedy": remedy} if is_refused else {}
+        if self.warn((what, type(error)), what, error=str(error), **remedied, **more) and is_refused:
+            self.event("Warning", reason, f"{what}: {error}; {remedy}")
 
     def _write(self, level: int, message: str, more: dict[str, object]) -> None:
         if not self._lines.take(message):

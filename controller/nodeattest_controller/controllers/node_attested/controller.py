@@ -6,12 +6,11 @@ import logging
 from typing import Final
 
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
-from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedDeps, NodeAttestedReconciler
-from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
+from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedReconciler
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued, ReconcilerDeps
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.events import EventRecorder
 
 log: Final = logging.getLogger(__name__)
 
@@ -21,9 +20,8 @@ class NodeAttestedController:
 
     name = "standing"
 
-    def __init__(self, deps: NodeAttestedDeps, *, events: EventRecorder) -> None:
+    def __init__(self, deps: ReconcilerDeps) -> None:
         self._deps = deps
-        self._events = events
         self._reconcilers: dict[ClusterKey, tuple[CSROutcomes, NodeAttestedReconciler]] = {}
         """The newest reconciler of each cluster; an older one has ended."""
 
@@ -31,7 +29,7 @@ class NodeAttestedController:
         """Make the reconciler of one connection."""
         deps = self._deps
         outcomes = CSROutcomes(key, deps.management.inventory, deps.clock)
-        events = ClusterEvents(key, deps.management, self._events, log=log, clock=deps.clock)
+        events = ClusterEvents(key, deps.management, deps.events, log=log, clock=deps.clock)
         reconciler = NodeAttestedReconciler(deps, key, client, outcomes, events)
         self._reconcilers[key] = (outcomes, reconciler)
         return reconciler

@@ -9,9 +9,7 @@ Out of scope: every decision (``conditions``, ``decide``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from nodeattest_controller.controllers.node_attested.census import MachineCensus
@@ -25,17 +23,15 @@ from nodeattest_controller.controllers.node_attested.conditions import (
 from nodeattest_controller.controllers.node_attested.decide import Around, Withhold, around_of, decide
 from nodeattest_controller.controllers.node_attested.nodes import AttestationPatcher, MissingMachines, NodeActions
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
-from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, pool_view
 from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.model.refusals import latest_refusals
 from nodeattest_controller.model.resolver import record_of_other_id
+from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.cluster_log import ClusterEvents, member_ref
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
-from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
 from nodeattest_kube.periodic import PeriodicReconciler, RateLimiter, ResyncConfig
@@ -69,18 +65,6 @@ STATUS_REMEDY: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAttestedDeps:
-    """What the reconcilers of all clusters share."""
-
-    management: ManagementCache
-    guard: ClusterGuard
-    metrics: Metrics
-    now: Callable[[], datetime]
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-
-
 class NodeAttestedReconciler:
     """The machines of one connected cluster (``ClusterRunner``)."""
 
@@ -89,7 +73,7 @@ class NodeAttestedReconciler:
     last_error: ApiError | None = None
 
     def __init__(
-        self, deps: NodeAttestedDeps, key: ClusterKey, client: ApiClient, outcomes: CSROutcomes, events: ClusterEvents
+        self, deps: ReconcilerDeps, key: ClusterKey, client: ApiClient, outcomes: CSROutcomes, events: ClusterEvents
     ) -> None:
         self._deps = deps
         self._management, self._inventory = deps.management, deps.management.inventory

@@ -1,1 +1,0 @@
-"""Controller ``bootstrap-token``: lifetime of the bootstrap tokens of Machines and MachinePools."""
