@@ -17,14 +17,14 @@ from nodeattest_cli.errors import ExitCode, UserError
 from nodeattest_cli.options import files_option
 from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_controller.controllers.bootstrap_config.admission_review import paths as paths_changed
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     RenderingRefused,
     RenderOptions,
     ServingOptions,
     is_rendered_kind,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render as rendered
-from nodeattest_controller.controllers.bootstrap_config.renderer import ATTESTOR_ANNOTATION, annotated
+from nodeattest_controller.controllers.bootstrap_config.render import ATTESTOR_ANNOTATION, annotated
+from nodeattest_controller.controllers.bootstrap_config.render import render as rendered
 from nodeattest_controller.model.challenge_secret import creates_secrets
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_parsing.objects import key_of, text

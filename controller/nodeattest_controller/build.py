@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
+from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.controllers.bootstrap_signer import TokenPairRunner, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token import CONTROLLER as BOOTSTRAP_TOKEN
 from nodeattest_controller.controllers.bootstrap_token import BootstrapTokenReconciler

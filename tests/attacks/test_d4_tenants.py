@@ -26,9 +26,9 @@ from handmade import integer, tlv
 from node_attested_world import KEY, machine, refusal
 from virtual import run_virtually
 
-from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderingRefused, RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.render import render
+from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.model.certificate_authority import load_authority
 from nodeattest_controller.model.identity_rules import check_machine_ready

@@ -11,10 +11,10 @@ from test_join import Joiner, in_process
 
 from nodeattest_authenticator.commands.cli import parser
 from nodeattest_authenticator.commands.cli_args import provider_settings
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     ADOPT_SCRIPT,
     MARK,
+    RenderOptions,
     adopt_files,
     agent_join_command,
 )

@@ -17,8 +17,8 @@ from nodeattest_cli.doctor.survey import Survey
 from nodeattest_cli.errors import AccessError
 from nodeattest_controller import manifests
 from nodeattest_controller.controllers.auto_approval.decide import CONDITION
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.render import render
 from nodeattest_controller.controllers.node_attested.conditions import RefusedClaim
 from nodeattest_controller.model.lease_annotations import VERSION_ANNOTATION, lease_annotations
 from nodeattest_controller.model.webhook_configuration import WEBHOOK_NAME, shipped_configuration

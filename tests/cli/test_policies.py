@@ -11,8 +11,8 @@ from builders import make_policy
 
 from nodeattest_cli.main import main
 from nodeattest_cli.policy.check import notes, problems
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.render import render
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import ProviderName
 

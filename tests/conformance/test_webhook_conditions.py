@@ -14,7 +14,7 @@ import pytest
 from polling import eventually
 from webhook_world import CONFIGURATION, NAMESPACE, WebhookWorld
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import MARK
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import MARK
 from nodeattest_controller.model.webhook_configuration import LABEL, shipped_configuration
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal

@@ -1,4 +1,4 @@
-"""Bootstrap configurations, their reviews, and a renderer whose versions can be told apart."""
+"""Bootstrap configurations, their reviews, and a rendering whose versions can be told apart."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
 from virtual import advance
 
-from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_controller.controllers.bootstrap_config.handler import MAX_WAIT, AdmissionHandler
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH, FactReader
+from nodeattest_controller.controllers.bootstrap_config.decide import Subject, subject_of
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import DROP_IN
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
-from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
+from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, AdmissionHandler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.client import ApiClient
@@ -54,23 +52,17 @@ CLUSTER: JsonObject = {
 }
 
 
-class Versioned(PolicyRenderer):
-    """Puts one file into a configuration, in version 1, and refuses one that has ``/conflict``."""
-
-    def render(self, subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
-        assert text(cluster, "metadata", "name")
-        assert policy.attestors
-        files = items(subject.spec, "files")
-        if any(text(file, "path") == "/conflict" for file in files):
-            raise Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it")
-        if any(text(file, "path") == "/unfit" for file in files):
-            raise Denied(Reason.BOOTSTRAP_CONFIG_REFUSED, expected="no /unfit", got="/unfit", remedy="take it out")
-        kept = [file for file in files if text(file, "path") != AGENT]
-        return {**subject.spec, "files": [*kept, agent()]}
-
-    def proves_names(self, subject: Subject, policy: Policy, cluster: JsonObject) -> bool:
-        assert text(cluster, "metadata", "name")
-        return "tpm" not in policy.attestors or bool(subject.spec.get("named"))
+def versioned(subject: Subject, policy: Policy, cluster: JsonObject) -> JsonObject:
+    """Put one file into a configuration, in version 1; refuse ``/conflict`` and ``/unfit``."""
+    assert text(cluster, "metadata", "name")
+    assert policy.attestors
+    files = items(subject.spec, "files")
+    if any(text(file, "path") == "/conflict" for file in files):
+        raise Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it")
+    if any(text(file, "path") == "/unfit" for file in files):
+        raise Denied(Reason.BOOTSTRAP_CONFIG_REFUSED, expected="no /unfit", got="/unfit", remedy="take it out")
+    kept = [file for file in files if text(file, "path") != AGENT]
+    return {**subject.spec, "files": [*kept, agent()]}
 
 
 def agent(version: int = 1) -> JsonObject:
@@ -174,7 +166,7 @@ async def alone(
         events = EventRecorder(client, component="test", instance="test", now=now)
         yield AdmissionHandler(
             reader(client) if reader is not None else FactReader(client, namespace=None, now=now),
-            Versioned(),
+            versioned,
             Metrics(),
             clock=lambda: 0.0,
             reporter=RefusalReporter(client, events=events, now=now, clock=time.monotonic),

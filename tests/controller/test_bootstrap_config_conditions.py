@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nodeattest_controller.controllers.bootstrap_config.decide import decide, needs_no_facts
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
-from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import DROP_IN, MARK
+from nodeattest_controller.controllers.bootstrap_config.render import render_for_policy
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL
 from nodeattest_controller.model.webhook_configuration import shipped_configuration
 from nodeattest_parsing.objects import items, mapping, text
@@ -118,8 +118,8 @@ def test_an_update_without_a_call_is_one_that_the_webhook_allows_unchanged(
     if is_called(after.whole, before.whole):
         return
     if before.made_by_control_plane and after.made_by_control_plane:
-        policy, renderer = enforce(), PolicyRenderer()
-        verdict = decide(after, before, policy=policy, cluster=CLUSTER, has_machines=False, renderer=renderer)
+        policy = enforce()
+        verdict = decide(after, before, policy=policy, cluster=CLUSTER, has_machines=False, render=render_for_policy)
     else:
         verdict = needs_no_facts(after, before)
     assert verdict is not None

@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from bootstrap_config_kit import CLUSTER, Versioned, agent, audit, config, control_plane, enforce, made_of, subject
+from bootstrap_config_kit import CLUSTER, agent, audit, config, control_plane, enforce, made_of, subject, versioned
 
+from nodeattest_controller.controllers.bootstrap_config.admission_review import UNCONCERNED, AdmissionOutcome
 from nodeattest_controller.controllers.bootstrap_config.decide import (
     decide,
     needs_machines,
-    needs_names,
     needs_no_facts,
-    refuse_unnamed,
 )
-from nodeattest_controller.controllers.bootstrap_config.verdict import UNCONCERNED, AdmissionOutcome
 from nodeattest_controller.model.policy import Policy
 from nodeattest_parsing.objects import items, mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers.errors import Reason
 
 MINE: JsonObject = {"path": "/mine", "content": "a"}
 YOURS: JsonObject = {"path": "/mine", "content": "b"}
@@ -47,11 +44,10 @@ def spec_of(whole: JsonObject) -> JsonObject:
 
 def result(case: Case) -> tuple[AdmissionOutcome, list[JsonObject], str]:
     """Decide as the reviewer does, and do what it says."""
-    renderer = Versioned()
     after, before = subject(case.after), subject(case.before) if case.before else None
     has_machines = needs_machines(after, before) and case.machines
     verdict = needs_no_facts(after, before) or decide(
-        after, before, policy=case.policy, cluster=CLUSTER, has_machines=has_machines, renderer=renderer
+        after, before, policy=case.policy, cluster=CLUSTER, has_machines=has_machines, render=versioned
     )
     if not verdict.passes:
         return verdict.outcome, [], verdict.message(is_verified=True)
@@ -62,14 +58,6 @@ def result(case: Case) -> tuple[AdmissionOutcome, list[JsonObject], str]:
 def scaled(*files: JsonObject, **spec: JsonValue) -> JsonObject:
     """A control plane with three machines."""
     return control_plane(*files, replicas=3, spec=spec)
-
-
-def pooled(*files: JsonObject, status: JsonObject | None = None, named: bool = False) -> JsonObject:
-    """The configuration of a MachinePool, as Cluster API's controller makes it the pool's."""
-    whole = config(*(files or (MINE,)), status=status, named=named)
-    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
-    whole["metadata"] = {**mapping(whole, "metadata"), "ownerReferences": [owner]}
-    return whole
 
 
 R, U, L, A = (
@@ -111,9 +99,6 @@ UNRENDERED = {
     "it could not be rendered before": Case(
         config(CONFLICT), L, [CONFLICT], config(CONFLICT, labels={}), "without attestation"
     ),
-    "it could not be rendered before, and becomes a pool's": Case(
-        pooled(CONFLICT), D, [], config(CONFLICT, labels={}), "remove it"
-    ),
     "it cannot be rendered any more": Case(config(CONFLICT), D, [], config(MINE), "remove it"),
     "a control plane gets its owner": Case(control_plane(MINE), R, [MINE, agent()], control_plane(MINE)),
     "moved: machines, no status yet": Case(
@@ -154,27 +139,3 @@ def test_an_object_that_is_being_deleted_always_passes() -> None:
     gone = config(CONFLICT)
     gone["metadata"] = {**mapping(gone, "metadata"), "deletionTimestamp": "2026-01-01T00:00:00Z"}
     assert needs_no_facts(subject(gone), subject(config(MINE))) == UNCONCERNED
-
-
-def test_names_matter_when_a_configuration_becomes_a_pools_and_at_no_other_time() -> None:
-    def unnamed(after: JsonObject, before: JsonObject | None = None) -> bool:
-        then = subject(before) if before else None
-        return needs_names(subject(after), then, policy=enforce(), cluster=CLUSTER, renderer=Versioned())
-
-    assert unnamed(pooled())
-    assert unnamed(pooled(), config(MINE, labels={}))
-    assert not unnamed(pooled(named=True))
-    assert not unnamed(pooled(), pooled())
-    assert needs_no_facts(subject(pooled(agent())), subject(config(agent()))) is None
-    assert not unnamed(config(MINE))
-    assert not unnamed(pooled(status=MADE), config(MINE, status=MADE))
-
-
-def test_a_pool_whose_instances_could_never_join_is_refused_and_only_warned_of_in_audit() -> None:
-    denied = refuse_unnamed(subject(pooled()), enforce()).denied
-    assert denied is not None
-    assert denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED
-    assert "spec.tpm.endorsementKeys" in denied.remedy
-    audited = refuse_unnamed(subject(pooled()), audit())
-    assert audited.passes
-    assert "would refuse this" in audited.warnings[0]

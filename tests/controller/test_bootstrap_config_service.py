@@ -15,18 +15,17 @@ from polling import until
 from virtual import advance, run_virtually
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config import policy_reviewer
 from nodeattest_controller.controllers.bootstrap_config.admission_review import MAX_BODY, MAX_VALUES, cost
-from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
-from nodeattest_controller.controllers.bootstrap_config.handler import (
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH, FactReader, RenderFacts
+from nodeattest_controller.controllers.bootstrap_config.decide import POLICY_PATH, Subject
+from nodeattest_controller.controllers.bootstrap_config.server import (
     MAX_HELD,
     MAX_REVIEWS,
     MAX_WAIT,
     AdmissionHandler,
+    FileCertificate,
+    WebhookServer,
 )
-from nodeattest_controller.controllers.bootstrap_config.server import FileCertificate, WebhookServer
-from nodeattest_controller.controllers.bootstrap_config.subject import Subject
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
@@ -229,7 +228,7 @@ def test_one_clients_slow_reviews_leave_half_of_the_places_to_others() -> None:
     assert run_virtually(when_answered()) == pytest.approx(1.0)  # pyright: ignore[reportUnknownMemberType] - of virtual time
 
 
-@pytest.mark.parametrize("path", [PATH, policy_reviewer.PATH])
+@pytest.mark.parametrize("path", [PATH, POLICY_PATH])
 async def test_what_is_in_a_namespace_of_another_controller_passes(path: str, plane: ControlPlane) -> None:
     invalid: JsonObject = {"apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeAttestationPolicy"}
     invalid |= {"metadata": {"name": "p", "namespace": "default"}, "spec": {"a": 1}}

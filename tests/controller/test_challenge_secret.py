@@ -14,9 +14,9 @@ from fake_api import FakeApi
 from management_kit import add_cluster, add_policy, cached, cluster_path, deps_of, management_api, tasks
 from polling import until
 
+from nodeattest_controller.controllers.bootstrap_config.admission_review import UNCHANGED, Verdict
 from nodeattest_controller.controllers.bootstrap_config.decide import decide
-from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
-from nodeattest_controller.controllers.bootstrap_config.verdict import UNCHANGED, Verdict
+from nodeattest_controller.controllers.bootstrap_config.render import render_for_policy
 from nodeattest_controller.controllers.challenge_secret import (
     NOT_CREATED,
     ChallengeSecretReconciler,
@@ -274,7 +274,7 @@ def decided(whole: JsonObject, before: JsonObject | None = None, policy: Policy 
         policy=policy or creating(),
         cluster=CLUSTER,
         has_machines=False,
-        renderer=PolicyRenderer(),
+        render=render_for_policy,
     )
 
 

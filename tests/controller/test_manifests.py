@@ -8,8 +8,7 @@ from pathlib import Path
 import yaml
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config import config_reviewer, policy_reviewer
-from nodeattest_controller.controllers.bootstrap_config import handler as admission
+from nodeattest_controller.controllers.bootstrap_config import config_reviewer, decide, server
 from nodeattest_controller.model import attestation, policy, webhook_configuration
 from nodeattest_controller.settings import Settings
 from nodeattest_parsing.objects import items, mapping, strings, text
@@ -126,7 +125,7 @@ def test_webhooks_are_called_where_they_serve_by_label_and_no_longer_than_they_a
             ports: list[JsonValue] = [{"name": "webhook", "port": where["port"], "targetPort": 9443}]
             assert service["spec"] == {"selector": selector, "ports": ports}
             assert isinstance(patience, int)
-            assert patience > admission.MAX_WAIT
+            assert patience > server.MAX_WAIT
             rules = items(called, "rules")
             kinds = {(*strings(rule, "apiGroups"), *strings(rule, "resources")) for rule in rules}
             assert {strings(rule, "operations") for rule in rules} == {("CREATE", "UPDATE")}
@@ -136,8 +135,8 @@ def test_webhooks_are_called_where_they_serve_by_label_and_no_longer_than_they_a
             found.append((where["path"], kinds, called["failurePolicy"], called["sideEffects"], *label))
     assert found == [
         (config_reviewer.PATH, rendered, "Fail", "NoneOnDryRun", "In", ("enabled",)),
-        (policy_reviewer.PATH, reviewed, "Ignore", "None", "In", ("enabled", "disabled")),
-        (policy_reviewer.UNLABELLED_PATH, reviewed, "Ignore", "None", "NotIn", ("enabled", "disabled")),
+        (decide.POLICY_PATH, reviewed, "Ignore", "None", "In", ("enabled", "disabled")),
+        (decide.UNLABELLED_PATH, reviewed, "Ignore", "None", "NotIn", ("enabled", "disabled")),
     ]
     for value in ("enabled", "disabled", "Enabled", ""):
         namespace: JsonObject = {"metadata": {"labels": {webhook_configuration.LABEL: value}}}

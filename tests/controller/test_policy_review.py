@@ -7,8 +7,9 @@ import json
 import pytest
 from bootstrap_config_kit import alone, answer_of, handled, review
 
-from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
-from nodeattest_controller.controllers.bootstrap_config.verdict import AdmissionOutcome, Verdict
+from nodeattest_controller.controllers.bootstrap_config import admission_review
+from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionOutcome, Verdict
+from nodeattest_controller.controllers.bootstrap_config.decide import UNLABELLED_PATH, review_policy
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
@@ -27,7 +28,7 @@ def policy(name: str = "metal", env: str = "prod", **spec: JsonValue) -> JsonObj
 
 def verdict(after: JsonObject, before: JsonObject | None = None, *, is_unlabelled: bool = False) -> Verdict:
     asked = json.dumps(review(after, before)).encode()
-    return policy_reviewer.review(admission_review.parse(asked), is_unlabelled=is_unlabelled)
+    return review_policy(admission_review.parse(asked), is_unlabelled=is_unlabelled)
 
 
 INVALID = policy(certificateLimetime="1h")
@@ -77,7 +78,7 @@ def test_where_the_namespace_has_no_label_no_policy_comes_to_enforce(
 async def test_an_api_server_says_by_the_path_that_the_namespace_has_no_label() -> None:
     async with alone() as handler:
         asked = json.dumps(review(policy())).encode()
-        reply = await handled(handler, "client", asked, path=policy_reviewer.UNLABELLED_PATH)
+        reply = await handled(handler, "client", asked, path=UNLABELLED_PATH)
     refused = answer_of(reply.body)
     assert (refused["allowed"], text(refused, "status", "reason")) == (False, "PolicyInvalid")
     assert "kubectl label namespace default" in text(refused, "status", "message")

@@ -14,8 +14,8 @@ from management_kit import add_cluster, add_policy, cached, management_api, task
 from polling import until
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import MARK
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import MARK
+from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.controllers.policy_status.decide import (
     CALLED,
     MAX_CONFLICTS,

@@ -1,4 +1,4 @@
-"""Refused bootstrap configurations: who is told, how often, and what takes it back."""
+"""Refused bootstrap configurations: who is told, and how often."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from bootstrap_config_kit import Versioned, config, control_plane, review, subject
+from bootstrap_config_kit import config, control_plane, review, subject, versioned
 from fake_api import FakeApi
 from management_kit import add_cluster
 
-from nodeattest_controller.controllers.bootstrap_config.admission_review import parse
-from nodeattest_controller.controllers.bootstrap_config.config_reviewer import ConfigReviewer
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
+from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionOutcome, Verdict, parse
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import ConfigReviewer, FactReader
+from nodeattest_controller.controllers.bootstrap_config.decide import Subject
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import (
     BURST,
     EVENT,
-    EVENT_PERIOD,
     MAX_REFUSED,
-    REWRITE_SECONDS,
+    PERIOD,
     RefusalReporter,
 )
-from nodeattest_controller.controllers.bootstrap_config.subject import Subject
-from nodeattest_controller.controllers.bootstrap_config.verdict import AdmissionOutcome, Verdict
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -31,11 +28,7 @@ from nodeattest_providers.errors import Denied, Reason
 
 CORE = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default"
 POLICY = "/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/default/nodeattestationpolicies/tpm"
-REFUSAL = Verdict(
-    AdmissionOutcome.DENIED,
-    denied=Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it"),
-)
-RENDERED = Verdict(AdmissionOutcome.RENDERED)
+REFUSAL = Denied(Reason.POLICY_INVALID, expected="no /conflict", got="/conflict", remedy="remove it")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -65,10 +58,8 @@ class World:
         body: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind}
         self.api.put(f"{CORE}/{resource}/{name}", {**body, "metadata": {"name": name, "uid": f"u-{name}", **meta}})
 
-    async def observe(
-        self, about: Subject, verdict: Verdict = REFUSAL, cluster: str = "prod", client: str = "10.0.0.1"
-    ) -> None:
-        self.reporter.observe(about, verdict, cluster, self.api.objects[POLICY], client=client)
+    async def report(self, about: Subject, client: str = "10.0.0.1") -> None:
+        self.reporter.report(about, REFUSAL, cluster="prod", policy="tpm", client=client)
         for _turn in range(100):
             await asyncio.sleep(0)
 
@@ -83,7 +74,7 @@ class World:
 
 def owned(kind: str = "MachineSet", name: str = "md-0-x", uid: str = "", **changes: str) -> Subject:
     """A configuration that names who it is for."""
-    whole = config(labels={"cluster.x-k8s.io/deployment-name": "md-0"} if kind == "MachineSet" else {})
+    whole = config(labels={})
     owner: JsonObject = {
         "apiVersion": "cluster.x-k8s.io/v1beta2",
         "kind": kind,
@@ -99,11 +90,11 @@ def in_namespace(namespace: str, about: Subject) -> Subject:
 
 async def test_a_machine_set_and_its_deployment_are_told_and_the_policy_names_them() -> None:
     world = World()
-    await world.observe(owned())
+    await world.report(owned())
     assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
     [entry] = world.entries()
     assert entry == {
-        "cluster": "prod", "kind": "MachineSet", "name": "md-0-x", "deployment": "md-0", "reason": "PolicyInvalid",
+        "cluster": "prod", "kind": "MachineSet", "name": "md-0-x", "reason": "PolicyInvalid",
         "message": entry["message"], "time": "2026-01-02T03:04:05Z",
     }  # fmt: skip
     assert "KubeadmConfig for MachineSet md-0-x is refused" in str(entry["message"])
@@ -122,45 +113,28 @@ async def test_a_machine_set_and_its_deployment_are_told_and_the_policy_names_th
 )
 async def test_an_owner_that_is_not_there_is_not_written_about(about: Subject) -> None:
     world = World()
-    await world.observe(about)
+    await world.report(about)
     assert (world.told(), world.entries()) == ([], [])
     assert world.api.writes() == []
 
 
-async def test_the_same_refusal_again_is_told_rarely_and_its_time_kept_young() -> None:
+async def test_the_same_refusal_is_reported_again_after_ten_minutes() -> None:
     world = World()
     for _attempt in range(5):
-        await world.observe(owned())
+        await world.report(owned())
     assert len(world.told()) == 2
     assert world.api.writes("nodeattestationpolicies") == ["PATCH"]
-    world.seconds = REWRITE_SECONDS
-    await world.observe(owned())
-    assert [text(one, "time") for one in world.entries()] == ["2026-01-02T03:09:05Z"]
-    world.seconds = EVENT_PERIOD
-    await world.observe(owned())
+    world.seconds = PERIOD
+    await world.report(owned())
     assert len(world.told()) == 4
-
-
-async def test_what_is_accepted_takes_it_back_for_every_machine_set_of_the_deployment() -> None:
-    world = World()
-    world.put("machinepools", "MachinePool", "pool")
-    await world.observe(owned())
-    await world.observe(owned("MachinePool", "pool"))
-    for verdict in (Verdict(AdmissionOutcome.LEFT), Verdict(AdmissionOutcome.UNCONCERNED)):
-        await world.observe(owned(), verdict)
-    await world.observe(owned(), RENDERED, cluster="another")
-    assert len(world.entries()) == 2
-    await world.observe(owned(name="md-0-newer"), RENDERED)
-    assert [text(one, "name") for one in world.entries()] == ["pool"]
-    await world.observe(owned("MachinePool", "pool"), Verdict(AdmissionOutcome.UNCHANGED))
-    assert world.entries() == []
+    assert [text(one, "time") for one in world.entries()] == ["2026-01-02T03:14:05Z"]
 
 
 async def test_a_status_names_the_last_owners_and_a_flood_is_left_out() -> None:
     world = World()
     for number in range(BURST + 20):
         world.put("machinepools", "MachinePool", f"p-{number}")
-        await world.observe(owned("MachinePool", f"p-{number}"))
+        await world.report(owned("MachinePool", f"p-{number}"))
     assert len(world.entries()) == MAX_REFUSED
     assert text(world.entries()[-1], "name") == f"p-{BURST - 1}"
     assert world.api.count("GET", "machinepools") == BURST
@@ -169,9 +143,9 @@ async def test_a_status_names_the_last_owners_and_a_flood_is_left_out() -> None:
 async def test_reviews_that_a_stranger_makes_up_silence_no_api_server() -> None:
     world = World()
     for number in range(BURST * 2):
-        await world.observe(owned(name=f"gone-{number}"), client="10.9.9.9")
-        await world.observe(in_namespace(f"n-{number}", owned(name="gone")), client="10.9.9.9")
-    await world.observe(owned())
+        await world.report(owned(name=f"gone-{number}"), client="10.9.9.9")
+        await world.report(in_namespace(f"n-{number}", owned(name="gone")), client="10.9.9.9")
+    await world.report(owned())
     assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
 
 
@@ -191,7 +165,7 @@ class Reviewed(World):
     async def review(self, whole: JsonObject, before: JsonObject | None = None, **request: JsonValue) -> Verdict:
         question = parse(json.dumps(review(whole, before, **request)).encode())
         reader = FactReader(self.api, namespace=None, now=self.now)
-        reviewer = ConfigReviewer(reader, Versioned(), self.reporter)
+        reviewer = ConfigReviewer(reader, versioned, self.reporter)
         verdict = await reviewer.review_with_facts(question, "10.0.0.1")
         await self.reporter.drain()
         return verdict
@@ -218,20 +192,3 @@ async def test_a_control_plane_is_left_as_it_is_once_it_has_a_machine() -> None:
     assert (await world.review(mine, mine)).outcome is AdmissionOutcome.RENDERED
     world.put("machines", "Machine", "cp-0", labels={**OF_CLUSTER, "cluster.x-k8s.io/control-plane": ""})
     assert (await world.review(mine, mine)).outcome is AdmissionOutcome.LEFT
-
-
-async def test_a_pool_without_names_passes_only_if_its_infrastructure_makes_machines() -> None:
-    world, pooled = Reviewed(), of_cluster(owned("MachinePool", "pool"))
-    assert (await world.review(pooled)).outcome is AdmissionOutcome.DENIED
-    farm = "/apis/farm.example.com"
-    served: JsonObject = {"resources": [{"name": "farmpools", "kind": "FarmPool"}]}
-    world.api.documents |= {farm: {"versions": [{"version": "v1"}]}, f"{farm}/v1": served}
-    reference: JsonObject = {"apiGroup": "farm.example.com", "kind": "FarmPool", "name": "pool"}
-    pool: JsonObject = {"spec": {"template": {"spec": {"infrastructureRef": reference}}}}
-    world.api.put(
-        f"{CORE}/machinepools/pool", {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", **pool}
-    )
-    for kind, outcome in (("", AdmissionOutcome.DENIED), ("FarmMachine", AdmissionOutcome.RENDERED)):
-        status: JsonObject = {"infrastructureMachineKind": kind} if kind else {}
-        world.api.put(f"{farm}/v1/namespaces/default/farmpools/pool", {"status": status})
-        assert (await world.review(pooled)).outcome is outcome

@@ -9,19 +9,17 @@ from typing import Final
 
 import pytest
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
-    RenderingRefused,
-    RenderOptions,
-)
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     ADOPT_SCRIPT,
     ADOPT_UNIT,
     DROP_IN,
     IGNORED_PREFLIGHT,
     MARK,
     PROVIDER_ID_SCRIPT,
+    RenderingRefused,
+    RenderOptions,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.bootstrap_config.render import render
 from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import ProviderName

@@ -48,5 +48,5 @@ def test_contracts_are_those_that_are_rendered_and_released() -> None:
     contracts = [cell.strip("`") for cell in row("part")[1:]]
     metadata = yaml.safe_load((TREE / "manifests" / "metadata.yaml").read_text(encoding="utf-8"))
     assert [one["contract"] for one in metadata["releaseSeries"]] == contracts
-    fields = "controller/nodeattest_controller/controllers/bootstrap_config/kubeadmconfig/fields.py"
+    fields = "controller/nodeattest_controller/controllers/bootstrap_config/kubeadmconfig.py"
     assert versions_of(fields) == contracts

@@ -14,12 +14,16 @@ from nodeattest_cli.endorsement_keys.key_file import KeyRow, parse_key_file
 from nodeattest_cli.errors import UserError
 from nodeattest_controller import configfile
 from nodeattest_controller.controllers import bootstrap_token
-from nodeattest_controller.controllers.bootstrap_config import admission_review, policy_reviewer
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderingRefused, RenderOptions
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import DROP_IN, MARK
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
-from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
-from nodeattest_controller.controllers.bootstrap_config.verdict import UNCHANGED, UNCONCERNED, Verdict
+from nodeattest_controller.controllers.bootstrap_config import admission_review
+from nodeattest_controller.controllers.bootstrap_config.admission_review import UNCHANGED, UNCONCERNED, Verdict
+from nodeattest_controller.controllers.bootstrap_config.decide import review_policy, subject_of
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
+    DROP_IN,
+    MARK,
+    RenderingRefused,
+    RenderOptions,
+)
+from nodeattest_controller.controllers.bootstrap_config.render import render
 from nodeattest_controller.model import csr_request, machine_view, policy, serving_names, token_binding
 from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
@@ -163,7 +167,7 @@ def _review(asked: admission_review.AdmissionReview, _data: bytes) -> None:
 
 @target(
     "policy-review",
-    lambda data: policy_reviewer.review(admission_review.parse(data)),
+    lambda data: review_policy(admission_review.parse(data)),
     Reason.ADMISSION_REVIEW_MALFORMED,
 )
 def _policy_review(verdict: Verdict, _data: bytes) -> bool:

@@ -16,7 +16,7 @@ from fuzz import identity
 from fuzz.catalogue import TARGETS
 from fuzz.keys import NOW, authority
 from nodeattest_controller.controllers.bootstrap_config import admission_review
-from nodeattest_controller.controllers.bootstrap_config.subject import subject_of
+from nodeattest_controller.controllers.bootstrap_config.decide import subject_of
 from nodeattest_controller.model import policy
 from nodeattest_identity.issuer.keys import MAX_SIZE as MAX_KEYS
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem

@@ -24,9 +24,8 @@ from test_discovery_real_kubelet import QUIET
 from test_discovery_system import new_token, operate
 from world import BIN, World
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import RenderOptions
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import IGNORED_PREFLIGHT
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import render
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import IGNORED_PREFLIGHT, RenderOptions
+from nodeattest_controller.controllers.bootstrap_config.render import render
 from nodeattest_discovery import clusterinfo
 from nodeattest_discovery.pins import pin_of
 from nodeattest_parsing.values import JsonObject, JsonValue

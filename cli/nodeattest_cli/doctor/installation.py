@@ -25,7 +25,7 @@ from nodeattest_cli.doctor.findings import (
 from nodeattest_cli.doctor.survey import BOOTSTRAP, CONTROLLER, Survey, optional
 from nodeattest_cli.fleet import cluster_api_version
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import has_agent
+from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.model.lease_annotations import HOLDER_ANNOTATION, VERSION_ANNOTATION
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL
 from nodeattest_controller.model.webhook_configuration import (

@@ -21,11 +21,11 @@ from nodeattest_cli.fleet import CLUSTER_API, OWN, POLICY, of_kind
 from nodeattest_cli.options import files_option, installed_option
 from nodeattest_cli.output import print_lines
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     RenderingRefused,
     is_rendered_kind,
 )
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.render import is_rendered
+from nodeattest_controller.controllers.bootstrap_config.render import is_rendered
 from nodeattest_controller.model.policy import OWN_SECTIONS, parse_attestation_policy, policy_for, selecting
 from nodeattest_controller.model.webhook_configuration import is_decided, label_command, needs_webhook
 from nodeattest_controller.verification.verifiers import offline_signer, section_flaws

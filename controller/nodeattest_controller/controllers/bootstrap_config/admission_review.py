@@ -1,8 +1,7 @@
-"""AdmissionReviews: an API server's question what to make of an object, and our answer as a JSON patch. Pure.
+"""AdmissionReviews: an API server's question about an object, our verdict, and the answer as a JSON patch. Pure.
 
-Bytes give an ``AdmissionReview`` or ``Denied``; the answer has the UID of the question. Nothing shows the object in
-its ``repr``: at an update it holds a bootstrap token. Lists are compared whole, as the API server merges those of
-Cluster API's kinds (``x-kubernetes-list-type: atomic`` in v1beta2, the default in v1beta1).
+Bytes give an ``AdmissionReview`` or ``Denied``. No ``repr`` shows the object: at an update it holds a bootstrap token.
+Lists are compared as a whole, as the API server merges those of Cluster API (``x-kubernetes-list-type: atomic``).
 Source: RFC 6901, RFC 6902; k8s.io/api admission/v1 types.go; apiserver pkg/admission/plugin/webhook/request
 (admissionreview.go), which refuses an answer of another version, kind or UID.
 """
@@ -17,83 +16,26 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.verdict import Verdict
 from nodeattest_kube.answers import parse_json
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.objects import flag, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError, one_line
 from nodeattest_providers.errors import Denied, Reason
 
-JsonPointer = tuple[str, ...]
-"""Reference tokens, unescaped (RFC 6901)."""
-
-
-def paths(before: JsonObject, after: JsonObject) -> frozenset[JsonPointer]:
-    """Return where two objects differ, each time as deep as both are objects."""
-    return frozenset(path for path, _, _ in _differences(before, after, ()))
-
-
-def touch_each_other(one: frozenset[JsonPointer], other: frozenset[JsonPointer]) -> bool:
-    """Return whether a path of one is a path of the other, or leads to one."""
-    return any(a[: len(b)] == b[: len(a)] for a in one for b in other)
-
-
-def patch(before: JsonObject, after: JsonObject) -> list[JsonObject]:
-    """Return the operations that make one object of the other."""
-    return [_patch_operation(path, old, new) for path, old, new in _differences(before, after, ())]
-
-
-class _Absent:
-    """No value, which null is not."""
-
-
-_ABSENT = _Absent()
-_Maybe = JsonValue | _Absent
-
-
-def _differences(
-    before: JsonObject, after: JsonObject, at: JsonPointer
-) -> Iterator[tuple[JsonPointer, _Maybe, _Maybe]]:
-    for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name, _ABSENT), after.get(name, _ABSENT)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, (*at, name))
-        elif not _same(old, new):
-            yield (*at, name), old, new
-
-
-def _same(old: _Maybe, new: _Maybe) -> bool:
-    """Compare as JSON does: in Python true is 1."""
-    if isinstance(old, _Absent) or isinstance(new, _Absent):
-        return old is new
-    if isinstance(old, dict) and isinstance(new, dict):
-        return old.keys() == new.keys() and all(_same(old[name], new[name]) for name in old)
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(_same(a, b) for a, b in zip(old, new, strict=True))
-    return type(old) is type(new) and old == new
-
-
-def _patch_operation(path: JsonPointer, old: _Maybe, new: _Maybe) -> JsonObject:
-    pointer = "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
-    if isinstance(new, _Absent):
-        return {"op": "remove", "path": pointer}
-    return {"op": "add" if isinstance(old, _Absent) else "replace", "path": pointer, "value": new}
-
-
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 MAX_BODY: Final = 4 << 20
-"""Bytes: the object and the one before it, of which etcd takes 1.5 MiB each (--max-request-bytes), and some more."""
+"""Bytes: two objects of 1.5 MiB, etcd's limit (--max-request-bytes), and some more."""
 MAX_VALUES: Final = 50_000
-"""Of a review: a KubeadmControlPlane with a hundred files has some thousands, twice at an update."""
+"""A KubeadmControlPlane with a hundred files has some thousands, twice at an update."""
 _VALUE_COST: Final = 256
-"""Bytes of memory that a value costs at most beside its text: an object of one member."""
+"""Bytes of memory of a value beside its text, at most: an object of one member."""
 _WIDEST: Final = 4
-"""Bytes of memory for a character of a text that is not ASCII."""
+"""Bytes of memory of a character that is not ASCII."""
 _MAX_UID: Final = 128
 """Characters; a UID is a UUID of 36."""
 MAX_MESSAGE: Final = 4096
-"""Characters; the longest refusal quotes a few names and says what to do."""
+"""Characters of a refusal."""
 _MAX_WARNING: Final = 256
 """Characters that an API server shows of one warning (admission/v1, AdmissionResponse.warnings)."""
 _RETRY_AFTER: Final = 2
@@ -102,7 +44,7 @@ _REMEDY: Final = "send what kube-apiserver sends to a webhook with admissionRevi
 
 
 class Operation(StrEnum):
-    """What is being done to the object, of what we are asked about."""
+    """An operation that is reviewed."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -110,21 +52,91 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionReview:
-    """A question."""
+    """An API server's question."""
 
     uid: str
     operation: Operation | None
-    """None for what is no business of ours: a deletion, a subresource."""
+    """None for an operation that is not reviewed: a deletion, a subresource."""
     group: str
     kind: str
     namespace: str
     name: str
-    """Empty where the API server is to make one up (``generateName``)."""
+    """Empty with ``generateName``."""
     dry_run: bool
     target: JsonObject = field(repr=False)
-    """The object as it is to be."""
+    """The object after the operation."""
     before: JsonObject | None = field(repr=False)
-    """The object as it is, at an update."""
+    """The object before an update."""
+
+
+_UNREADABLE: Final = "cannot read the object's Cluster and policy{}; try again"
+_POLICY_SAYS_WHY: Final = (
+    "its cluster's policy does not allow it: see the policy's status, Events of the machine's owner, and the "
+    "controller's log"
+)
+"""For a caller without a client certificate, where the reason would quote a policy."""
+
+
+class AdmissionOutcome(StrEnum):
+    """What became of an object; a metric's label."""
+
+    UNCONCERNED = "unconcerned"
+    """It has no cluster that a policy selects, or a paused one; or nothing relevant changes."""
+    RENDERED = "rendered"
+    UNCHANGED = "unchanged"
+    """It is rendered already."""
+    LEFT = "left"
+    """It is not rendered and has machines; or a policy that was invalid before."""
+    AUDITED = "audited"
+    ACCEPTED = "accepted"
+    """A valid policy."""
+    DENIED = "denied"
+    UNAVAILABLE = "unavailable"
+    """The facts could not be read."""
+    MALFORMED = "malformed"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of an object."""
+
+    outcome: AdmissionOutcome
+    warnings: tuple[str, ...] = ()
+    """For every caller: they name no object but the reviewed one."""
+    denied: Denied | None = None
+    """Why the object is refused; if it passes, the end of the last warning."""
+    public: str = ""
+    """Replaces ``denied`` for callers that were not verified; empty: the usual sentence."""
+    patch: list[JsonObject] = field(default_factory=list[JsonObject], repr=False)
+    unread: str = ""
+    """The error that kept facts from being read."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the object passes."""
+        return self.outcome not in {AdmissionOutcome.DENIED, AdmissionOutcome.UNAVAILABLE}
+
+    def message(self, *, is_verified: bool) -> str:
+        """Explain why the object does not pass.
+
+        An unverified caller gets a contradiction, which is in its own object, and nothing of a policy.
+        """
+        if self.denied is None:
+            return _UNREADABLE.format(f": {self.unread}" if is_verified else "")
+        if is_verified or self.denied.reason is Reason.BOOTSTRAP_CONFIG_REFUSED:
+            return str(self.denied)
+        return f"{self.denied.reason}: {self.public or _POLICY_SAYS_WHY}"
+
+    def all_warnings(self, *, is_verified: bool) -> tuple[str, ...]:
+        """Return the warnings of an object that passes, with the reason."""
+        if self.denied is None:
+            return self.warnings
+        *others, last = self.warnings
+        return (*others, f"{last} {self.message(is_verified=is_verified)}")
+
+
+UNCONCERNED: Final = Verdict(AdmissionOutcome.UNCONCERNED)
+UNCHANGED: Final = Verdict(AdmissionOutcome.UNCHANGED)
 
 
 def cost(body: bytes) -> int:
@@ -136,10 +148,9 @@ def cost(body: bytes) -> int:
 
 
 def parse(body: bytes) -> AdmissionReview:
-    """Read an AdmissionReview.
+    """Read an AdmissionReview; raises ``Denied``.
 
-    1. It is small enough, JSON, and of the one version. 2. It has a UID to answer to. 3. What an operation needs is
-    there and of its type. Raises ``Denied``.
+    1. Its size is bounded, and it is JSON of the one version. 2. It has a UID. 3. It has the objects of its operation.
     """
     # 1
     if len(body) > MAX_BODY:
@@ -178,7 +189,7 @@ def parse(body: bytes) -> AdmissionReview:
 
 
 def answer(uid: str, verdict: Verdict, *, is_verified: bool) -> bytes:
-    """Let the object pass, with a JSON patch (RFC 6902) where there is one, or refuse it in words for its creator."""
+    """Encode a verdict: the object passes, with or without a JSON patch, or is refused with a message."""
     response: JsonObject = {"uid": uid, "allowed": verdict.passes}
     if not verdict.passes:
         status = HTTPStatus.FORBIDDEN if verdict.denied else HTTPStatus.SERVICE_UNAVAILABLE
@@ -210,3 +221,59 @@ def _operation(request: JsonObject) -> Operation | None:
 
 def _malformed(expected: str, got: str) -> Denied:
     return Denied(Reason.ADMISSION_REVIEW_MALFORMED, expected=expected, got=got, remedy=_REMEDY)
+
+
+JsonPointer = tuple[str, ...]
+"""Reference tokens, unescaped (RFC 6901)."""
+
+
+def paths(before: JsonObject, after: JsonObject) -> frozenset[JsonPointer]:
+    """Return where two objects differ, each time as deep as both are objects."""
+    return frozenset(path for path, _, _ in _differences(before, after, ()))
+
+
+def touch_each_other(one: frozenset[JsonPointer], other: frozenset[JsonPointer]) -> bool:
+    """Return whether a path of one is a path of the other, or leads to one."""
+    return any(a[: len(b)] == b[: len(a)] for a in one for b in other)
+
+
+def patch(before: JsonObject, after: JsonObject) -> list[JsonObject]:
+    """Return the operations that turn one object into the other."""
+    return [_patch_operation(path, old, new) for path, old, new in _differences(before, after, ())]
+
+
+class _Absent:
+    """No value, which null is not."""
+
+
+_ABSENT = _Absent()
+_Maybe = JsonValue | _Absent
+
+
+def _differences(
+    before: JsonObject, after: JsonObject, at: JsonPointer
+) -> Iterator[tuple[JsonPointer, _Maybe, _Maybe]]:
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name, _ABSENT), after.get(name, _ABSENT)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, (*at, name))
+        elif not _same(old, new):
+            yield (*at, name), old, new
+
+
+def _same(old: _Maybe, new: _Maybe) -> bool:
+    """Compare as JSON does: in Python true is 1."""
+    if isinstance(old, _Absent) or isinstance(new, _Absent):
+        return old is new
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(old[name], new[name]) for name in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(_same(a, b) for a, b in zip(old, new, strict=True))
+    return type(old) is type(new) and old == new
+
+
+def _patch_operation(path: JsonPointer, old: _Maybe, new: _Maybe) -> JsonObject:
+    pointer = "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
+    if isinstance(new, _Absent):
+        return {"op": "remove", "path": pointer}
+    return {"op": "add" if isinstance(old, _Absent) else "replace", "path": pointer, "value": new}

@@ -1,44 +1,154 @@
-"""Reviews KubeadmConfigs and KubeadmControlPlanes: reads facts where these matter, and decides (``decide``).
+"""Reviews KubeadmConfigs and KubeadmControlPlanes: reads facts of the management cluster if needed, and decides.
 
-If facts cannot be read, a change of machines' configuration is not decided, so that its creator tries again.
-Everything else passes.
+Any replica can read them. No answer is kept, so an object that follows its Cluster and policy by a millisecond meets
+both. A review takes at most four small reads, ten more of records if several policies select the cluster, and one if
+the namespace has no policy. If facts cannot be read, a change of machines' configuration is not decided, so that its
+creator tries again; everything else passes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.admission_review import AdmissionReview
+from nodeattest_controller.controllers.bootstrap_config.admission_review import (
+    UNCONCERNED,
+    AdmissionOutcome,
+    AdmissionReview,
+    Verdict,
+)
 from nodeattest_controller.controllers.bootstrap_config.decide import (
     LEFT_WITHOUT,
+    Render,
+    Subject,
     decide,
     needs_machines,
-    needs_names,
     needs_no_facts,
-    refuse_unnamed,
+    subject_of,
 )
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader, RenderFacts
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
-from nodeattest_controller.controllers.bootstrap_config.subject import Subject, subject_of
-from nodeattest_controller.controllers.bootstrap_config.verdict import UNCONCERNED, AdmissionOutcome, Verdict
-from nodeattest_parsing.objects import text
+from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.machine_record import cluster_paused
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL
+from nodeattest_controller.model.policy import Policy, policy_for, selecting
+from nodeattest_controller.runtime.informers import CLUSTER_GROUP, OWN_GROUP, OWN_VERSION
+from nodeattest_kube import paths
+from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import NotFound
+from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 
 PATH: Final = "/mutate-bootstrap-config"
+_MAX_RECORDS: Final = 1000
+"""Of a cluster that several policies select. With more, none is taken for the one that most machines joined under."""
+_PAGE: Final = 100
+"""Records in one answer: about 1 MiB, which is parsed in the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderFacts:
+    """A Cluster, and what selects it."""
+
+    cluster: JsonObject = field(repr=False)
+    policy: Policy | Denied
+    """Denied: the policy that selects it cannot be used."""
+    paused: bool
+
+
+class FactReader:
+    """Reads facts; every method raises ``ApiError``."""
+
+    def __init__(self, client: ApiClient, *, namespace: str | None, now: Callable[[], datetime]) -> None:
+        """``namespace``: the only one whose Clusters are served; None: all."""
+        self._client = client
+        self.namespace = namespace
+        self._now = now
+
+    async def of(self, subject: Subject) -> RenderFacts | None:
+        """Return what is known of the subject's cluster; None if it has none, or one that no policy selects."""
+        if self.namespace not in {None, subject.namespace}:
+            return None
+        policies = await self._list(OWN_GROUP, OWN_VERSION, "nodeattestationpolicies", subject.namespace)
+        cluster = await self._cluster(subject) if policies else None
+        if cluster is None:
+            return None
+        several = len(selecting(cluster, policies)) > 1
+        recorded = await self._policies_recorded(cluster) if several else None
+        paused = cluster_paused(cluster) or subject.paused
+        try:
+            policy = policy_for(cluster, policies, recorded=None if recorded is None else recorded.__getitem__)
+        except Denied as denied:
+            return RenderFacts(cluster, denied, paused)
+        except Unavailable as unavailable:
+            if unavailable.reason is not Reason.POLICY_MISSING:
+                raise
+            return None
+        return RenderFacts(cluster, policy, paused)
+
+    async def has_machines(self, cluster: JsonObject) -> bool:
+        """Return whether the control plane of a cluster has a Machine."""
+        namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
+        path = paths.collection_path(CLUSTER_GROUP, await self._served(), "machines", namespace=namespace)
+        query = {"labelSelector": f"{CLUSTER_LABEL}={name},{CONTROL_PLANE_LABEL}", "limit": "1"}
+        return bool(items(await self._client.get(path, query), "items"))
+
+    async def _policies_recorded(self, cluster: JsonObject) -> Counter[str] | None:
+        """Count a cluster's machines by the policy of their valid certificate; None: too many."""
+        namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
+        path = paths.collection_path(OWN_GROUP, OWN_VERSION, "machineattestations", namespace=namespace)
+        found, now = Counter[str](), self._now()
+        async with aclosing(self._client.pages(path, {"labelSelector": f"{CLUSTER_LABEL}={name}"}, _PAGE)) as pages:
+            async for page in pages:
+                found.update(parse_attestation(ledger).policy_at(now) for ledger in items(page, "items"))
+                if found.total() > _MAX_RECORDS:
+                    return None
+        return found
+
+    async def _cluster(self, subject: Subject) -> JsonObject | None:
+        """Find the Cluster by the subject's label or owner; a control plane without, by the Cluster's reference."""
+        if not subject.cluster and not subject.is_control_plane:
+            return None  # nobody uses it yet; a user labels it first, by an update
+        version, namespace = await self._served(), subject.namespace
+        if not version:
+            return None
+        if subject.cluster:
+            with suppress(NotFound):
+                path = paths.object_path(CLUSTER_GROUP, version, "clusters", subject.cluster, namespace=namespace)
+                return await self._client.get(path)
+            return None
+        clusters = await self._list(CLUSTER_GROUP, version, "clusters", namespace)
+        return next((cluster for cluster in clusters if subject.is_control_plane_of(cluster)), None)
+
+    async def _list(self, group: str, version: str, resource: str, namespace: str) -> list[JsonObject]:
+        """List objects; none if the kind is not installed."""
+        path, found = paths.collection_path(group, version, resource, namespace=namespace), list[JsonObject]()
+        with suppress(NotFound):
+            async for page in self._client.pages(path):
+                found += items(page, "items")
+        return found
+
+    async def _served(self) -> str:
+        """Return the served version of Cluster API; read each time, because an upgrade changes it."""
+        with suppress(NotFound):
+            return text(await self._client.get(f"/apis/{CLUSTER_GROUP}"), "preferredVersion", "version")
+        return ""
 
 
 class ConfigReviewer:
     """Reviews bootstrap configurations."""
 
-    def __init__(self, reader: FactReader, renderer: PolicyRenderer, reporter: RefusalReporter) -> None:
+    def __init__(self, reader: FactReader, render: Render, reporter: RefusalReporter) -> None:
         self._reader = reader
-        self._renderer = renderer
+        self._render = render
         self._reporter = reporter
 
     def review(self, question: AdmissionReview) -> Verdict | None:
-        """Decide without facts; None where they are needed."""
+        """Decide without facts; None if they are needed."""
         subject = _subject(question, question.target)
         if question.operation is None or subject is None:
             return UNCONCERNED
@@ -54,13 +164,14 @@ class ConfigReviewer:
         if subject is None or facts is None or facts.paused:
             return UNCONCERNED
         verdict = await self._decide(subject, before, facts)
-        if not question.dry_run:
-            name = text(facts.cluster, "metadata", "name")
-            self._reporter.observe(subject, verdict, name, facts.policy_object, client=client)
+        if verdict.denied is not None and not verdict.passes and not question.dry_run:
+            policy = facts.policy.name if isinstance(facts.policy, Policy) else ""
+            cluster = text(facts.cluster, "metadata", "name")
+            self._reporter.report(subject, verdict.denied, cluster=cluster, policy=policy, client=client)
         return verdict
 
     def without_facts(self, question: AdmissionReview, error: str) -> Verdict:
-        """Decide where the facts cannot be read: an update passes that changes nothing a machine is made of."""
+        """Decide if the facts cannot be read: an update passes that changes nothing that machines are made of."""
         subject, before = _subject(question, question.target), _before(question)
         unavailable = Verdict(AdmissionOutcome.UNAVAILABLE, unread=error)
         if subject is None or before is None or subject.cluster != before.cluster or subject.changes(before):
@@ -68,17 +179,14 @@ class ConfigReviewer:
         return Verdict(AdmissionOutcome.LEFT)
 
     async def _decide(self, subject: Subject, before: Subject | None, facts: RenderFacts) -> Verdict:
-        policy, cluster, renderer = facts.policy, facts.cluster, self._renderer
+        policy, cluster = facts.policy, facts.cluster
         if isinstance(policy, Denied):
             if before is not None and not subject.changes(before):
                 return Verdict(AdmissionOutcome.LEFT, (LEFT_WITHOUT,), policy)
             return Verdict(AdmissionOutcome.DENIED, denied=policy)
-        unnamed = needs_names(subject, before, policy=policy, cluster=cluster, renderer=renderer)
-        if unnamed and not await self._reader.makes_machines(subject):
-            return refuse_unnamed(subject, policy)
         matters = policy.enforce and needs_machines(subject, before)
         has_machines = matters and await self._reader.has_machines(cluster)
-        return decide(subject, before, policy=policy, cluster=cluster, has_machines=has_machines, renderer=renderer)
+        return decide(subject, before, policy=policy, cluster=cluster, has_machines=has_machines, render=self._render)
 
 
 def _subject(question: AdmissionReview, whole: JsonObject) -> Subject | None:

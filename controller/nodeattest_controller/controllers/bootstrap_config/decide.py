@@ -1,45 +1,190 @@
-"""Decides what becomes of a bootstrap configuration on its way into the API server. Pure.
+"""Decides what happens to a bootstrap configuration or policy on its way into the API server. Pure.
 
-Machines that exist are never touched. A control plane's spec changes only when it has no machine yet, or when the
-update asks for new machines anyway. The configuration of a control plane's machine never changes, because its control
-plane would replace a machine whose configuration differs from its own spec, forever. What was rendered stays so: an
-update that takes our parts out (a tool that applies what it has in git) gets them put back as they were. No update is
-refused for what it does not change.
-Source: cluster-api controlplane/kubeadm/internal/filters.go; docs/decisions.md.
+1. Existing machines are never touched. A control plane's spec changes only while it has no machine, or if the update
+   creates new machines anyway.
+2. The configuration of a control plane's machine never changes: its control plane would replace the machine, again and
+   again, because the configuration differs from its own spec.
+3. A rendered object stays rendered. If an update removes our parts, as a tool does that applies git, they are restored.
+4. No update is refused for what it does not change.
+
+Sources, of cluster-api: controllers/external/util.go (a clone bears label and owner from its creation),
+internal/controllers/machine/machine_controller_phases.go (what a user made gets label and owner by an update),
+controlplane/kubeadm/internal/desiredstate (labels of a control plane's machines) and filters.go,
+bootstrap/kubeadm/internal/controllers/kubeadmconfig_controller.go (the token and ``status.dataSecretName``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config import admission_review
-from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
-from nodeattest_controller.controllers.bootstrap_config.subject import Subject
-from nodeattest_controller.controllers.bootstrap_config.verdict import (
+from nodeattest_controller.controllers.bootstrap_config.admission_review import (
     UNCHANGED,
     UNCONCERNED,
     AdmissionOutcome,
+    AdmissionReview,
+    JsonPointer,
     Verdict,
+    patch,
+    paths,
+    touch_each_other,
 )
-from nodeattest_controller.model.identity_rules import POOL_REMEDY
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import DROP_IN, MARK
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
 from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.model.token_binding import has_bootstrap_data
+from nodeattest_controller.model.webhook_configuration import EXPECTED, label_command, needs_webhook
+from nodeattest_controller.verification.verifiers import flaw_of
+from nodeattest_parsing.objects import dig, items, mapping, number, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 
+_CONTROL_PLANE: Final = "KubeadmControlPlane"
+_GROUPS: Final = {"KubeadmConfig": "bootstrap.cluster.x-k8s.io", _CONTROL_PLANE: "controlplane.cluster.x-k8s.io"}
+_CLUSTER_GROUP: Final = "cluster.x-k8s.io"
+_ROLLOUT: Final[tuple[JsonPointer, ...]] = (
+    ("version",),
+    ("machineTemplate",),
+    ("rolloutAfter",),
+    ("rolloutBefore",),
+    ("rollout", "after"),
+    ("rollout", "before"),
+)
+"""Fields of a control plane's spec with which its user asks for new machines (v1beta1; v1beta2)."""
+_BY_PROVIDER: Final[tuple[JsonPointer, ...]] = (("joinConfiguration", "discovery"), ("clusterConfiguration",))
+"""What the kubeadm bootstrap provider itself writes into a configuration: the token, what the Cluster says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A KubeadmConfig or KubeadmControlPlane."""
+
+    kind: str
+    namespace: str
+    name: str
+    whole: JsonObject = field(repr=False)
+
+    @property
+    def is_control_plane(self) -> bool:
+        """Whether it is a KubeadmControlPlane."""
+        return self.kind == _CONTROL_PLANE
+
+    @property
+    def place(self) -> JsonPointer:
+        """Where its bootstrap configuration is."""
+        return ("spec", "kubeadmConfigSpec") if self.is_control_plane else ("spec",)
+
+    @property
+    def spec(self) -> JsonObject:
+        """The bootstrap configuration: a KubeadmConfigSpec in either kind."""
+        return mapping(self.whole, *self.place)
+
+    @property
+    def is_rendered(self) -> bool:
+        """Whether any version of nodeattest rendered it, by our file and command."""
+        commands = strings(self.spec, "preKubeadmCommands")
+        return any(command.endswith(MARK) for command in commands) or any(
+            text(file, "path") == DROP_IN for file in items(self.spec, "files")
+        )
+
+    @property
+    def cluster(self) -> str:
+        """The name of its Cluster by label or owner; empty if it has neither yet."""
+        return text(self.whole, "metadata", "labels", CLUSTER_LABEL) or self._owner("Cluster")
+
+    @property
+    def pool(self) -> str:
+        """The MachinePool that owns it; empty if none does."""
+        return self._owner("MachinePool")
+
+    @property
+    def made_by_control_plane(self) -> bool:
+        """Whether a control plane made it and replaces its machine if it differs from the control plane's spec."""
+        owners = items(self.whole, "metadata", "ownerReferences")
+        owned = any(owner.get("kind") == _CONTROL_PLANE for owner in owners)
+        return not self.is_control_plane and (owned or CONTROL_PLANE_LABEL in mapping(self.whole, "metadata", "labels"))
+
+    @property
+    def settled(self) -> bool:
+        """Whether a change comes too late: a control plane has machines, or a configuration has bootstrap data.
+
+        The bootstrap provider writes the data, then the token into the spec and the Secret's name into the status.
+        """
+        if self.is_control_plane:
+            return bool(number(self.whole, "status", "replicas"))
+        token = text(self.spec, "joinConfiguration", "discovery", "bootstrapToken", "token")
+        return has_bootstrap_data(self.whole) or bool(token)
+
+    @property
+    def paused(self) -> bool:
+        """Whether it has Cluster API's pause annotation."""
+        return PAUSED_ANNOTATION in mapping(self.whole, "metadata", "annotations")
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it is being deleted."""
+        return "deletionTimestamp" in mapping(self.whole, "metadata")
+
+    def asks_for_machines(self, before: Subject) -> bool:
+        """Return whether a user asks for new machines by an update of a control plane."""
+        old, new = mapping(before.whole, "spec"), mapping(self.whole, "spec")
+        return self.is_control_plane and any(dig(old, *field) != dig(new, *field) for field in _ROLLOUT)
+
+    def changes(self, before: Subject) -> frozenset[JsonPointer]:
+        """Return the paths that an update changes in the bootstrap configuration."""
+        if self.is_control_plane:
+            return paths(before.spec, self.spec)
+        # The bootstrap provider adds a joinConfiguration for the token if there is none.
+        return paths({"joinConfiguration": {}, **before.spec}, {"joinConfiguration": {}, **self.spec})
+
+    def is_providers_own(self, changes: frozenset[JsonPointer]) -> bool:
+        """Return whether nothing changed but what the bootstrap provider writes."""
+        own = () if self.is_control_plane else _BY_PROVIDER
+        return all(any(path[: len(each)] == each for each in own) for path in changes)
+
+    def with_spec(self, spec: JsonObject) -> JsonObject:
+        """Replace the bootstrap configuration."""
+        if not self.is_control_plane:
+            return {**self.whole, "spec": spec}
+        return {**self.whole, "spec": {**mapping(self.whole, "spec"), "kubeadmConfigSpec": spec}}
+
+    def is_control_plane_of(self, cluster: JsonObject) -> bool:
+        """Return whether a Cluster refers to this control plane, which may lack its label yet."""
+        reference = mapping(cluster, "spec", "controlPlaneRef")
+        return self.is_control_plane and (reference.get("kind"), reference.get("name")) == (self.kind, self.name)
+
+    def _owner(self, kind: str) -> str:
+        for owner in items(self.whole, "metadata", "ownerReferences"):
+            if owner.get("kind") == kind and text(owner, "apiVersion").partition("/")[0] == _CLUSTER_GROUP:
+                return text(owner, "name")
+        return ""
+
+
+def subject_of(whole: JsonObject, *, group: str, kind: str, namespace: str, name: str) -> Subject | None:
+    """Return the subject; None for a kind that is not rendered."""
+    if _GROUPS.get(kind) != group:
+        return None
+    name = name or text(whole, "metadata", "name") or text(whole, "metadata", "generateName")
+    return Subject(kind=kind, namespace=namespace, name=name, whole=whole)
+
+
+Render = Callable[[Subject, Policy, JsonObject], JsonObject]
+"""Renders the agent into a subject's bootstrap configuration for a policy and a Cluster; raises ``Denied``."""
 LEFT_WITHOUT: Final = "left without attestation:"
 _WOULD_REFUSE: Final = "its cluster's policy would refuse this if it enforced:"
 
 
 def needs_no_facts(subject: Subject, before: Subject | None) -> Verdict | None:
-    """Let pass what need not be asked about, so that most updates cost the API server nothing and hang on nothing.
+    """Return the verdict that needs no read of the API server; None if facts are needed.
 
-    1. It is being deleted. 2. It was not rendered and it is too late for that: machines are made of it. 3. It is
-    rendered, and the update changes nothing of the configuration, or only what the bootstrap provider writes there.
+    1. The object is being deleted. 2. It is not rendered, and it is too late. 3. It is rendered, and nothing of the
+    configuration changes but what the bootstrap provider writes.
     """
     # 1
     if subject.deleting:
         return UNCONCERNED
-    if before is None or subject.joins_pool(before):
+    if before is None:
         return None
     changes_nothing = subject.is_providers_own(subject.changes(before)) and not subject.asks_for_machines(before)
     # 2
@@ -50,33 +195,10 @@ def needs_no_facts(subject: Subject, before: Subject | None) -> Verdict | None:
 
 
 def needs_machines(subject: Subject, before: Subject | None) -> bool:
-    """Return whether it matters if the control plane has machines: where nothing else allows to change its spec."""
+    """Return whether the verdict depends on the control plane's machines."""
     if not subject.is_control_plane or before is None or before.is_rendered:
         return False
     return not _makes_machines(subject, before)
-
-
-def needs_names(
-    subject: Subject, before: Subject | None, *, policy: Policy, cluster: JsonObject, renderer: PolicyRenderer
-) -> bool:
-    """Return whether instances of a MachinePool have no node name unless its infrastructure provider makes Machines."""
-    if not subject.joins_pool(before):
-        return False
-    try:
-        return not renderer.proves_names(subject, policy, cluster)
-    except Denied:
-        return False  # rendering refuses for the same reason
-
-
-def refuse_unnamed(subject: Subject, policy: Policy) -> Verdict:
-    """Refuse the configuration of a MachinePool whose instances could never join."""
-    denied = Denied(
-        Reason.BOOTSTRAP_CONFIG_REFUSED,
-        expected=f"instances of MachinePool {subject.pool} that have Machines, or whose provider proves a node name",
-        got="neither: no infrastructureMachineKind in the pool's infrastructure, and no name by its policy",
-        remedy=POOL_REMEDY,
-    )
-    return _refuse(policy, denied)
 
 
 def decide(
@@ -86,22 +208,26 @@ def decide(
     policy: Policy,
     cluster: JsonObject,
     has_machines: bool,
-    renderer: PolicyRenderer,
+    render: Render,
 ) -> Verdict:
-    """Decide on an object of a cluster that a policy selects.
+    """Decide on an object of a cluster that a policy selects; ``before`` is None at a creation.
 
-    ``before``: the object as it is; None at a creation. ``has_machines``: the control plane's, if ``needs_machines``.
+    ``has_machines``: whether the control plane has any; used only if ``needs_machines``.
     """
     try:
-        rendered = renderer.render(subject, policy, cluster)
+        rendered = render(subject, policy, cluster)
     except Denied as denied:
         return _not_renderable(subject, before, policy, denied)
-    if not admission_review.paths(subject.spec, rendered):
+    if not paths(subject.spec, rendered):
         return UNCHANGED
     if subject.made_by_control_plane or not policy.enforce:
         return _untouched(subject, policy)
     if before is not None and before.is_rendered:
-        return _keep_rendered(subject, before, rendered, policy=policy, cluster=cluster, renderer=renderer)
+        try:
+            earlier = render(before, policy, cluster)
+        except Denied:
+            earlier = before.spec  # it was rendered once, so it is not refused now
+        return _keep_rendered(subject, before, rendered, earlier)
     has_machines = has_machines if subject.is_control_plane else subject.settled
     if before is None or not has_machines or (subject.is_control_plane and _makes_machines(subject, before)):
         return _render(subject, rendered)
@@ -112,8 +238,7 @@ def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, de
     """Refuse a configuration in which the agent has no place, unless the update has nothing to do with that."""
     if policy.enforce and subject.made_by_control_plane:
         return _untouched(subject, policy)
-    innocent = before is not None and subject.is_providers_own(subject.changes(before))
-    if policy.enforce and innocent and not subject.joins_pool(before):  # one that joins a pool has no machine yet
+    if policy.enforce and before is not None and subject.is_providers_own(subject.changes(before)):
         return Verdict(AdmissionOutcome.LEFT, (LEFT_WITHOUT,), denied)
     return _refuse(policy, denied)
 
@@ -132,41 +257,28 @@ def _makes_machines(subject: Subject, before: Subject) -> bool:
     return subject.asks_for_machines(before) or bool(subject.changes(before))
 
 
-def _keep_rendered(
-    subject: Subject,
-    before: Subject,
-    rendered: JsonObject,
-    *,
-    policy: Policy,
-    cluster: JsonObject,
-    renderer: PolicyRenderer,
-) -> Verdict:
-    """Keep rendered what was, by whatever version of us.
+def _keep_rendered(subject: Subject, before: Subject, rendered: JsonObject, earlier: JsonObject) -> Verdict:
+    """Keep rendered what any version of nodeattest rendered; ``earlier``: what is rendered now for the state before.
 
-    1. New machines are wanted: they get what is rendered now. 2. The update leaves our parts alone: so do we. 3. It
-    differs from what is there in our parts only: these are put back as they were. 4. It changes more.
+    1. New machines get what is rendered now. 2. An update that does not touch our parts passes. 3. An update that
+    differs in our parts only is reverted. 4. Any other update is rendered.
     """
     # 1
     if subject.asks_for_machines(before):
         return _render(subject, rendered)
     # 2
-    ours = admission_review.paths(subject.spec, rendered)
-    if subject.is_rendered and not admission_review.touch_each_other(ours, subject.changes(before)):
+    ours = paths(subject.spec, rendered)
+    if subject.is_rendered and not touch_each_other(ours, subject.changes(before)):
         return UNCHANGED
     # 3
-    try:
-        earlier = renderer.render(before, policy, cluster)
-    except Denied:
-        earlier = before.spec  # what was rendered once is not to be refused for it now
-    if not admission_review.paths(earlier, rendered):
+    if not paths(earlier, rendered):
         return _render(subject, before.spec)
     # 4
     return _render(subject, rendered)
 
 
 def _render(subject: Subject, spec: JsonObject) -> Verdict:
-    patch = admission_review.patch(subject.whole, subject.with_spec(spec))
-    return Verdict(AdmissionOutcome.RENDERED, patch=patch)
+    return Verdict(AdmissionOutcome.RENDERED, patch=patch(subject.whole, subject.with_spec(spec)))
 
 
 def _refuse(policy: Policy, denied: Denied) -> Verdict:
@@ -196,3 +308,47 @@ def _too_late(subject: Subject) -> str:
     if subject.is_control_plane:
         what, remedy = "machines", "clusterctl alpha rollout restart renders it and replaces them"
     return f"{subject.kind} {subject.name} has {what} from before its policy and stays as it is; {remedy}"
+
+
+POLICY_PATH: Final = "/validate-policy"
+UNLABELLED_PATH: Final = "/validate-policy-of-unlabelled-namespace"
+"""API servers call this path for a namespace without the webhook's label, so the webhook need not read it."""
+MAX_SECTIONS: Final = 32 << 10
+"""Bytes of a review whose providers' sections are checked. Providers cache the certificates of a section, and whoever
+reaches the port can send one."""
+_KIND: Final = ("attestation.cluster.x-k8s.io", "NodeAttestationPolicy")
+
+
+def review_policy(question: AdmissionReview, *, is_unlabelled: bool = False, sections: bool = True) -> Verdict:
+    """Decide on a NodeAttestationPolicy; ``sections``: whether providers check their sections.
+
+    1. Only a new spec of a policy that is not being deleted is reviewed. 2. A policy that becomes invalid is refused.
+    3. So is one that starts to enforce where nothing is rendered; one that enforced before passes with a warning.
+    Other policies that select the same Clusters are named in the policy's status, by ``policy_status``.
+    """
+    after, before = question.target, question.before
+    # 1
+    concerns = (question.group, question.kind) == _KIND and question.operation is not None
+    unchanged = before is not None and before.get("spec") == after.get("spec")
+    if not concerns or unchanged or "deletionTimestamp" in mapping(after, "metadata"):
+        return UNCONCERNED
+    # 2
+    flaw = flaw_of(after, sections=sections)
+    if flaw is not None and (before is None or flaw_of(before, sections=sections) is None):
+        return Verdict(AdmissionOutcome.DENIED, denied=flaw, public=_explain(flaw))
+    # 3
+    warnings: tuple[str, ...] = ()
+    if is_unlabelled and needs_webhook(after):
+        remedy = label_command(question.namespace)
+        unlabelled = Denied(Reason.POLICY_INVALID, expected=EXPECTED, got="one without", remedy=remedy)
+        if not needs_webhook(before):
+            return Verdict(AdmissionOutcome.DENIED, denied=unlabelled, public=_explain(unlabelled))
+        warnings = (f"new machines join without attestation, or not at all: {_explain(unlabelled)}",)
+    if flaw is None:
+        return Verdict(AdmissionOutcome.ACCEPTED, warnings)
+    return Verdict(AdmissionOutcome.LEFT, (*warnings, "left as it was before:"), flaw, public=_explain(flaw))
+
+
+def _explain(flaw: Denied) -> str:
+    """Describe what is wrong with the caller's own object, without the reason."""
+    return f"expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"

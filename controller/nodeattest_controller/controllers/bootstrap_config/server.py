@@ -1,34 +1,279 @@
-"""The webhook of one replica: listens whether it leads or not, because API servers call any.
+"""The webhook of one replica, which listens whether it leads or not: API servers call any replica.
 
-It listens before its replica is ready, and stops with the process. Its certificate is in files that are renewed while
-it serves, such as a mounted Secret of type ``kubernetes.io/tls``. An expired certificate makes the replica unhealthy
-and does not end the process.
+Every request is answered within ``MAX_WAIT`` of its head. At most ``MAX_REVIEWS`` are worked on at one time, and the
+memory of a request is counted from its first byte to the last byte of the answer. One client leaves the others a share
+of both. No object, patch or token is logged or kept. Callers that were not verified learn nothing of a policy but what
+their own request holds. The certificate's files are renewed while it serves, such as a mounted Secret of type
+``kubernetes.io/tls``; an expired certificate makes the replica unhealthy.
+Out of scope: connections and client certificates (``nodeattest_serving.http_server``), the verdicts.
+Source: k8s.io/api admission/v1; apiserver pkg/admission/plugin/webhook/mutating (dispatcher.go).
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
 
+from aiohttp import web
 from cryptography import x509
 
-from nodeattest_controller.controllers.bootstrap_config.facts import FactReader
-from nodeattest_controller.controllers.bootstrap_config.handler import AdmissionHandler, is_api_server
+from nodeattest_controller.controllers.bootstrap_config import admission_review
+from nodeattest_controller.controllers.bootstrap_config.admission_review import (
+    MAX_MESSAGE,
+    UNCONCERNED,
+    AdmissionOutcome,
+    AdmissionReview,
+    Verdict,
+)
+from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH, ConfigReviewer, FactReader
+from nodeattest_controller.controllers.bootstrap_config.decide import (
+    MAX_SECTIONS,
+    POLICY_PATH,
+    UNLABELLED_PATH,
+    Render,
+    review_policy,
+)
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.controllers.bootstrap_config.renderer import PolicyRenderer
+from nodeattest_controller.controllers.bootstrap_config.render import render_for_policy
+from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import COMPONENT, Settings
+from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.periodic import RateLimiter
+from nodeattest_parsing.values import one_line
 from nodeattest_providers.certificate_chain import X509_ERRORS
-from nodeattest_serving import bounded_server as serving
-from nodeattest_serving.bounded_server import SettingsError, UnauthenticatedLimits
-from nodeattest_serving.http_server import Listener
-from nodeattest_serving.tls import ServingCertificate
+from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_serving.bounded_server import ConnectionLimits, SettingsError, UnauthenticatedLimits
+from nodeattest_serving.http_server import Listener, Reply
+from nodeattest_serving.tls import ServingCertificate, common_name
+
+MAX_WAIT: Final = 4.0
+"""Seconds for one review: its body, its turns and all its reads; API servers wait for five (``timeoutSeconds``)."""
+MAX_HELD: Final = 64 << 20
+"""Bytes of all requests at one time: nine of the largest in ASCII, some thousands of usual ones."""
+MAX_REVIEWS: Final = 16
+MAX_REVIEWS_OF_CLIENT: Final = MAX_REVIEWS // 2
+_MAX_WAITING: Final = 128
+"""Each connection has one request."""
+_SMALL: Final = 32 << 10
+"""Bytes of a review that is read in a few milliseconds; usual ones have 10 KiB."""
+_LINES, _LINE_RATE = 20, 1 / 10
+"""Log lines about malformed reviews of all clients at once, and a second after that; metrics count all of them."""
+_PATHS: Final = (PATH, POLICY_PATH, UNLABELLED_PATH)
+
+log = logging.getLogger(__name__)
+
+
+class AdmissionHandler:
+    """Answers ``POST`` of AdmissionReviews."""
+
+    def __init__(
+        self,
+        reader: FactReader,
+        render: Render,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float],
+        reporter: RefusalReporter,
+        verifies_clients: bool = False,
+        client_names: Collection[str] = (),
+        max_wait: float = MAX_WAIT,
+    ) -> None:
+        """``clock`` is monotonic seconds.
+
+        ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
+        """
+        self._configs = ConfigReviewer(reader, render, reporter)
+        self._namespace = reader.namespace
+        self._metrics = metrics
+        self._clock = clock
+        self._max_wait = max_wait
+        self._verifies_clients = verifies_clients
+        self._client_names = frozenset(client_names)
+        self._lines = RateLimiter(burst=_LINES, per_second=_LINE_RATE, clock=clock)
+        self._held = Counter[str]()
+        """Bytes, by client."""
+        self._places = FairSemaphore(
+            limit=MAX_REVIEWS, limit_of_peer=MAX_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=max_wait
+        )
+        self._reading = FairSemaphore(limit=1, max_waiting=_MAX_WAITING, timeout=max_wait)
+        """Whose turn it is to have a large review read."""
+
+    @property
+    def held(self) -> int:
+        """Bytes of all requests now."""
+        return self._held.total()
+
+    async def handle(self, request: web.BaseRequest, client: str) -> Reply:
+        """Answer a request."""
+        path = request.raw_path.partition("?")[0]
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if self._client_names and not is_api_server(request.transport, self._client_names):
+            return _text_reply(HTTPStatus.FORBIDDEN, "expected the client certificate of an API server")
+        if path not in _PATHS:
+            return _text_reply(HTTPStatus.NOT_FOUND, f"expected {' or '.join(_PATHS)}")
+        if request.method != "POST":
+            return replace(_text_reply(HTTPStatus.METHOD_NOT_ALLOWED, "expected POST"), headers={"Allow": "POST"})
+        if request.content_type != "application/json" or encoding != "identity":
+            return _text_reply(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected Content-Type application/json")
+        hold = _Hold(self._held, client)
+        try:
+            reply = await self._answer(path, request, client, hold)
+        except _RefusedError as refused:
+            hold.resize(0)
+            return _text_reply(refused.status, str(refused))
+        except BaseException:  # the client is gone
+            hold.resize(0)
+            raise
+        return replace(reply, written=lambda: hold.resize(0))
+
+    async def _answer(self, path: str, request: web.BaseRequest, client: str, hold: _Hold) -> Reply:
+        body: bytes | None = None
+        question: AdmissionReview | None = None
+        began = self._clock()
+        try:
+            async with asyncio.timeout(self._max_wait):
+                body = await _read_body(request, hold)
+                async with self._places.acquire(client):
+                    began = self._clock()
+                    question, verdict = await self._read(path, body, client, hold)
+                    if verdict is None:
+                        verdict = await self._configs.review_with_facts(question, client)
+        except (ApiError, Unavailable, TimeoutError) as error:
+            if body is None:
+                message = f"expected the review's body within {self._max_wait:g} s"
+                raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, message) from None
+            if question is None:
+                message = "too many reviews at one time; try again"
+                raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, message) from None
+            slow = f"the API server did not answer within {self._max_wait:g} s"
+            verdict = self._configs.without_facts(question, slow if isinstance(error, TimeoutError) else str(error))
+        except Denied as denied:
+            if self._lines.take(""):
+                what = fields(client=client, expected=denied.expected, got=denied.got)
+                log.warning("not an AdmissionReview", extra=what)
+            self._metrics.admission("", AdmissionOutcome.MALFORMED, self._clock() - began)
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, str(denied)) from None
+        _log_verdict(path, question, verdict)
+        self._metrics.admission(question.kind, verdict.outcome, self._clock() - began)
+        answer = admission_review.answer(question.uid, verdict, is_verified=self._verifies_clients)
+        hold.resize(len(answer))
+        return Reply(status=HTTPStatus.OK, body=answer)
+
+    async def _read(self, path: str, body: bytes, client: str, hold: _Hold) -> tuple[AdmissionReview, Verdict | None]:
+        """Read a review, and decide it if it needs no facts; raises ``Denied``.
+
+        Large reviews are read one at a time, and get at most half of the event loop's time.
+        """
+        if len(body) <= _SMALL:
+            return self._review(path, body, hold)
+        async with self._reading.acquire(client):
+            began = time.monotonic()
+            review = self._review(path, body, hold)
+            await asyncio.sleep(time.monotonic() - began)
+            return review
+
+    def _review(self, path: str, body: bytes, hold: _Hold) -> tuple[AdmissionReview, Verdict | None]:
+        hold.resize(admission_review.cost(body))
+        question = admission_review.parse(body)
+        if path == PATH:
+            return question, self._configs.review(question)
+        if self._namespace not in {None, question.namespace}:  # another controller serves it
+            return question, UNCONCERNED
+        is_unlabelled = path == UNLABELLED_PATH
+        return question, review_policy(question, is_unlabelled=is_unlabelled, sections=len(body) <= MAX_SECTIONS)
+
+
+def is_api_server(transport: asyncio.BaseTransport | None, names: Collection[str]) -> bool:
+    """Return whether a client's verified certificate has one of these common names; of no names, any."""
+    name = common_name(transport)
+    return name is not None and (not names or name in names)
+
+
+class _RefusedError(Exception):
+    """A request that is not reviewed."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Hold:
+    """The share of one request in the memory of all."""
+
+    def __init__(self, held: Counter[str], client: str) -> None:
+        self._held = held
+        self._client = client
+        self._size = 0
+
+    def resize(self, size: int) -> None:
+        """Hold this many bytes from now on; raises ``_RefusedError``."""
+        self._held[self._client] += size - self._size
+        self._size = size
+        if not self._held[self._client]:
+            del self._held[self._client]
+        elif size and self._held[self._client] > MAX_HELD - self._held.total():  # a client leaves as much as it has
+            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests at one time; try again")
+
+
+async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytes:
+    """Read the body, counting its memory."""
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        hold.resize(len(body))
+        if len(body) > admission_review.MAX_BODY:
+            message = f"expected at most {admission_review.MAX_BODY} bytes"
+            raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+    return bytes(body)
+
+
+def _log_verdict(path: str, question: AdmissionReview, verdict: Verdict) -> None:
+    """Log a verdict, unless nothing happened; dry runs, which a topology's controller repeats, at level debug."""
+    if verdict.outcome in {AdmissionOutcome.UNCONCERNED, AdmissionOutcome.UNCHANGED}:
+        return
+    reported: dict[str, object] = {
+        "outcome": verdict.outcome,
+        "kind": question.kind,
+        "object": f"{question.namespace}/{question.name}",
+        "operation": question.operation,
+        "dry_run": question.dry_run,
+    }
+    if verdict.denied is not None:
+        reported["reason"] = verdict.denied.reason
+    if not verdict.passes:
+        reported["error"] = verdict.message(is_verified=True)
+    elif verdict.patch:
+        reported["changed"] = [str(operation["path"]) for operation in verdict.patch]
+    else:
+        reported["warnings"] = list(verdict.all_warnings(is_verified=True))
+    level = logging.DEBUG if question.dry_run else logging.INFO if verdict.passes else logging.WARNING
+    message = "bootstrap configuration" if path == PATH else "policy review"
+    log.log(level, message, extra=fields(**reported))
+
+
+def _text_reply(status: HTTPStatus, message: str) -> Reply:
+    document = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": status.value,
+        "message": one_line(message, MAX_MESSAGE),
+    }
+    return Reply(status=status, body=json.dumps(document).encode())
 
 
 class FileCertificate:
@@ -55,7 +300,7 @@ class FileCertificate:
         return f"{self._certificate} is valid {times}: check why its issuer does not renew it"
 
 
-_LIMITS: Final = serving.ConnectionLimits(
+_LIMITS: Final = ConnectionLimits(
     connections=128, connections_of_client=128, replaces_oldest=True, connection_seconds=5.0
 )
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
@@ -65,7 +310,7 @@ _MOST_UNAUTHENTICATED: Final = 128
 
 
 class WebhookServer:
-    """Serves controller ``bootstrap-config``; does nothing where that is off."""
+    """Serves controller ``bootstrap-config``; does nothing if it is off."""
 
     def __init__(self, settings: Settings, client: ApiClient, metrics: Metrics) -> None:
         self._address = settings.webhook_address if settings.has_webhook else None
@@ -74,34 +319,33 @@ class WebhookServer:
         self._metrics = metrics
         self._listener: Listener | None = None
         self._certificate: FileCertificate | None = None
-        # Not the controllers' recorder: a standby writes these, too, and callers of the webhook, who may be anybody,
-        # must not use up what Events about machines may take.
+        # A recorder of its own: anybody may call the webhook, and must not use up the limits of Events about machines.
         events = EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
         self._reporter = RefusalReporter(client, events=events, now=_now, clock=time.monotonic)
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a webhook at all."""
+        """Whether there is a webhook."""
         return self._address is not None
 
     @property
     def port(self) -> int:
-        """Where it listens; the chosen one where 0 was asked for."""
+        """The port it listens on."""
         return self._listener.port if self._listener else 0
 
     def unhealthy(self) -> str | None:
-        """Return what keeps API servers from calling it, or None."""
+        """Return why API servers cannot call it, or None."""
         return self._certificate.trouble() if self._certificate else None
 
     async def __aenter__(self) -> Self:
-        """Listen; raises ``SettingsError`` where the address or the files cannot be used."""
+        """Listen; raises ``SettingsError`` if the address or the files cannot be used."""
         if self._address is None:
             return self
         settings = self._settings
         client_ca, names = settings.webhook_client_ca_file, settings.webhook_client_names
         handler = AdmissionHandler(
             FactReader(self._client, namespace=settings.watch_namespace, now=_now),
-            PolicyRenderer(),
+            render_for_policy,
             self._metrics,
             clock=time.monotonic,
             reporter=self._reporter,
@@ -124,7 +368,7 @@ class WebhookServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop listening; what is being answered is answered."""
+        """Stop listening, and write the reports that are under way."""
         if self._listener is not None:
             await self._listener.stop()
         await self._reporter.drain()

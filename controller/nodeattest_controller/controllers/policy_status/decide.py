@@ -31,7 +31,7 @@ SHOWN: Final = 4
 """Of both, in a message."""
 REFUSAL_ENDS: Final = timedelta(minutes=40)
 """After its last refusal an owner counts as no longer refused: controllers of Cluster API try again within 1000 s
-(controller-runtime's longest back-off), and an entry's time is up to five minutes old."""
+(controller-runtime's longest back-off), and an entry's time is up to ten minutes old."""
 
 
 class PolicyReason(StrEnum):

@@ -13,26 +13,24 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.fields import (
+from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
+    ADOPT_SCRIPT,
+    ADOPT_UNIT,
+    DROP_IN,
     FINDS_PROVIDER_ID,
+    KUBELET_CONF,
+    MARK,
     NEEDS_PROVIDER_ID,
+    PROVIDER_ID_SCRIPT,
     RenderOptions,
     ServingOptions,
     arguments,
+    file_path,
+    kubelet_arguments,
     objects,
     refusal,
     section,
     words,
-)
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig.payload import (
-    ADOPT_SCRIPT,
-    ADOPT_UNIT,
-    DROP_IN,
-    KUBELET_CONF,
-    MARK,
-    PROVIDER_ID_SCRIPT,
-    file_path,
-    kubelet_arguments,
 )
 from nodeattest_controller.model.challenge_secret import SECRET_FILE
 from nodeattest_parsing.objects import text

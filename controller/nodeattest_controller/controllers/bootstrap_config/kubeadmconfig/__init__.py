@@ -1,1 +1,0 @@
-"""Renders the agent into KubeadmConfigs. Pure."""
