@@ -26,9 +26,9 @@ from nodeattest_authenticator.errors import AgentError, AgentReason
 from nodeattest_authenticator.formats import pem
 from nodeattest_authenticator.state.cache_files import MAX_CLOCK_SKEW, is_time_valid
 from nodeattest_authenticator.state.credential_cache import CachedCredential
-from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NODES_GROUP, ClusterPin, NodeName
+from nodeattest_providers.node_interface import cluster_pin
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.settings import SubjectNames

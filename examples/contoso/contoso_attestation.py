@@ -14,12 +14,11 @@ from collections.abc import Iterable, Mapping
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from nodeattest_providers.binding import Binding, length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge, length_prefix
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 _SIGNATURE = 64

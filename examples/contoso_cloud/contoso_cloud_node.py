@@ -5,11 +5,10 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Mapping
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
 
 
 class ContosoCloudAttestor:

@@ -17,11 +17,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from nodeattest_providers import canonical_json
-from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name, printable
-from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue, SecretBytes
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue, SecretBytes, length_prefix
 
 if TYPE_CHECKING:  # the node has no use for them
     from nodeattest_providers.checks import Checks

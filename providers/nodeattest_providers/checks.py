@@ -67,6 +67,17 @@ class Checks:
         """Make the same ``Unavailable`` with the record so far."""
         return self.unavailable(error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after)
 
+    def denied(self, error: Denied, part: str = "") -> Denied:
+        """Make the same ``Denied`` with the record so far; ``part`` names whose refusal it is."""
+        return Denied(
+            error.reason,
+            expected=f"{part}: {error.expected}" if part else error.expected,
+            got=error.got,
+            remedy=error.remedy,
+            checks=self._done,
+            annotations=error.annotations,
+        )
+
     def adopt(self, part: str, done: Iterable[Check]) -> None:
         """Take over what a part's own verification checked, each under the part's name."""
         self._done += [replace(check, name=f"{part}: {check.name}") for check in done]

@@ -1,18 +1,20 @@
-"""Closed settings, of a policy, the controller or a node: every key known, every value of its type, or ``Denied``.
+"""Settings of a policy, the controller or a node, read by a closed schema: every key known, every value of its type.
 
-Also the names of pins, ``<provider>.<kind>`` such as ``tpm.ek``: what a machine proved itself by, as the ledger has it.
-A pin is compared by its kind, whichever provider asks, alone or as a part of ``composite``: what a machine was pinned
-by under one policy holds under the next. A provider's own pin comes first.
+Also the names of pins, ``<provider>.<kind>`` such as ``tpm.ek``. The ledger records what a machine proved itself by. A
+pin is compared by its kind, so a pin of one provider binds the next provider too. A provider's own pin comes first.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import JsonValue
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MAX_DEPTH = 16
 """Levels of a setting on a command line; providers' have two."""
@@ -90,23 +92,135 @@ def string_set(value: JsonValue, where: str, spelling: re.Pattern[str], expected
     return frozenset(found)
 
 
-def tags(value: JsonValue, where: str, *, longest_name: int, longest_value: int = 256) -> dict[str, str]:
-    """Read an object of names and values of bounded length."""
-    found: dict[str, str] = {}
-    for name, wanted in mapping(value, where).items():
-        if not 1 <= len(name) <= longest_name:
-            raise invalid(where, f"names of 1 to {longest_name} characters", f"{len(name)} characters")
-        if not isinstance(wanted, str) or len(wanted) > longest_value:
-            raise invalid(f"{where}[{name}]", f"a string of at most {longest_value} characters", "another value")
-        found[name] = wanted
-    return found
-
-
 def boolean(value: JsonValue, where: str) -> bool:
     """Read true or false."""
     if not isinstance(value, bool):
         raise invalid(where, "true or false", type(value).__name__)
     return value
+
+
+class Section:
+    """An object of settings whose keys are all known. A message names a value by its path, such as ``spec.aws.tags``.
+
+    The methods read the value at a key; a missing one gives the default, or an empty value of the type.
+    """
+
+    __slots__ = ("_values", "where")
+
+    def __init__(
+        self,
+        values: JsonValue | Mapping[str, JsonValue],
+        where: str,
+        known: Collection[str],
+        required: Collection[str] = (),
+    ) -> None:
+        if not isinstance(values, Mapping):
+            raise invalid(where, "an object", type(values).__name__)
+        check_keys(values, where, known, required)
+        self._values = values
+        self.where = where
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def at(self, key: str) -> str:
+        """Name a value in messages."""
+        return f"{self.where}.{key}"
+
+    def text(self, key: str, default: str = "", *, may_be_empty: bool = False) -> str:
+        """Read a string."""
+        value = self._values.get(key, default)
+        is_absent = key not in self._values or (may_be_empty and value == "")
+        return default if is_absent else text(value, self.at(key))
+
+    def spelled(self, key: str, spelling: re.Pattern[str], expected: str) -> str:
+        """Read a string of one spelling."""
+        value = self.text(key)
+        if not spelling.fullmatch(value):
+            raise invalid(self.at(key), expected, repr(value[:_SHOWN]))
+        return value
+
+    def choice(self, key: str, known: Collection[str], default: str) -> str:
+        """Read one of the known strings."""
+        value = self.text(key, default)
+        if value not in known:
+            raise invalid(self.at(key), " or ".join(known), repr(value[:_SHOWN]))
+        return value
+
+    def boolean(self, key: str) -> bool:
+        """Read true or false; false by default."""
+        return boolean(self._values.get(key, False), self.at(key))
+
+    def strings(self, key: str, spelling: re.Pattern[str], expected: str) -> frozenset[str]:
+        """Read an array of strings of one spelling."""
+        return string_set(self._values.get(key, []), self.at(key), spelling, expected)
+
+    def items(self, key: str) -> list[JsonValue]:
+        """Read an array."""
+        return items(self._values.get(key, []), self.at(key))
+
+    def mapping(self, key: str) -> dict[str, JsonValue]:
+        """Read an object whose keys are data."""
+        return mapping(self._values.get(key, {}), self.at(key))
+
+    def section(self, key: str, known: Collection[str], required: Collection[str] = ()) -> Section:
+        """Read an object of a closed schema; a missing one is empty, whatever is required of it."""
+        return Section(self._values.get(key, {}), self.at(key), known, required if key in self._values else ())
+
+    def sections(self, key: str, known: Collection[str], required: Collection[str] = ()) -> list[Section]:
+        """Read an array of objects of a closed schema."""
+        named = ((value, f"{self.at(key)}[{number}]") for number, value in enumerate(self.items(key)))
+        return [Section(value, where, known, required) for value, where in named]
+
+    def tags(self, key: str, *, longest_name: int, longest_value: int = 256) -> dict[str, str]:
+        """Read an object of names and values of bounded length."""
+        where = self.at(key)
+        found: dict[str, str] = {}
+        for name, wanted in self.mapping(key).items():
+            if not 1 <= len(name) <= longest_name:
+                raise invalid(where, f"names of 1 to {longest_name} characters", f"{len(name)} characters")
+            if not isinstance(wanted, str) or len(wanted) > longest_value:
+                raise invalid(f"{where}[{name}]", f"a string of at most {longest_value} characters", "another value")
+            found[name] = wanted
+        return found
+
+    def path(self, key: str) -> Path | None:
+        """Read an absolute path."""
+        from pathlib import Path  # costs a starting node 5 ms, and none of its settings is read so
+
+        if key not in self._values:
+            return None
+        path = Path(self.text(key))
+        if not path.is_absolute():
+            raise invalid(self.at(key), "an absolute path", repr(str(path)[:_SHOWN]))
+        return path
+
+    def origin(self, key: str, schemes: tuple[str, ...] = ("https",)) -> str | None:
+        """Read scheme, host and port of a URL (RFC 6454 §4).
+
+        Anything more in the URL would change what is asked, and a proxy's may hold a password, so no message shows it.
+        """
+        from urllib.parse import urlsplit
+
+        from nodeattest_parsing.endpoint import port_of
+
+        if key not in self._values:
+            return None
+        url = self.text(key)
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, port_of(parts)
+        except ValueError:
+            parts, host, port = urlsplit(""), None, None
+        rest = (parts.path.strip("/"), parts.query, parts.fragment)
+        if parts.scheme not in schemes or not host or "@" in parts.netloc or any(rest) or not url.isascii():
+            expected = " or ".join(f"{scheme}://host, {scheme}://host:port" for scheme in schemes)
+            raise invalid(self.at(key), expected, "another URL")
+        name = f"[{host}]" if ":" in host else host
+        return f"{parts.scheme}://{name}" + ("" if port is None else f":{port}")
 
 
 COMPOSITE: Final = "composite"

@@ -1,17 +1,54 @@
-"""The provider interface of the node: the ``Attestor``, and the values that attestor and verifier exchange.
+"""The one digest that every proof covers (docs/wire-format.md, "Binding").
 
-Apart from ``verifier_interface`` because the agent starts often, and every dataclass costs it 0.4 ms.
+It names provider and version, so that no proof of one is a proof of another.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue
-from nodeattest_providers.binding import Binding
-from nodeattest_providers.identifiers import EvidenceBlock, NodeName, ProviderID, ProviderName, evidence_block
+from nodeattest_providers.identifiers import (
+    ClusterPin,
+    EvidenceBlock,
+    NodeName,
+    ProviderID,
+    ProviderName,
+    SignerName,
+    evidence_block,
+)
+
+_LABEL: Final = b"nodeattest/v1/binding"
+
+
+def length_prefix(*fields: bytes) -> bytes:
+    """Join fields unambiguously: each preceded by its length as four big-endian bytes."""
+    return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+
+
+def cluster_pin(ca_spki_der: bytes) -> ClusterPin:
+    """Pin a cluster CA by its SubjectPublicKeyInfo, in kubeadm's spelling ``sha256:<hex>``."""
+    return ClusterPin("sha256:" + hashlib.sha256(ca_spki_der).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a proof is bound to: one version of one provider's evidence, one cluster, one signer, one CSR."""
+
+    evidence_block: EvidenceBlock
+    """Of the request, or of the part where the provider is a part of ``composite``."""
+    cluster_pin: ClusterPin
+    signer_name: SignerName
+    csr_sha256: bytes
+
+    @property
+    def digest(self) -> bytes:
+        """The 32 bytes that go into quotes, MACs and signed headers."""
+        fields = self.evidence_block.encode(), self.cluster_pin.encode(), self.signer_name.encode(), self.csr_sha256
+        return hashlib.sha256(length_prefix(_LABEL, *fields)).digest()
+
 
 JsonValue = IntegerJsonValue
 JsonObject = IntegerJsonObject

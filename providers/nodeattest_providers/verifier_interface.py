@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.config_fields import COMPOSITE, name_pin
 from nodeattest_providers.errors import Check, Reason, Unavailable, platform_unavailable
@@ -26,6 +25,7 @@ from nodeattest_providers.identifiers import (
 )
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import (
+    Binding,
     Evidence,
     FirstRequestRef,
     JsonValue,

@@ -24,11 +24,10 @@ from nodeattest_demo.world import World, run_join
 from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
-from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ClusterPin, EvidenceBlock, SignerName
 from nodeattest_providers.keys import PrivateKey
-from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.node_interface import Binding, Evidence, cluster_pin
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_sandbox.client import Client
 

@@ -28,7 +28,7 @@ from tpm_world import (
 )
 
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, parse_signature, signature_is_valid
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.protocol import (
     Challenge,
@@ -37,7 +37,6 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.quote import parse_signature, signature_is_valid
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.swtpm import SoftwareTpm
 

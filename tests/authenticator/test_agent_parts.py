@@ -36,8 +36,8 @@ from nodeattest_authenticator.state.cache_files import UnsafeFileError
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_authenticator.state.storage import Storage, exclusive, exclusive_if_free
 from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
-from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.identifiers import NodeName, ProviderID
+from nodeattest_providers.node_interface import cluster_pin
 
 
 class VirtualTime:

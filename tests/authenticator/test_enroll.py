@@ -26,7 +26,6 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_discovery.node.clock import Clock, Deadline
 from nodeattest_parsing.endpoint import Endpoint
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.envelope import encode
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import (
@@ -38,7 +37,7 @@ from nodeattest_providers.identifiers import (
     Purpose,
     signer_for,
 )
-from nodeattest_providers.node_interface import Evidence, JsonObject, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonObject, PublishedChallenge
 
 CHALLENGE = ProviderName("challenge")
 

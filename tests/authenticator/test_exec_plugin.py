@@ -443,7 +443,6 @@ from nodeattest_authenticator.exec_plugin import background_renewal
 OTHERS = {
     "difflib",
     "nodeattest_providers.tpm.event_log",  # the node sends its log unread
-    "nodeattest_providers.tpm.event_log_checks",
     "nodeattest_discovery.clusterinfo",
     "nodeattest_discovery.node.client",
     "pyasn1",

@@ -13,9 +13,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 
 from nodeattest_demo.forged_tpm import ForgedTpm
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, FirstRequestRef, PublishedChallenge
 from nodeattest_providers.tpm.make_credential import kdfa, kdfe
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, SecondEvidence, proof, qualifying_data
 from nodeattest_providers.tpm.structures import Alg, parse_public

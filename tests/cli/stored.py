@@ -17,11 +17,10 @@ from nodeattest_demo.forged_tpm import ForgedTpm
 from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
-from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderID
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, SecretBytes, cluster_pin
 from nodeattest_providers.node_interface import JsonObject as EvidenceData
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, Challenge, SecondEvidence, proof, qualifying_data

@@ -19,11 +19,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from worlds import FACTS, filed
 
 from nodeattest_controller.controllers.csr.checks import CHECKS
-from nodeattest_providers.binding import Binding, length_prefix
 from nodeattest_providers.challenge import protocol as challenge
 from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, ProviderName, SignerName
-from nodeattest_providers.node_interface import Evidence, SecretBytes
+from nodeattest_providers.node_interface import Binding, Evidence, SecretBytes, length_prefix
 from nodeattest_providers.tpm import protocol as tpm
 from tools.prove import MODELS, MUTANTS, NOT_MODELLED
 

@@ -13,7 +13,7 @@ CEILING: Final = 13_900
 """Lines; lower it as the core shrinks. The aim is 12,000."""
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
-    *("__init__.py", "attestor.py", "webhook_configuration.py", "lease_annotations.py"),
+    *("__init__.py", "attestor.py", "node.py", "api.py", "webhook_configuration.py", "lease_annotations.py"),
     *("refusals.py", "bootstrap_providers.py"),
 }
 """Files of the same folders on which no certificate depends."""
@@ -36,7 +36,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "what binds evidence to a request",
         (
             "providers/nodeattest_providers/{node_interface,verifier_interface,checks}.py",
-            "providers/nodeattest_providers/{evidence_versions,binding,challenge_response}.py",
+            "providers/nodeattest_providers/{evidence_versions,challenge_response}.py",
         ),
     ),
     (

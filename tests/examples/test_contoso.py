@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_parsing.values import JsonValue as KubeValue
 from nodeattest_providers import envelope, registry
-from nodeattest_providers.binding import Binding, length_prefix
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import (
@@ -32,7 +31,7 @@ from nodeattest_providers.identifiers import (
     SignerName,
     signer_for,
 )
-from nodeattest_providers.node_interface import Evidence, JsonValue
+from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, length_prefix
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.platform import make_signer
 from nodeattest_providers.verifier_interface import (

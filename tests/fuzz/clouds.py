@@ -11,29 +11,27 @@ from fuzz.keys import NOW
 from fuzz.target import attempt, evidence_target, require, settings_target, target, text_of, text_target
 from nodeattest_providers import canonical_json
 from nodeattest_providers.aws import config as aws_config
+from nodeattest_providers.aws import node as imds
 from nodeattest_providers.aws import protocol as aws
 from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
+from nodeattest_providers.aws.attestor import sign
 from nodeattest_providers.aws.identity_document import parse_bundle_text, parse_identity_document
-from nodeattest_providers.aws.node import imds
-from nodeattest_providers.aws.node.definite_length import to_definite_length
-from nodeattest_providers.aws.node.sigv4 import sign
+from nodeattest_providers.aws.node import to_definite_length
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, parse_authorization, sts_request
 from nodeattest_providers.azure import config as azure_config
-from nodeattest_providers.azure.attested_document import parse_attested_document
-from nodeattest_providers.azure.attested_document import parse_evidence as parse_azure_evidence
-from nodeattest_providers.azure.provider_id import PREFIX as AZURE_PREFIX
-from nodeattest_providers.azure.provider_id import parse_provider_id as parse_azure_id
-from nodeattest_providers.azure.provider_id import provider_id_of
-from nodeattest_providers.azure.trust_bundle import parse_bundle
-from nodeattest_providers.binding import Binding
+from nodeattest_providers.azure.checks import parse_bundle
+from nodeattest_providers.azure.protocol import PREFIX as AZURE_PREFIX
+from nodeattest_providers.azure.protocol import parse_attested_document, provider_id_of
+from nodeattest_providers.azure.protocol import parse_evidence as parse_azure_evidence
+from nodeattest_providers.azure.protocol import parse_provider_id as parse_azure_id
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.gcp import config as gcp_config
-from nodeattest_providers.gcp.api.instance import ComputeInstance, parse_instance, parse_instance_identity, parse_page
+from nodeattest_providers.gcp.api.compute import ComputeInstance, parse_instance, parse_instance_identity, parse_page
 from nodeattest_providers.gcp.provider_id import parse_provider_id as parse_gcp_id
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
-from nodeattest_providers.node_interface import JsonObject
-from nodeattest_providers.oci import config as oci_config
+from nodeattest_providers.node_interface import Binding, JsonObject
 from nodeattest_providers.oci import protocol as oci
+from nodeattest_providers.oci import verifier as oci_verifier
 from nodeattest_providers.tpm.protocol import FirstEvidence
 from nodeattest_providers.tpm.protocol import parse_evidence as parse_tpm_evidence
 
@@ -207,10 +205,10 @@ target("gcp-credentials", gcp_config.credentials_kind, Reason.POLICY_INVALID, ma
 # oci
 
 evidence_target("oci-evidence", oci.OciEvidence.parse)
-settings_target("oci-policy", oci_config.parse_policy, max_len=1024)
-settings_target("oci-configuration", oci_config.parse_platform, max_len=1024)
+settings_target("oci-policy", oci_verifier.parse_policy, max_len=1024)
+settings_target("oci-configuration", oci_verifier.parse_platform, max_len=1024)
 text_target("oci-provider-id", oci.parse_provider_id, oci.PREFIX.__add__, Reason.PROVIDER_ID_INVALID, max_len=512)
-target("oci-trust-bundle", oci_config.parse_roots, Reason.POLICY_INVALID, max_len=8192)(
+target("oci-trust-bundle", oci_verifier.parse_roots, Reason.POLICY_INVALID, max_len=8192)(
     lambda roots, _: require(bool(roots), "a certificate at least")
 )
 

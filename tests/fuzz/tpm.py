@@ -13,12 +13,19 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_certificate, parse_endorsement_key
 from nodeattest_providers.tpm.event_log import EventLog, parse_event_log, replay
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, check_attestation_key, qualified_name
+from nodeattest_providers.tpm.key_templates import (
+    AK_TEMPLATE,
+    EK_TEMPLATES,
+    check_attestation_key,
+    parse_quote,
+    parse_signature,
+    qualified_name,
+    signature_is_valid,
+)
 from nodeattest_providers.tpm.make_credential import make_credential
 from nodeattest_providers.tpm.node import commands, device
-from nodeattest_providers.tpm.node.connection import MAX_RESPONSE
+from nodeattest_providers.tpm.node.commands import MAX_RESPONSE
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
-from nodeattest_providers.tpm.quote import parse_quote, parse_signature, signature_is_valid
 from nodeattest_providers.tpm.structures import (
     BANK_ALGORITHMS,
     MAX_PCR,

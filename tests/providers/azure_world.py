@@ -13,7 +13,7 @@ from worlds import FACTS, KEY, PIN, Calls, filed
 from clouds.azure.cloud import SandboxAzure
 from clouds.azure.metadata import Signing, attested, content_of
 from clouds.azure.state import SandboxMachine, Switches
-from nodeattest_providers.azure.attested_document import AzureEvidence, nonce_for
+from nodeattest_providers.azure.protocol import AzureEvidence, nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose

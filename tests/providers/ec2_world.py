@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nodeattest_providers.aws.instances import Ec2Instance, Instances, KeyType, Realm
+from nodeattest_providers.aws.api.ec2 import Ec2, Instances, KeyType
+from nodeattest_providers.aws.checks import Ec2Instance, Realm
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.keys import PublicKey
@@ -30,9 +31,9 @@ RUNNING = Ec2Instance(
 )
 
 
-@dataclass(slots=True)
-class Amazon:
-    """EC2; implements ``Ec2Api`` and, without a cache, ``endorsement_key`` of a signer."""
+@dataclass
+class Amazon(Ec2):
+    """EC2; also, without a cache, ``endorsement_key`` of a signer."""
 
     instance: Ec2Instance = RUNNING
     key: str | None = "sha256:" + "ec" * 32

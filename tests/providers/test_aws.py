@@ -27,9 +27,9 @@ from ec2_world import INSTANCE as MACHINE
 from ec2_world import OTHERS, OURS, RUNNING, Amazon
 from worlds import T1, Calls
 
-from nodeattest_providers.aws.api.ec2 import Ec2
+from nodeattest_providers.aws.api.ec2 import Ec2, Instances, KeyType
+from nodeattest_providers.aws.checks import Ec2Instance, Realm
 from nodeattest_providers.aws.config import parse_platform
-from nodeattest_providers.aws.instances import Ec2Instance, Instances, KeyType, Realm
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.keys import endorsement_fingerprint

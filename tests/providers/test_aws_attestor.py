@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from clouds.aws.cloud import Instance, SandboxAws
 from clouds.serving import Reply, Request, Serving
 from nodeattest_providers.aws.attestor import AwsAttestor
-from nodeattest_providers.aws.node.definite_length import to_definite_length
-from nodeattest_providers.aws.node.imds import (
+from nodeattest_providers.aws.node import (
     parse_credentials,
     parse_imds_document,
     parse_imds_signature,
     parse_imds_token,
     parse_role,
+    to_definite_length,
 )
 from nodeattest_providers.aws.protocol import AwsEvidence, parse_evidence, sts_request
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
+from nodeattest_providers.node_interface import Binding
 
 BINDING = Binding(
     EvidenceBlock("aws/v1"), ClusterPin("sha256:" + "a1" * 32), SignerName("cluster.x-k8s.io/x"), bytes(32)
@@ -170,7 +170,7 @@ def test_botocore_comes_when_something_is_signed_and_not_before() -> None:
         program = f"""
 import sys
 from nodeattest_providers.aws.attestor import AwsAttestor
-from nodeattest_providers.binding import Binding
+from nodeattest_providers.node_interface import Binding
 made = AwsAttestor({{"metadataEndpoint": {endpoint!r}}})
 assert made.provider_id() == "aws:///us-east-1a/i-0123456789abcdef0"
 before = {{name.partition(".")[0] for name in sys.modules}}

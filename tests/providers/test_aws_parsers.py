@@ -36,10 +36,9 @@ from nodeattest_providers.aws.protocol import (
     partition_of,
     sts_request,
 )
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, SignerName
-from nodeattest_providers.node_interface import JsonObject, JsonValue
+from nodeattest_providers.node_interface import Binding, JsonObject, JsonValue
 
 POLICY: dict[str, JsonValue] = {"accounts": ["123456789012"], "regions": ["us-east-1"], "roles": ["nodes"]}
 ROLE = "arn:aws:iam::123456789012:role/reader"

@@ -27,13 +27,10 @@ from clouds.azure.cloud import SandboxAzure
 from clouds.azure.metadata import Signing, content_of
 from clouds.azure.state import SandboxMachine, Switches
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.azure.api.machines import Machine, Machines, parse_machine
-from nodeattest_providers.azure.api.resource_manager import ResourceManager
-from nodeattest_providers.azure.api.tokens import Tokens
-from nodeattest_providers.azure.attested_document import nonce_for
+from nodeattest_providers.azure.api import Machine, Machines, ResourceManager, Tokens, parse_machine
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.config import parse_platform
-from nodeattest_providers.azure.provider_id import parse_provider_id
+from nodeattest_providers.azure.protocol import nonce_for, parse_provider_id
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin

@@ -15,15 +15,13 @@ from worlds import PIN
 
 from clouds.azure.authority import Issuer, pem
 from clouds.azure.cloud import SandboxAzure
-from nodeattest_providers.azure.attested_document import nonce_for, parse_attested_document
 from nodeattest_providers.azure.attestor import AzureAttestor
+from nodeattest_providers.azure.checks import parse_bundle
 from nodeattest_providers.azure.config import parse_platform, parse_policy
-from nodeattest_providers.azure.provider_id import parse_provider_id, provider_id_of
-from nodeattest_providers.azure.trust_bundle import parse_bundle
-from nodeattest_providers.binding import Binding
+from nodeattest_providers.azure.protocol import nonce_for, parse_attested_document, parse_provider_id, provider_id_of
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import EvidenceBlock, SignerName
-from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.node_interface import Binding, JsonValue
 
 SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 VM = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/Fleet/providers/Microsoft.Compute/virtualMachines/Worker_1"

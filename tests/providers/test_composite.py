@@ -28,7 +28,6 @@ from worlds import SECRET as ATTESTOR_SECRET
 from worlds import filed as stored
 
 from nodeattest_providers import registry
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import dumps
 from nodeattest_providers.challenge.verifier import ChallengeSigner
 from nodeattest_providers.composite.attestor import CompositeAttestor
@@ -42,7 +41,7 @@ from nodeattest_providers.identifiers import (
     evidence_block,
     signer_for,
 )
-from nodeattest_providers.node_interface import Attestor, Evidence, JsonObject, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonObject, JsonValue, PublishedChallenge
 from nodeattest_providers.verifier_interface import Facts, LedgerFacts, NodeRequest
 
 

@@ -33,16 +33,14 @@ from worlds import Calls
 
 from clouds.gcp.cloud import GoogleCloud
 from nodeattest_authenticator.enrollment.provider_id import KnowsProviderId
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.gcp.api.compute import Compute
-from nodeattest_providers.gcp.api.instance import ComputeInstance
+from nodeattest_providers.gcp.api.compute import Compute, ComputeInstance
 from nodeattest_providers.gcp.attestor import GcpAttestor
 from nodeattest_providers.gcp.config import GcpPlatform, parse_platform
 from nodeattest_providers.gcp.provider_id import InstanceRef
 from nodeattest_providers.gcp.verifier import GcpSigner
 from nodeattest_providers.identifiers import EvidenceBlock
-from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.node_interface import Binding, JsonValue
 from nodeattest_providers.platform import OFFLINE, CallOutcome
 from nodeattest_providers.tpm.protocol import parse_evidence
 from nodeattest_sandbox.swtpm import SoftwareTpm

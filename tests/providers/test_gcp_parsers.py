@@ -14,7 +14,7 @@ from tpm_world import SoftTpm
 
 from clouds.gcp.instances import masked
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.gcp.api.instance import (
+from nodeattest_providers.gcp.api.compute import (
     FIELDS,
     ComputeInstance,
     parse_instance,

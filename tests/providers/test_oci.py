@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from oci_world import COMPARTMENT, TENANCY, OracleCloud, facts_for, metadata_service, ocid, request_of, subject
 from worlds import PIN
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import EvidenceBlock, SignerName
-from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.node_interface import Binding, JsonValue
 from nodeattest_providers.oci.attestor import OciAttestor
-from nodeattest_providers.oci.config import parse_policy, parse_roots
 from nodeattest_providers.oci.protocol import parse_identity_certificate, parse_provider_id
-from nodeattest_providers.oci.verifier import OciSigner
+from nodeattest_providers.oci.verifier import OciSigner, parse_policy, parse_roots
 from nodeattest_providers.platform import OFFLINE
 
 BINDING = Binding(

@@ -22,7 +22,7 @@ from tpm_world import EkKey, EkKind, new_key, public_of
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, endorsement_fingerprint
-from nodeattest_providers.tpm.registered_key import MAX_KEY_TEXT, read_registered_key
+from nodeattest_providers.tpm.endorsement_key import MAX_KEY_TEXT, read_registered_key
 from nodeattest_providers.tpm.structures import sized
 
 KINDS: tuple[EkKind, ...] = ("rsa2048", "ecc-p256", "ecc-p384")

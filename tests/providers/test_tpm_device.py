@@ -22,7 +22,7 @@ from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.tpm.attestor import TpmAttestor
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES
 from nodeattest_providers.tpm.node import commands
-from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection
+from nodeattest_providers.tpm.node.commands import MAX_RESPONSE, TpmConnection
 from nodeattest_providers.tpm.node.device import Device
 from nodeattest_providers.tpm.structures import sized
 from nodeattest_sandbox.swtpm import SoftwareTpm

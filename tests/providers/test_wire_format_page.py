@@ -17,8 +17,8 @@ from nodeattest_providers import (
 )
 from nodeattest_providers.aws import checks
 from nodeattest_providers.aws import protocol as aws
-from nodeattest_providers.azure import attested_document as azure
 from nodeattest_providers.azure import checks as azure_claims
+from nodeattest_providers.azure import protocol as azure
 from nodeattest_providers.challenge import protocol
 from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,

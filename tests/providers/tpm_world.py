@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import (
+    Binding,
     Evidence,
     FirstRequestRef,
     JsonValue,

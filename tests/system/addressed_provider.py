@@ -14,9 +14,8 @@ from kubelet_requests import register_node
 from serving_requests import Node
 from world import World
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, PublishedChallenge
 
 ADDRESSED: Final = ProviderName("addressed")
 SOURCE: Final = """

@@ -17,7 +17,6 @@ from polling import eventually
 from world import CSRS, NAMESPACE, World
 
 from nodeattest_providers import envelope, pkcs10, registry
-from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
     ClusterPin,
@@ -27,7 +26,7 @@ from nodeattest_providers.identifiers import (
     evidence_block,
     signer_for,
 )
-from nodeattest_providers.node_interface import Attestor, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Binding, PublishedChallenge, cluster_pin
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import Client
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 PROVIDER = ProviderName("skewed")

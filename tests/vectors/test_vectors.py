@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from nodeattest_providers import envelope
-from nodeattest_providers.binding import Binding, cluster_pin
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.protocol import Challenge, fingerprint, proof
 from nodeattest_providers.challenge.verifier import ChallengeSigner
@@ -19,7 +18,7 @@ from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, c
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, NodeName, ProviderID, Purpose, SignerName
-from nodeattest_providers.node_interface import Evidence, NodeCsr, SecretBytes
+from nodeattest_providers.node_interface import Binding, Evidence, NodeCsr, SecretBytes, cluster_pin
 from nodeattest_providers.tpm import protocol as tpm
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.event_log import parse_event_log, replay

@@ -15,10 +15,9 @@ from nodeattest_authenticator.enrollment.enroll import CertificateSpec, new_pend
 from nodeattest_authenticator.enrollment.issue import attestor_of
 from nodeattest_authenticator.enrollment.provider_id import parts_of
 from nodeattest_authenticator.errors import attestation_unavailable
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import evidence_block
-from nodeattest_providers.node_interface import Attestor, JsonObject
+from nodeattest_providers.node_interface import Attestor, Binding, JsonObject
 
 
 @runtime_checkable

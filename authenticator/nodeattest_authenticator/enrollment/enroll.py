@@ -45,11 +45,10 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import envelope, errors, evidence_versions
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, ProviderName, SignerName, evidence_block
 from nodeattest_providers.keys import PrivateKey
-from nodeattest_providers.node_interface import Attestor, Evidence, PublishedChallenge, VersionedAttestor
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, PublishedChallenge, VersionedAttestor
 from nodeattest_providers.pkcs10 import build_csr
 
 if TYPE_CHECKING:

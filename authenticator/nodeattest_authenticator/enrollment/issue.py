@@ -35,7 +35,6 @@ from nodeattest_authenticator.state.storage import exclusive
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_discovery.tls import ClientCertificate
 from nodeattest_providers import registry
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import (
     NODE_USER_PREFIX,
@@ -45,7 +44,14 @@ from nodeattest_providers.identifiers import (
     evidence_block,
     signer_for,
 )
-from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue, PublishedChallenge, VersionedAttestor
+from nodeattest_providers.node_interface import (
+    Attestor,
+    Binding,
+    Evidence,
+    JsonValue,
+    PublishedChallenge,
+    VersionedAttestor,
+)
 
 if TYPE_CHECKING:
     from nodeattest_authenticator.config.settings import SubjectNames

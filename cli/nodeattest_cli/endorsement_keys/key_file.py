@@ -26,7 +26,7 @@ from nodeattest_providers.identifiers import (
     printable,
     provider_id,
 )
-from nodeattest_providers.tpm.registered_key import read_registered_key
+from nodeattest_providers.tpm.endorsement_key import read_registered_key
 
 MAX_ROWS: Final = 10_000
 """As many as ``spec.tpm.endorsementKeys`` of a policy takes."""

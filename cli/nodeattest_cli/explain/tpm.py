@@ -13,11 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
-from nodeattest_providers.tpm.event_log import EventLog, parse_event_log
-from nodeattest_providers.tpm.event_log_checks import measure
-from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
+from nodeattest_providers.tpm.event_log import EventLog, measure, parse_event_log
+from nodeattest_providers.tpm.key_templates import EK_TEMPLATES, parse_quote
 from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
-from nodeattest_providers.tpm.quote import parse_quote
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, PublicArea, digest_size, parse_public
 from nodeattest_providers.verifier_interface import NodeRequest
 

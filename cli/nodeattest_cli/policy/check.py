@@ -33,7 +33,7 @@ from nodeattest_parsing import structural_schema
 from nodeattest_parsing.objects import items, key_of, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import registry
-from nodeattest_providers.composite.config import parse_policy as parse_composite
+from nodeattest_providers.composite.protocol import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ProviderName
 

@@ -20,11 +20,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.binding import cluster_pin
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ClusterPin, NodeName, Purpose
 from nodeattest_providers.keys import PublicKey
+from nodeattest_providers.node_interface import cluster_pin
 from nodeattest_providers.pkcs10 import kubelet_subject
 
 BACKDATE: Final = timedelta(minutes=5)

@@ -17,10 +17,10 @@ from typing import Final
 from nodeattest_controller.model.attestation import KEEP_ISSUED, MAX_LIVE, Attestation, first_uid_of, live_keys
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.config_fields import pins_for, split_pin
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import Purpose
+from nodeattest_providers.node_interface import length_prefix
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 REPLACEMENT_INTERVAL: Final = timedelta(minutes=10)

@@ -9,14 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from time import sleep
+from typing import Any, cast
 
-from nodeattest_providers.aws.node.imds import ADDRESS, NAME, Session, parse_imds_document, parse_imds_signature
-from nodeattest_providers.aws.node.sigv4 import sign
-from nodeattest_providers.aws.protocol import PROVIDER, VERSION, AwsEvidence, sts_request
-from nodeattest_providers.binding import Binding
+from nodeattest_providers.aws.node import (
+    ADDRESS,
+    NAME,
+    InstanceCredentials,
+    Session,
+    parse_imds_document,
+    parse_imds_signature,
+)
+from nodeattest_providers.aws.protocol import (
+    PROVIDER,
+    SIGNED_HEADERS,
+    VERSION,
+    AwsEvidence,
+    SignedHeaders,
+    StsRequest,
+    sts_request,
+)
 from nodeattest_providers.errors import platform_unavailable
 from nodeattest_providers.metadata_service import MetadataService, setting_of
-from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
 
 
 def _utc_now() -> datetime:
@@ -61,3 +75,32 @@ class AwsAttestor:
         return Evidence(
             PROVIDER, VERSION, AwsEvidence(document=document, pkcs7=pkcs7, region=region, sts=sts).to_json()
         )
+
+
+def sign(request: StsRequest, credentials: InstanceCredentials, *, now: datetime) -> SignedHeaders:
+    """Sign the request as of ``now``; returns what travels. Raises Unavailable without botocore."""
+    try:
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
+    except ImportError as error:
+        raise platform_unavailable(
+            f"the AWS library is missing ({error.name or 'botocore'})",
+            remedy="install requirements-agent.txt of the release (docs/install.md)",
+        ) from None
+    date = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    keys = Credentials(credentials.access_key_id, credentials.secret.reveal().decode(), credentials.token)
+    auth = cast("Any", SigV4Auth(keys, "sts", request.region))
+    headers = {**request.headers, "x-amz-date": date, "x-amz-security-token": credentials.token}
+    signed = cast("Any", AWSRequest(method="POST", url=f"{request.origin}/", data=request.body, headers=headers))
+    signed.context["timestamp"] = date
+    names = auth.signed_headers(auth.headers_to_sign(signed))
+    if names != ";".join(SIGNED_HEADERS):
+        raise AssertionError(f"botocore signs other headers: {names}")
+    signature = auth.signature(auth.string_to_sign(signed, auth.canonical_request(signed)), signed)
+    scope = auth.scope(signed)
+    return SignedHeaders(
+        authorization=f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={names}, Signature={signature}",
+        date=date,
+        security_token=credentials.token,
+    )

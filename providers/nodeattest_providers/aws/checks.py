@@ -7,9 +7,10 @@ Source: docs/wire-format.md, "aws/v1"; IAM, "IAM identifiers".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography import x509
 
@@ -17,7 +18,6 @@ from nodeattest_providers import cms
 from nodeattest_providers.aws.api.sts import CallerIdentity, parse_role_session
 from nodeattest_providers.aws.config import AwsPolicy
 from nodeattest_providers.aws.identity_document import IdentityDocument, RegionCertificates, parse_identity_document
-from nodeattest_providers.aws.instances import RUNNING, Ec2Instance
 from nodeattest_providers.aws.protocol import (
     MAX_PKCS7,
     PROVIDER,
@@ -43,6 +43,33 @@ _CLOCK: Final = "set the node's clock (chrony or systemd-timesyncd) and file a n
 _OWN_ROLE: Final = "let the instance sign with the role of its instance profile, and list that in spec.aws.roles"
 _CERTIFICATES: Final = "add AWS's RSA-2048 certificate of the region to platforms.aws.trustBundle of the controller"
 _RESET: Final = "if the machine was replaced, an operator resets the ledger (nodeattest machines reset)"
+
+
+RUNNING: Final = "running"
+PENDING: Final = "pending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ec2Instance:
+    """What DescribeInstances says, as far as it is read."""
+
+    instance_id: str
+    owner: str
+    state: str
+    zone: str
+    has_tpm: bool = False
+    tags: Mapping[str, str] = field(repr=False)
+    vpc: str
+    private_dns_name: str
+    addresses: tuple[tuple[str, str], ...]
+    """(type, address) as in ``Machine.status.addresses``."""
+
+
+class Realm(NamedTuple):
+    """Whose instances, and where."""
+
+    account: str
+    region: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

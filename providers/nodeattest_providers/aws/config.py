@@ -7,17 +7,16 @@ Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/aws.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from nodeattest_providers.aws.protocol import PARTITION_NAME, partition_of
-from nodeattest_providers.config_fields import check_keys, invalid, items, mapping, string_set, tags, text
+from nodeattest_providers.config_fields import Section, invalid, text
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import absolute_path, origin
 
 _REQUIRED: Final = ("accounts", "regions", "roles")
 _SETTINGS: Final = (*_REQUIRED, "tags", "vpcs")
@@ -44,34 +43,27 @@ class AwsPolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> AwsPolicy:
-    """Read the settings; unknown keys are errors that name the nearest known one. No settings admit nobody."""
+    """Read ``spec.aws``; no settings admit nobody."""
     if not settings:
         return AwsPolicy()
-    check_keys(settings, "spec.aws", _SETTINGS, _REQUIRED)
-    vpcs = settings.get("vpcs")
-    return AwsPolicy(
-        accounts=string_set(settings["accounts"], "spec.aws.accounts", _ACCOUNT, "account IDs of 12 digits, in quotes"),
-        regions=_regions(settings["regions"]),
-        roles=string_set(settings["roles"], "spec.aws.roles", _ROLE, "names of roles, without path and ARN"),
-        tags=tags(settings.get("tags", {}), "spec.aws.tags", longest_name=_MAX_TAG_KEY),
-        vpcs=None if vpcs is None else string_set(vpcs, "spec.aws.vpcs", _VPC, "IDs such as vpc-0123456789abcdef0"),
-    )
-
-
-def _regions(value: JsonValue) -> frozenset[str]:
-    where = "spec.aws.regions"
-    regions = frozenset(text(item, where) for item in items(value, where))
+    section = Section(settings, "spec.aws", _SETTINGS, _REQUIRED)
+    regions = frozenset(text(item, section.at("regions")) for item in section.items("regions"))
     for region in regions:
         try:
             partition_of(region)
         except Denied as denied:
-            raise invalid(where, denied.expected, denied.got) from None
-    return regions
+            raise invalid(section.at("regions"), denied.expected, denied.got) from None
+    vpcs = section.strings("vpcs", _VPC, "IDs such as vpc-0123456789abcdef0")
+    return AwsPolicy(
+        accounts=section.strings("accounts", _ACCOUNT, "account IDs of 12 digits, in quotes"),
+        regions=regions,
+        roles=section.strings("roles", _ROLE, "names of roles, without path and ARN"),
+        tags=section.tags("tags", longest_name=_MAX_TAG_KEY),
+        vpcs=vpcs if "vpcs" in section else None,
+    )
 
 
-_PLATFORM: Final = "platforms.aws"
 _PLATFORM_SETTINGS: Final = ("trustBundle", "endpoints", "caBundle", "proxy", "profile", "assumeRoles")
-_ENDPOINTS: Final = ("sts", "ec2")
 _ROLE_ARN: Final = re.compile(rf"arn:(?:{PARTITION_NAME}):iam::(?P<account>[0-9]{{12}}):role/[\x21-\x7e]{{1,576}}")
 
 
@@ -94,30 +86,26 @@ class AwsPlatform:
 
 
 def parse_platform(settings: Mapping[str, JsonValue]) -> AwsPlatform:
-    """Read the settings; ``{}`` is AWS itself."""
-    check_keys(settings, _PLATFORM, _PLATFORM_SETTINGS)
-    endpoints = mapping(settings.get("endpoints", {}), f"{_PLATFORM}.endpoints")
-    check_keys(endpoints, f"{_PLATFORM}.endpoints", _ENDPOINTS)
+    """Read ``platforms.aws``; ``{}`` is AWS itself."""
+    section = Section(settings, "platforms.aws", _PLATFORM_SETTINGS)
+    endpoints = section.section("endpoints", ("sts", "ec2"))
     return AwsPlatform(
-        trust_bundle=absolute_path(settings, "trustBundle", _PLATFORM),
-        sts=origin(endpoints, "sts", f"{_PLATFORM}.endpoints", ("https",)),
-        ec2=origin(endpoints, "ec2", f"{_PLATFORM}.endpoints", ("https",)),
-        ca_bundle=absolute_path(settings, "caBundle", _PLATFORM),
-        proxy=origin(settings, "proxy", _PLATFORM, ("http", "https")),
-        profile=text(settings["profile"], f"{_PLATFORM}.profile") if "profile" in settings else None,
-        assume_roles=_roles(settings.get("assumeRoles", {})),
+        trust_bundle=section.path("trustBundle"),
+        sts=endpoints.origin("sts"),
+        ec2=endpoints.origin("ec2"),
+        ca_bundle=section.path("caBundle"),
+        proxy=section.origin("proxy", ("http", "https")),
+        profile=section.text("profile") or None,
+        assume_roles=MappingProxyType(dict(_roles(section.mapping("assumeRoles"), section.at("assumeRoles")))),
     )
 
 
-def _roles(value: JsonValue) -> Mapping[str, str]:
-    where = f"{_PLATFORM}.assumeRoles"
-    roles: dict[str, str] = {}
-    for account, role in mapping(value, where).items():
+def _roles(roles: Mapping[str, JsonValue], where: str) -> Iterator[tuple[str, str]]:
+    for account, role in roles.items():
         if not _ACCOUNT.fullmatch(account):
             raise invalid(where, "account IDs of 12 digits", repr(account[:40]))
         arn = text(role, f"{where}[{account}]")
         match = _ROLE_ARN.fullmatch(arn)
         if match is None or match["account"] != account:
             raise invalid(f"{where}[{account}]", "the ARN of a role of that account", repr(arn[:120]))
-        roles[account] = arn
-    return MappingProxyType(roles)
+        yield account, arn

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import JsonObject
+from nodeattest_providers.node_interface import Binding, JsonObject
 
 PROVIDER: Final = ProviderName("aws")
 VERSION: Final = 1
@@ -62,7 +61,7 @@ class AwsEvidence:
     document: bytes = field(repr=False)
     """``dynamic/instance-identity/document``, the bytes as the metadata service gave them."""
     pkcs7: bytes = field(repr=False)
-    """``dynamic/instance-identity/rsa2048`` in DER (the service gives base64 of BER; see ``definite_length``)."""
+    """``dynamic/instance-identity/rsa2048`` in DER (the service gives base64 of BER; see ``to_definite_length``)."""
     region: str
     """Whose STS endpoint the request was signed for: the instance's own region."""
     sts: SignedHeaders

@@ -10,6 +10,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nodeattest_providers.aws.checks import (
+    PENDING,
+    Ec2Instance,
+    Realm,
     VerifiedDocument,
     check_evidence,
     check_instance,
@@ -19,7 +22,6 @@ from nodeattest_providers.aws.checks import (
 )
 from nodeattest_providers.aws.config import parse_platform, parse_policy
 from nodeattest_providers.aws.identity_document import RegionCertificates, read_trust_bundle
-from nodeattest_providers.aws.instances import PENDING, Ec2Instance, Instances, Realm
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, parse_provider_id, sts_request
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
@@ -37,6 +39,7 @@ from nodeattest_providers.verifier_interface import (
 )
 
 if TYPE_CHECKING:
+    from nodeattest_providers.aws.api.ec2 import Instances
     from nodeattest_providers.aws.api.sts import CallerIdentity, StsClient
 
 _SETTLING: Final = timedelta(minutes=2)
@@ -65,7 +68,7 @@ class AwsSigner(CheckedSigner):
         self._instances: Instances | None = None
         if platform.may_call:
             # botocore and aiohttp take half a second, which ``policy check`` and ``explain`` need not pay.
-            from nodeattest_providers.aws.api.ec2 import Ec2
+            from nodeattest_providers.aws.api.ec2 import Ec2, Instances
             from nodeattest_providers.aws.api.sts import StsClient
 
             self._sts = StsClient(configuration, platform)

@@ -12,12 +12,17 @@ from typing import Final
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject, ParseError
-from nodeattest_providers.azure.attested_document import MAX_SIGNATURE, PROVIDER, VERSION, AzureEvidence, nonce_for
-from nodeattest_providers.azure.provider_id import provider_id_of
-from nodeattest_providers.binding import Binding
+from nodeattest_providers.azure.protocol import (
+    MAX_SIGNATURE,
+    PROVIDER,
+    VERSION,
+    AzureEvidence,
+    nonce_for,
+    provider_id_of,
+)
 from nodeattest_providers.errors import Unavailable, platform_unavailable
 from nodeattest_providers.metadata_service import MetadataService, setting_of
-from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
 
 _ENDPOINT: Final = "http://169.254.169.254"
 _HEADERS: Final = {"Metadata": "true"}

@@ -14,10 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_providers.azure.provider_id import GROUP, NAME
-from nodeattest_providers.config_fields import check_keys, invalid, mapping, string_set, tags, text
+from nodeattest_providers.azure.protocol import GROUP, NAME
+from nodeattest_providers.config_fields import Section, invalid
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import absolute_path, origin
 
 _REQUIRED: Final = ("subscriptions", "resourceGroups")
 _SETTINGS: Final = (*_REQUIRED, "scaleSets", "tags")
@@ -39,32 +38,26 @@ class AzurePolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> AzurePolicy:
-    """Read the settings; unknown keys are errors that name the nearest known one. No settings admit nobody."""
+    """Read ``spec.azure``; no settings admit nobody."""
     if not settings:
         return AzurePolicy()
-    check_keys(settings, "spec.azure", _SETTINGS, _REQUIRED)
+    section = Section(settings, "spec.azure", _SETTINGS, _REQUIRED)
+    tags = section.tags("tags", longest_name=_MAX_TAG_NAME)
+    lower = {name.lower(): wanted for name, wanted in tags.items()}
+    if len(lower) != len(tags):
+        raise invalid(section.at("tags"), "names without case, none twice", "one of them twice")
     return AzurePolicy(
-        subscriptions=_names(settings, "subscriptions", _UUID),
-        groups=_names(settings, "resourceGroups", re.compile(GROUP)),
-        scale_sets=_names(settings, "scaleSets", re.compile(NAME)) if "scaleSets" in settings else None,
-        tags=_tags(settings.get("tags", {})),
+        subscriptions=_names(section, "subscriptions", _UUID),
+        groups=_names(section, "resourceGroups", re.compile(GROUP)),
+        scale_sets=_names(section, "scaleSets", re.compile(NAME)) if "scaleSets" in section else None,
+        tags=MappingProxyType(lower),
     )
 
 
-def _names(settings: Mapping[str, JsonValue], key: str, spelling: re.Pattern[str]) -> frozenset[str]:
-    found = string_set(settings[key], f"spec.azure.{key}", spelling, f"{key} as Azure spells them")
-    return frozenset(name.lower() for name in found)
+def _names(section: Section, key: str, spelling: re.Pattern[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in section.strings(key, spelling, f"{key} as Azure spells them"))
 
 
-def _tags(value: JsonValue) -> Mapping[str, str]:
-    found = tags(value, "spec.azure.tags", longest_name=_MAX_TAG_NAME)
-    lower = {name.lower(): wanted for name, wanted in found.items()}
-    if len(lower) != len(found):
-        raise invalid("spec.azure.tags", "names without case, none twice", "one of them twice")
-    return MappingProxyType(lower)
-
-
-_PLATFORM: Final = "platforms.azure"
 _PLATFORM_SETTINGS: Final = ("cloud", "trustBundle", "credential", "endpoints", "caBundle", "proxy")
 
 
@@ -128,52 +121,40 @@ class AzurePlatform:
 
 
 def parse_platform(settings: Mapping[str, JsonValue]) -> AzurePlatform:
-    """Read the settings; ``{}`` is Azure's public cloud, with nobody trusted to sign."""
-    check_keys(settings, _PLATFORM, _PLATFORM_SETTINGS)
-    name = text(settings.get("cloud", "AzurePublicCloud"), f"{_PLATFORM}.cloud")
-    known = CLOUDS.get(name)
-    if known is None:
-        raise invalid(f"{_PLATFORM}.cloud", " or ".join(CLOUDS), repr(name[:80]))
-    endpoints = mapping(settings.get("endpoints", {}), f"{_PLATFORM}.endpoints")
-    check_keys(endpoints, f"{_PLATFORM}.endpoints", ("resourceManager", "authority"))
-    where = f"{_PLATFORM}.endpoints"
-    cloud = Cloud(
-        resource_manager=origin(endpoints, "resourceManager", where, ("https",)) or known.resource_manager,
-        authority=origin(endpoints, "authority", where, ("https",)) or known.authority,
-        signer=known.signer,
-    )
+    """Read ``platforms.azure``; ``{}`` is Azure's public cloud, with nobody trusted to sign."""
+    section = Section(settings, "platforms.azure", _PLATFORM_SETTINGS)
+    known = CLOUDS[section.choice("cloud", CLOUDS, "AzurePublicCloud")]
+    endpoints = section.section("endpoints", ("resourceManager", "authority"))
     return AzurePlatform(
-        cloud=cloud,
+        cloud=Cloud(
+            resource_manager=endpoints.origin("resourceManager") or known.resource_manager,
+            authority=endpoints.origin("authority") or known.authority,
+            signer=known.signer,
+        ),
         audience=known.resource_manager,
-        trust_bundle=absolute_path(settings, "trustBundle", _PLATFORM),
-        credential=_credential(settings.get("credential", {"managedIdentity": {}})),
-        ca_bundle=absolute_path(settings, "caBundle", _PLATFORM),
-        proxy=origin(settings, "proxy", _PLATFORM, ("http", "https")),
+        trust_bundle=section.path("trustBundle"),
+        credential=_credential(section) if "credential" in section else ManagedIdentity(client=None),
+        ca_bundle=section.path("caBundle"),
+        proxy=section.origin("proxy", ("http", "https")),
     )
 
 
-def _credential(value: JsonValue) -> WorkloadIdentity | ManagedIdentity:
-    where = f"{_PLATFORM}.credential"
-    kinds = mapping(value, where)
-    check_keys(kinds, where, ("workloadIdentity", "managedIdentity"))
-    if len(kinds) != 1:
-        raise invalid(where, "one of workloadIdentity and managedIdentity", f"{len(kinds)} of them")
-    ((kind, content),) = kinds.items()
-    where = f"{where}.{kind}"
-    fields = mapping(content, where)
-    if kind == "managedIdentity":
-        check_keys(fields, where, ("clientID",))
-        return ManagedIdentity(client=_uuid(fields, "clientID", where) if "clientID" in fields else None)
-    check_keys(fields, where, ("tenantID", "clientID", "tokenFile"), ("tenantID", "clientID", "tokenFile"))
+def _credential(platform: Section) -> WorkloadIdentity | ManagedIdentity:
+    section = platform.section("credential", ("workloadIdentity", "managedIdentity"))
+    if ("workloadIdentity" in section) == ("managedIdentity" in section):
+        both = "2 of them" if section else "0 of them"
+        raise invalid(section.where, "one of workloadIdentity and managedIdentity", both)
+    if "managedIdentity" in section:
+        identity = section.section("managedIdentity", ("clientID",))
+        return ManagedIdentity(client=_uuid(identity, "clientID") if "clientID" in identity else None)
+    keys = ("tenantID", "clientID", "tokenFile")
+    identity = section.section("workloadIdentity", keys, keys)
     return WorkloadIdentity(
-        tenant=_uuid(fields, "tenantID", where),
-        client=_uuid(fields, "clientID", where),
-        token_file=absolute_path(fields, "tokenFile", where) or Path(),
+        tenant=_uuid(identity, "tenantID"),
+        client=_uuid(identity, "clientID"),
+        token_file=identity.path("tokenFile") or Path(),
     )
 
 
-def _uuid(values: Mapping[str, JsonValue], name: str, where: str) -> str:
-    value = text(values[name], f"{where}.{name}")
-    if not _UUID.fullmatch(value):
-        raise invalid(f"{where}.{name}", "a UUID", repr(value[:80]))
-    return value.lower()
+def _uuid(section: Section, key: str) -> str:
+    return section.spelled(key, _UUID, "a UUID").lower()

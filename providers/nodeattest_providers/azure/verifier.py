@@ -8,30 +8,31 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_providers import cms
-from nodeattest_providers.azure.api.machines import Machine, Machines
-from nodeattest_providers.azure.api.resource_manager import ResourceManager
-from nodeattest_providers.azure.api.tokens import Tokens
-from nodeattest_providers.azure.attested_document import (
-    MAX_SIGNATURE,
-    PROVIDER,
-    VERSION,
-    AttestedDocument,
-    parse_attested_document,
-    parse_evidence,
-)
+from nodeattest_providers.azure.api import Machine, Machines, ResourceManager, Tokens
 from nodeattest_providers.azure.checks import (
     FINGERPRINT,
     SECTION,
+    TRUST_BUNDLE,
     check_document,
     check_machine,
     check_pin,
     check_place,
     check_subscription,
+    foreign_name,
     page_rules,
+    parse_bundle,
+    signer_problem,
 )
 from nodeattest_providers.azure.config import AzurePlatform, parse_platform, parse_policy
-from nodeattest_providers.azure.provider_id import InstanceRef
-from nodeattest_providers.azure.trust_bundle import TRUST_BUNDLE, foreign_name, parse_bundle, signer_problem
+from nodeattest_providers.azure.protocol import (
+    MAX_SIGNATURE,
+    PROVIDER,
+    VERSION,
+    AttestedDocument,
+    InstanceRef,
+    parse_attested_document,
+    parse_evidence,
+)
 from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
 from nodeattest_providers.errors import Reason, platform_unavailable
 from nodeattest_providers.identifiers import NodeName, is_dns_name

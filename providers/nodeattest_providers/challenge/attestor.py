@@ -9,7 +9,6 @@ import os
 import stat
 from collections.abc import Mapping
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.challenge.protocol import (
     MAX_SECRET,
     MIN_SECRET,
@@ -22,7 +21,14 @@ from nodeattest_providers.challenge.protocol import (
     proof,
 )
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge, SecretBytes
+from nodeattest_providers.node_interface import (
+    Binding,
+    Evidence,
+    FirstRequestRef,
+    JsonValue,
+    PublishedChallenge,
+    SecretBytes,
+)
 
 
 class ChallengeAttestor:

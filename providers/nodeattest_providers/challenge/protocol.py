@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_providers import canonical_json
-from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.challenge_response import (
     MAX_UID,
@@ -21,7 +20,7 @@ from nodeattest_providers.challenge_response import (
     ref_to_json,
 )
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, SecretBytes
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, SecretBytes, length_prefix
 
 PROVIDER: Final = ProviderName("challenge")
 VERSION: Final = 1

@@ -32,7 +32,7 @@ from nodeattest_providers.challenge_response import (
     master_keys,
 )
 from nodeattest_providers.checks import Checks, Rules, check_block
-from nodeattest_providers.config_fields import boolean, check_keys
+from nodeattest_providers.config_fields import Section
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
@@ -45,8 +45,6 @@ from nodeattest_providers.verifier_interface import (
     UnusableSecret,
 )
 
-_WHERE: Final = "spec.challenge"
-
 
 @dataclass(frozen=True, slots=True)
 class ChallengePolicy:
@@ -57,9 +55,8 @@ class ChallengePolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> ChallengePolicy:
-    """Read the section."""
-    check_keys(settings, _WHERE, ("createSecrets",))
-    return ChallengePolicy(boolean(settings.get("createSecrets", False), f"{_WHERE}.createSecrets"))
+    """Read ``spec.challenge``."""
+    return ChallengePolicy(Section(settings, "spec.challenge", ("createSecrets",)).boolean("createSecrets"))
 
 
 _SECTION: Final = "wire format, challenge/v1"

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Final, Protocol, runtime_checkable
 
 from nodeattest_providers import registry
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.composite.protocol import (
     MAX_PARTS,
     MIN_PARTS,
@@ -26,6 +25,7 @@ from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName, evidence_block
 from nodeattest_providers.node_interface import (
     Attestor,
+    Binding,
     Evidence,
     FirstRequestRef,
     JsonValue,

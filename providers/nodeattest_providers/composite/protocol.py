@@ -1,4 +1,4 @@
-"""What attestor and verifier of ``composite`` exchange: the parts' evidence (version 1) and their challenges.
+"""The parts' evidence and challenges, and ``spec.composite``: which proofs a machine must bring together.
 
 Source: docs/wire-format.md, "composite/v1".
 """
@@ -6,15 +6,16 @@ Source: docs/wire-format.md, "composite/v1".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_providers import canonical_json
 from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.challenge_response import parse_challenge, parse_first_request_ref, phase_fields, ref_to_json
+from nodeattest_providers.config_fields import Section, invalid, text
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import ProviderName
+from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
 from nodeattest_providers.registry import INSECURE
 
@@ -112,3 +113,51 @@ def _part_names(value: JsonValue, where: str, *, minimum: int) -> tuple[Provider
 
 def _malformed(expected: str, got: str) -> Denied:
     return Denied(Reason.EVIDENCE_MALFORMED, expected=expected, got=got, remedy=_REMEDY)
+
+
+_MAX_ALTERNATIVES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CompositePolicy:
+    """What a cluster's operator decided."""
+
+    alternatives: tuple[frozenset[ProviderName], ...]
+    """Each a set of parts that suffices; never empty, each of at least two."""
+
+    def admits(self, parts: Collection[ProviderName]) -> bool:
+        """Return whether exactly these parts are one of the alternatives."""
+        return frozenset(parts) in self.alternatives
+
+    @property
+    def parts(self) -> tuple[ProviderName, ...]:
+        """Every part that some alternative names, sorted."""
+        return tuple(sorted(frozenset[ProviderName]().union(*self.alternatives)))
+
+    def __str__(self) -> str:
+        return " or ".join(" with ".join(sorted(parts)) for parts in self.alternatives)
+
+
+def parse_policy(settings: Mapping[str, JsonValue]) -> CompositePolicy:
+    """Read ``spec.composite``: ``allOf: [tpm, aws]``, or ``anyOf`` with a list of such objects."""
+    section = Section(settings, "spec.composite", ("allOf", "anyOf"))
+    if len(settings) != 1:
+        raise invalid(section.where, "either allOf or anyOf", "both" if settings else "neither")
+    if "allOf" in section:
+        return CompositePolicy((_all_of(section),))
+    alternatives = tuple(map(_all_of, section.sections("anyOf", ("allOf",), ("allOf",))))
+    if not 1 <= len(alternatives) <= _MAX_ALTERNATIVES:
+        raise invalid(section.at("anyOf"), f"1 to {_MAX_ALTERNATIVES} alternatives", str(len(alternatives)))
+    return CompositePolicy(alternatives)
+
+
+def _all_of(section: Section) -> frozenset[ProviderName]:
+    where = section.at("allOf")
+    names = [text(item, where) for item in section.items("allOf")]
+    for name in names:
+        if not is_part(name):
+            expected = f"providers that prove something, none of {', '.join(sorted(NEVER_PARTS))}"
+            raise invalid(where, expected, printable(name))
+    if len(set(names)) != len(names) or not MIN_PARTS <= len(names) <= MAX_PARTS:
+        raise invalid(where, f"{MIN_PARTS} to {MAX_PARTS} different providers", ", ".join(names) or "none")
+    return frozenset(map(ProviderName, names))

@@ -13,7 +13,6 @@ from typing import Final
 
 from nodeattest_providers.challenge_response import check_first_request
 from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
-from nodeattest_providers.composite.config import parse_policy
 from nodeattest_providers.composite.protocol import (
     PART_VERSION,
     PROVIDER,
@@ -21,6 +20,7 @@ from nodeattest_providers.composite.protocol import (
     CompositeChallenge,
     CompositeEvidence,
     parse_evidence,
+    parse_policy,
 )
 from nodeattest_providers.config_fields import invalid, name_pin, pins_for, split_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable

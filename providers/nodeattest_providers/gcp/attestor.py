@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Denied, Unavailable, platform_unavailable
 from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.metadata_service import MetadataService, endpoint
-from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor
 from nodeattest_providers.tpm.node.device import Device
 from nodeattest_providers.tpm.protocol import VERSION

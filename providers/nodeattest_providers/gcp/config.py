@@ -15,13 +15,12 @@ from typing import Final
 
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.values import IntegerJsonObject, ParseError
-from nodeattest_providers.config_fields import boolean, check_keys, invalid, mapping, string_set
+from nodeattest_providers.config_fields import Section, invalid
 from nodeattest_providers.gcp.provider_id import PROJECT, REGION, ZONE
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.platform import absolute_path, origin, read_file
+from nodeattest_providers.platform import read_file
 from nodeattest_providers.tpm.config import PROTOCOL_SETTINGS, ProtocolPolicy, parse_protocol_policy
 
-_WHERE: Final = "spec.gcp"
 _SETTINGS: Final = (
     "projects",
     "zones",
@@ -56,41 +55,34 @@ class GcpPolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> GcpPolicy:
-    """Read the settings; unknown keys are errors that name the nearest known one."""
-    check_keys(settings, _WHERE, _SETTINGS)
+    """Read ``spec.gcp``; no projects admit nobody."""
+    section = Section(settings, "spec.gcp", _SETTINGS)
     return GcpPolicy(
-        projects=_names(settings, "projects", PROJECT, "project IDs", may_be_empty=True),
-        zones=_names(settings, "zones", ZONE, "zones such as europe-west4-a"),
-        regions=_names(settings, "regions", REGION, "regions such as europe-west4"),
-        labels=_labels(settings.get("labels", {})),
-        service_accounts=_names(settings, "serviceAccounts", _EMAIL, "service accounts' e-mail addresses"),
-        secure_boot=boolean(settings.get("requireSecureBoot", False), f"{_WHERE}.requireSecureBoot"),
-        integrity_monitoring=boolean(
-            settings.get("requireIntegrityMonitoring", False), f"{_WHERE}.requireIntegrityMonitoring"
-        ),
-        protocol=parse_protocol_policy(settings, _WHERE),
+        projects=section.strings("projects", PROJECT, "project IDs"),
+        zones=_names(section, "zones", ZONE, "zones such as europe-west4-a"),
+        regions=_names(section, "regions", REGION, "regions such as europe-west4"),
+        labels=_labels(section),
+        service_accounts=_names(section, "serviceAccounts", _EMAIL, "service accounts' e-mail addresses"),
+        secure_boot=section.boolean("requireSecureBoot"),
+        integrity_monitoring=section.boolean("requireIntegrityMonitoring"),
+        protocol=parse_protocol_policy(section),
     )
 
 
-def _names(
-    settings: Mapping[str, JsonValue], key: str, form: re.Pattern[str], what: str, *, may_be_empty: bool = False
-) -> frozenset[str]:
-    """Read a list; one that is there and empty would restrict nothing where it seems to restrict everything."""
-    where = f"{_WHERE}.{key}"
-    if key not in settings:
-        return frozenset()
-    found = string_set(settings[key], where, form, what)
-    if not found and not may_be_empty:
-        raise invalid(where, f"at least one of {what}, or no such field", "an empty list")
+def _names(section: Section, key: str, form: re.Pattern[str], what: str) -> frozenset[str]:
+    """Read a list; an empty one would restrict nothing where it seems to restrict everything."""
+    found = section.strings(key, form, what)
+    if key in section and not found:
+        raise invalid(section.at(key), f"at least one of {what}, or no such field", "an empty list")
     return found
 
 
-def _labels(value: JsonValue) -> Mapping[str, str]:
-    where = f"{_WHERE}.labels"
+def _labels(section: Section) -> Mapping[str, str]:
     found: dict[str, str] = {}
-    for key, wanted in mapping(value, where).items():
+    for key, wanted in section.mapping("labels").items():
         if not _LABEL_KEY.fullmatch(key) or not isinstance(wanted, str) or not _LABEL_VALUE.fullmatch(wanted):
-            raise invalid(where, "labels as Google Cloud spells them, lower case", f"{key!r}: {wanted!r}"[:160])
+            expected = "labels as Google Cloud spells them, lower case"
+            raise invalid(section.at("labels"), expected, f"{key!r}: {wanted!r}"[:160])
         found[key] = wanted
     return found
 
@@ -122,37 +114,29 @@ class GcpPlatform:
 
 
 def parse_platform(settings: Mapping[str, JsonValue]) -> GcpPlatform:
-    """Read the settings; unknown keys are errors that name the nearest known one."""
-    check_keys(settings, _PLATFORM, ("endpoints", "caBundle", "credentialsFile", "proxy"))
-    endpoints = mapping(settings.get("endpoints", {}), f"{_PLATFORM}.endpoints")
-    check_keys(endpoints, f"{_PLATFORM}.endpoints", ("compute",))
+    """Read ``platforms.gcp``."""
+    section = Section(settings, _PLATFORM, ("endpoints", "caBundle", "credentialsFile", "proxy"))
+    credentials = section.path("credentialsFile")
+    if credentials is not None:
+        credentials_kind(read_file(credentials, section.at("credentialsFile")))
     return GcpPlatform(
-        compute=origin(endpoints, "compute", f"{_PLATFORM}.endpoints", ("https",)) or _COMPUTE,
-        authorities=_authorities(settings),
-        credentials=_credentials(settings),
-        proxy=origin(settings, "proxy", _PLATFORM, ("http",)),
+        compute=section.section("endpoints", ("compute",)).origin("compute") or _COMPUTE,
+        authorities=_authorities(section),
+        credentials=None if credentials is None else str(credentials),
+        proxy=section.origin("proxy", ("http",)),
     )
 
 
-def _authorities(settings: Mapping[str, JsonValue]) -> str | None:
-    where = f"{_PLATFORM}.caBundle"
-    path = absolute_path(settings, "caBundle", _PLATFORM)
+def _authorities(section: Section) -> str | None:
+    path = section.path("caBundle")
     if path is None:
         return None
     try:
-        pem = read_file(path, where).decode("ascii", "backslashreplace")  # ssl takes ASCII; comments may be more
+        pem = read_file(path, section.at("caBundle")).decode("ascii", "backslashreplace")  # comments may be more
         ssl.create_default_context(cadata=pem)
     except (ssl.SSLError, ValueError):
-        raise invalid(where, "PEM certificates", "a file that holds none") from None
+        raise invalid(section.at("caBundle"), "PEM certificates", "a file that holds none") from None
     return pem
-
-
-def _credentials(settings: Mapping[str, JsonValue]) -> str | None:
-    path = absolute_path(settings, "credentialsFile", _PLATFORM)
-    if path is None:
-        return None
-    credentials_kind(read_file(path, f"{_PLATFORM}.credentialsFile"))
-    return str(path)
 
 
 def credentials_kind(content: bytes) -> tuple[CredentialsKind, IntegerJsonObject]:

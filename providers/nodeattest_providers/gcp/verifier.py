@@ -1,7 +1,7 @@
 """The ``gcp`` provider's verifier: the TPM protocol with an endorsement key that the Compute API names.
 
 What needs no network is checked first.
-Source: docs/wire-format.md, "gcp/v1", §3; docs/providers/gcp.md.
+Source: docs/wire-format.md, "gcp/v1", §3; docs/providers/gcp.md, "What is checked".
 """
 
 from __future__ import annotations
@@ -9,55 +9,124 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Final
 
-from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Unavailable, platform_unavailable
-from nodeattest_providers.gcp.api.instance import ComputeInstance
-from nodeattest_providers.gcp.checks import PIN, check_found, check_instance, check_key, check_place
+from nodeattest_providers.checks import Checks, Rules, one_of
+from nodeattest_providers.errors import Reason, Unavailable, platform_unavailable
+from nodeattest_providers.gcp.api.compute import RUNNING, Compute, ComputeInstance
 from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
-from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef
+from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef, parse_provider_id
 from nodeattest_providers.identifiers import NodeName, is_dns_name
-from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.tpm.event_log_checks import check_recorded_boot
-from nodeattest_providers.tpm.protocol import VERSION, FirstEvidence
-from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
+from nodeattest_providers.tpm.event_log import check_recorded_boot
+from nodeattest_providers.tpm.protocol import FirstEvidence
 from nodeattest_providers.tpm.structures import PublicArea
+from nodeattest_providers.tpm.verifier import TpmProtocolSigner
 from nodeattest_providers.verifier_interface import (
     Addresses,
     AttestedNode,
     BootState,
-    CheckedSigner,
     Facts,
+    LedgerFacts,
     NodeRequest,
 )
 
-if TYPE_CHECKING:
-    from nodeattest_providers.gcp.api.compute import Compute
+PIN: Final = "instance"
+"""The ledger's name for an instance's numeric ID."""
+_COMPARE: Final = "compare the Machine's spec.providerID with the instance, and see whether it is of this project"
+_RESET: Final = "if the machine was recreated under its old name, reset its record (nodeattest machines reset)"
+_SHIELDED: Final = "stop the instance, set its Shielded VM options as the policy demands, and start it again"
+_OWN_KEY: Final = (
+    "attest with the vTPM of the instance that the Machine's provider ID names; the agent's endorsementKey is rsa2048, "
+    "or ecc-p256 where the Compute API shows an eccP256EncryptionKey"
+)
 
 
-class GcpSigner(CheckedSigner):
+def check_place(checks: Checks, facts: Facts, policy: GcpPolicy) -> InstanceRef:
+    """Check that machines from there may join, before the platform is asked.
+
+    1. The policy lists the project; no list, nobody.
+    2. It lists the zone or its region, if it lists any.
+    """
+    rules = _rules(checks)
+    place = rules.parsed("provider ID", lambda: parse_provider_id(facts.machine.provider_id))
+    # 1
+    reason, remedy = Reason.PLATFORM_ACCOUNT_NOT_ALLOWED, "list the project in the policy's spec.gcp.projects"
+    rules.member("project", policy.projects, place.project, reason=reason, remedy=remedy)
+    # 2
+    listed = policy.zones | policy.regions
+    allowed = not listed or place.zone in policy.zones or place.region in policy.regions
+    expected, reason = one_of(listed, "zones and regions") or "any zone", Reason.PLATFORM_REGION_NOT_ALLOWED
+    remedy = "list the zone in the policy's spec.gcp.zones or its region in spec.gcp.regions"
+    rules.require(allowed, "zone", expected, place.zone, reason=reason, remedy=remedy)
+    return place
+
+
+def check_found(checks: Checks, place: InstanceRef, instance: ComputeInstance | None) -> ComputeInstance:
+    """Check that the platform knows the instance."""
+    return _rules(checks).present(instance, "instance", place.provider_id, reason=Reason.PLATFORM_INSTANCE_NOT_FOUND)
+
+
+def check_instance(checks: Checks, instance: ComputeInstance, policy: GcpPolicy, ledger: LedgerFacts) -> None:
+    """Check what the platform says of the instance.
+
+    1. It is the one that the ledger pins, if it pins any: a VM recreated under the name is another machine.
+    2. It runs.
+    3. It has the labels that the policy demands.
+    4. It runs as a service account that the policy lists, if it lists any, and as no other besides.
+    5. It has a vTPM, and the Shielded VM options that the policy demands.
+    """
+    rules = _rules(checks)
+    # 1
+    rules.equal("pinned instance", ledger.fingerprints.get(PIN, instance.number), instance.number, remedy=_RESET)
+    # 2
+    reason, remedy = Reason.PLATFORM_INSTANCE_NOT_RUNNING, "start the instance, which files a request when it boots"
+    rules.equal("instance runs", RUNNING, instance.status, reason=reason, remedy=remedy)
+    # 3
+    reason, remedy = Reason.PLATFORM_TAGS_NOT_ALLOWED, "label the instance as the policy's spec.gcp.labels says"
+    for key, wanted in sorted(policy.labels.items()):
+        got = instance.labels.get(key, "no such label")
+        rules.require(instance.labels.get(key) == wanted, f"label {key}", wanted, got, reason=reason, remedy=remedy)
+    # 4
+    accounts, listed = instance.service_accounts, policy.service_accounts
+    expected, got = one_of(listed, "service accounts") or "any service account", ", ".join(sorted(accounts)) or "none"
+    allowed, reason = not listed or (bool(accounts) and accounts <= listed), Reason.PLATFORM_ROLE_NOT_ALLOWED
+    remedy = "run the instance as a service account of the policy's spec.gcp.serviceAccounts, or list its own there"
+    rules.require(allowed, "service account", expected, got, reason=reason, remedy=remedy)
+    # 5
+    shielded = Rules(checks, rules.section, Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED, _SHIELDED)
+    for name, is_demanded, is_on in (
+        ("vTPM", True, instance.has_vtpm),
+        ("Secure Boot", policy.secure_boot, instance.has_secure_boot),
+        ("integrity monitoring", policy.integrity_monitoring, instance.has_integrity_monitoring),
+    ):
+        shielded.require(is_on or not is_demanded, name, "on" if is_demanded else "on or off", "off")
+
+
+def check_key(checks: Checks, ek: PublicArea, keys: frozenset[str]) -> None:
+    """Check that the endorsement key is one that the platform gave this very instance."""
+    name, reason = "endorsement key: the instance's", Reason.ENDORSEMENT_KEY_UNTRUSTED
+    _rules(checks).member(name, keys, ek.fingerprint, reason=reason, remedy=_OWN_KEY)
+
+
+def _rules(checks: Checks) -> Rules:
+    return Rules(checks, "Google Cloud, What is checked", Reason.PLATFORM_INSTANCE_MISMATCH, _COMPARE)
+
+
+class GcpSigner(TpmProtocolSigner):
     """Verifies Shielded VMs."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
     read_section = staticmethod(parse_policy)
-    two_step = True
-    takes_platform = True
+    takes_certificates = False
     tells_addresses = True
     reads_infrastructure = False
 
     def __init__(self, *, platform: Platform = OFFLINE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
         """Read the platform's settings; nothing is loaded or asked before the first request."""
+        super().__init__(platform=platform, random=random)
         self._settings = parse_platform(platform.settings)
-        self._platform = platform
-        self._protocol = TpmProtocolVerifier(provider=PROVIDER, certificates=False, random=random)
         self._compute: Compute | None = None
-
-    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
-        return self._protocol.first_request(request)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the machine's place and its registers on record to the settings; raises Denied."""
@@ -90,11 +159,11 @@ class GcpSigner(CheckedSigner):
         """
         policy = parse_policy(facts.settings)
         # 1
-        self._protocol.read(Checks(), request.evidence)  # recorded in step 5
+        self._read(Checks(), request.evidence)  # recorded in step 5
         # 2
         place = check_place(checks, facts, policy)
         if not self._platform.may_call:
-            self._protocol.verify(checks, request, facts, policy=policy.protocol, trust=_trust_nobody)
+            self._verify_protocol(checks, request, facts, policy=policy.protocol, trust=_trust_nobody)
         # 3
         instance = await self._instance(checks, place, facts, policy)
         # 4
@@ -105,7 +174,7 @@ class GcpSigner(CheckedSigner):
         def trust(checks: Checks, ek: PublicArea, _: FirstEvidence) -> None:
             check_key(checks, ek, keys or frozenset())
 
-        node = self._protocol.verify(checks, request, facts, policy=policy.protocol, trust=trust)
+        node = self._verify_protocol(checks, request, facts, policy=policy.protocol, trust=trust)
         return replace(
             node,
             proven_node_name=NodeName(place.name) if is_dns_name(place.name) else None,
@@ -123,8 +192,6 @@ class GcpSigner(CheckedSigner):
         if not self._platform.may_call:
             raise _offline()
         if self._compute is None:
-            from nodeattest_providers.gcp.api.compute import Compute
-
             self._compute = Compute(self._settings, self._platform.observe)
         return self._compute
 

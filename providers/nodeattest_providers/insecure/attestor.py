@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
 
 
 class InsecureAttestor:

@@ -13,11 +13,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied, Unavailable, platform_unavailable
 from nodeattest_providers.metadata_service import MetadataService, setting_of
-from nodeattest_providers.node_interface import Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.oci.protocol import (
     HASH,
     PADDING,

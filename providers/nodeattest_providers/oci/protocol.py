@@ -16,12 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName, printable
-from nodeattest_providers.node_interface import JsonObject
+from nodeattest_providers.node_interface import JsonObject, length_prefix
 
 PROVIDER: Final = ProviderName("oci")
 VERSION: Final = 1

@@ -1,24 +1,26 @@
-"""The ``oci`` provider's verifier: the key of an instance's identity certificate signed this very request.
+"""``spec.oci`` of a policy, and ``platforms.oci`` of the controller's configuration; empty lists admit nobody.
 
-It asks nobody. Out of scope: whether the instance still runs, and revocation. Certificates last about two hours.
-Source: docs/wire-format.md, "oci/v1"; docs/providers/oci.md; RFC 5280 §6.1.
+Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/oci.md; Oracle, "Resource Identifiers".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from nodeattest_providers.certificate_chain import chain_problem, extension
+from nodeattest_providers.certificate_chain import chain_problem, extension, parse_authorities
 from nodeattest_providers.checks import Checks, Rules, check_block, one_of
+from nodeattest_providers.config_fields import Section
 from nodeattest_providers.errors import Reason, platform_unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
-from nodeattest_providers.oci.config import TRUST_BUNDLE, parse_platform, parse_policy, parse_roots
 from nodeattest_providers.oci.protocol import (
     HASH,
     PADDING,
@@ -32,6 +34,42 @@ from nodeattest_providers.oci.protocol import (
 )
 from nodeattest_providers.platform import OFFLINE, Platform, read_file
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
+
+_LISTS: Final = ("tenancies", "compartments")
+_TENANCY: Final = re.compile(r"ocid1\.tenancy\.oc[0-9]{1,4}\.[-a-z0-9]{0,30}\.[a-z0-9.]{1,160}")
+_COMPARTMENT: Final = re.compile(r"ocid1\.(?:compartment|tenancy)\.oc[0-9]{1,4}\.[-a-z0-9]{0,30}\.[a-z0-9.]{1,160}")
+"""A tenancy is its own root compartment."""
+TRUST_BUNDLE: Final = "platforms.oci.trustBundle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OciPolicy:
+    """Which instances may join."""
+
+    tenancies: frozenset[str] = frozenset()
+    compartments: frozenset[str] = frozenset()
+
+
+def parse_policy(settings: Mapping[str, JsonValue]) -> OciPolicy:
+    """Read ``spec.oci``; no settings admit nobody."""
+    if not settings:
+        return OciPolicy()
+    section = Section(settings, "spec.oci", _LISTS, _LISTS)
+    return OciPolicy(
+        tenancies=section.strings("tenancies", _TENANCY, "OCIDs of tenancies"),
+        compartments=section.strings("compartments", _COMPARTMENT, "OCIDs of compartments"),
+    )
+
+
+def parse_platform(settings: Mapping[str, JsonValue]) -> Path | None:
+    """Read ``platforms.oci``: the path of the trust bundle, None where nobody is trusted."""
+    return Section(settings, "platforms.oci", ("trustBundle",)).path("trustBundle")
+
+
+def parse_roots(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """Read PEM certificates of CAs."""
+    return parse_authorities(pem.decode(errors="replace"), TRUST_BUNDLE)
+
 
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _OWN: Final = "let the instance that the provider ID names ask for itself"

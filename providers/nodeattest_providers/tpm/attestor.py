@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from nodeattest_providers.binding import Binding
 from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, PublishedChallenge
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate
+from nodeattest_providers.node_interface import Binding, Evidence, FirstRequestRef, JsonValue, PublishedChallenge
+from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate, parse_quote
 from nodeattest_providers.tpm.node.device import (
     AUTO,
     Device,
@@ -37,7 +36,6 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
-from nodeattest_providers.tpm.quote import parse_quote
 
 TPM_SETTINGS: Final = ("tcti", "endorsementKey", "eventLog")
 DEFAULT_TCTI: Final = "device:/dev/tpmrm0"

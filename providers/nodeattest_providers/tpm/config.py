@@ -16,7 +16,7 @@ from typing import Final
 from cryptography import x509
 
 from nodeattest_providers.certificate_chain import parse_authorities
-from nodeattest_providers.config_fields import boolean, check_keys, invalid, items, mapping, string_set, text
+from nodeattest_providers.config_fields import Section, invalid, string_set
 from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
 from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM
 from nodeattest_providers.node_interface import JsonValue
@@ -94,91 +94,67 @@ class PolicyCache:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
-    """Read the settings; unknown keys are errors that name the nearest known one."""
-    check_keys(settings, "spec.tpm", _SETTINGS)
-    registered, node_names = _endorsement_keys(settings.get("endorsementKeys", []))
-    bundle = settings.get("endorsementCAs")
-    anchors = None if bundle is None else _anchors(text(bundle, "spec.tpm.endorsementCAs"))
-    first_use = boolean(settings.get("trustOnFirstUse", False), "spec.tpm.trustOnFirstUse")
-    protocol = parse_protocol_policy(settings, "spec.tpm")
+    """Read ``spec.tpm``."""
+    section = Section(settings, "spec.tpm", _SETTINGS)
+    registered, node_names = _endorsement_keys(section)
+    protocol = parse_protocol_policy(section)
     return TpmPolicy(
         registered=registered,
         node_names=node_names,
         listed=frozenset[str]().union(*registered.values()),
-        ec2_accounts=_ec2_accounts(settings.get("endorsementKeysFrom", {})),
-        anchors=anchors,
-        trust_on_first_use=first_use,
+        ec2_accounts=_ec2_accounts(section.section("endorsementKeysFrom", ("ec2",))),
+        anchors=_anchors(section.text("endorsementCAs")) if "endorsementCAs" in section else None,
+        trust_on_first_use=section.boolean("trustOnFirstUse"),
         selection=protocol.selection,
         allowed_pcrs=protocol.allowed_pcrs,
         event_log_required=protocol.event_log_required,
     )
 
 
-def parse_protocol_policy(settings: Mapping[str, JsonValue], where: str) -> ProtocolPolicy:
-    """Read ``PROTOCOL_SETTINGS`` of a section that is at ``where``; the others are its provider's."""
-    selection, allowed = _pcrs(mapping(settings.get("pcrs", {}), f"{where}.pcrs"), f"{where}.pcrs")
-    event_log = text(settings.get("eventLog", _IGNORE), f"{where}.eventLog")
-    if event_log not in {_IGNORE, _REQUIRE}:
-        raise invalid(f"{where}.eventLog", f"{_IGNORE} or {_REQUIRE}", repr(event_log))
-    return ProtocolPolicy(
-        selection=selection,
-        allowed_pcrs=allowed,
-        event_log_required=event_log == _REQUIRE,
-    )
+def parse_protocol_policy(section: Section) -> ProtocolPolicy:
+    """Read ``PROTOCOL_SETTINGS`` of a section; the others are its provider's."""
+    selection, allowed = _pcrs(section.section("pcrs", ("selection", "bank", "values")))
+    event_log = section.choice("eventLog", (_IGNORE, _REQUIRE), _IGNORE)
+    return ProtocolPolicy(selection=selection, allowed_pcrs=allowed, event_log_required=event_log == _REQUIRE)
 
 
-def _endorsement_keys(
-    value: JsonValue,
-) -> tuple[Mapping[ProviderID, frozenset[str]], Mapping[ProviderID, NodeName]]:
+def _endorsement_keys(section: Section) -> tuple[Mapping[ProviderID, frozenset[str]], Mapping[ProviderID, NodeName]]:
     """Read the allow-list: keys by machine, and node names by machine, where one has one and no other has it."""
     registered: defaultdict[ProviderID, set[str]] = defaultdict(set)
     names: dict[ProviderID, NodeName] = {}
-    for number, item in enumerate(items(value, "spec.tpm.endorsementKeys")):
-        where = f"spec.tpm.endorsementKeys[{number}]"
-        entry = mapping(item, where)
-        check_keys(entry, where, ("providerID", "sha256", "nodeName", "description"), ("providerID", "sha256"))
-        if not isinstance(entry.get("description", ""), str):
-            raise invalid(f"{where}.description", "a string", "another value")
-        machine = ProviderID(text(entry["providerID"], f"{where}.providerID"))
-        fingerprint = text(entry["sha256"], f"{where}.sha256")
+    known, required = ("providerID", "sha256", "nodeName", "description"), ("providerID", "sha256")
+    for entry in section.sections("endorsementKeys", known, required):
+        entry.text("description", may_be_empty=True)
+        machine, fingerprint = ProviderID(entry.text("providerID")), entry.text("sha256")
         if not ENDORSEMENT_FINGERPRINT.fullmatch(fingerprint):
             is_example = not fingerprint.removeprefix("sha256:").strip("0")
             raise invalid(
-                f"{where}.sha256",
+                entry.at("sha256"),
                 f"{FINGERPRINT_FORM}, as kubelet-authenticator evidence prints them",
                 "an example's zeros" if is_example else "another spelling",
             )
         registered[machine].add(fingerprint)
         if "nodeName" in entry:
-            name = _node_name(entry["nodeName"], f"{where}.nodeName")
+            name = NodeName(entry.text("nodeName"))
+            if not is_dns_name(name):
+                expected = "a node's name: an RFC 1123 subdomain in lower case"
+                raise invalid(entry.at("nodeName"), expected, "another spelling")
             if names.setdefault(machine, name) != name:
-                raise invalid(f"{where}.nodeName", "one name for all keys of a machine", "two names")
+                raise invalid(entry.at("nodeName"), "one name for all keys of a machine", "two names")
     if len(set(names.values())) != len(names):
-        raise invalid("spec.tpm.endorsementKeys", "a nodeName of one machine only", "one of two machines")
+        raise invalid(section.at("endorsementKeys"), "a nodeName of one machine only", "one of two machines")
     keys = MappingProxyType({machine: frozenset(found) for machine, found in registered.items()})
     return keys, MappingProxyType(names)
 
 
-def _node_name(value: JsonValue, where: str) -> NodeName:
-    name = text(value, where)
-    if not is_dns_name(name):
-        raise invalid(where, "a node's name: an RFC 1123 subdomain in lower case", "another spelling")
-    return NodeName(name)
-
-
-def _ec2_accounts(value: JsonValue) -> frozenset[str] | None:
+def _ec2_accounts(sources: Section) -> frozenset[str] | None:
     """Read which platform tells keys; only EC2 does so far."""
-    where = "spec.tpm.endorsementKeysFrom"
-    sources = mapping(value, where)
-    check_keys(sources, where, ("ec2",))
     if "ec2" not in sources:
         return None
-    ec2 = mapping(sources["ec2"], f"{where}.ec2")
-    check_keys(ec2, f"{where}.ec2", ("accounts",), ("accounts",))
-    where = f"{where}.ec2.accounts"
-    accounts = string_set(ec2["accounts"], where, _ACCOUNT, "account IDs of 12 digits")
+    ec2 = sources.section("ec2", ("accounts",), ("accounts",))
+    accounts = ec2.strings("accounts", _ACCOUNT, "account IDs of 12 digits")
     if not 1 <= len(accounts) <= _MAX_ACCOUNTS:
-        raise invalid(where, f"1 to {_MAX_ACCOUNTS} accounts", str(len(accounts)))
+        raise invalid(ec2.at("accounts"), f"1 to {_MAX_ACCOUNTS} accounts", str(len(accounts)))
     return accounts
 
 
@@ -187,41 +163,31 @@ def _anchors(bundle: str) -> Sequence[x509.Certificate]:
     return parse_authorities(bundle, "spec.tpm.endorsementCAs")
 
 
-def _pcrs(pcrs: Mapping[str, JsonValue], where: str) -> tuple[PcrSelection, Mapping[int, frozenset[bytes]]]:
-    check_keys(pcrs, where, ("selection", "bank", "values"))
-    bank_name = text(pcrs.get("bank", "sha256"), f"{where}.bank")
-    bank = BANK_ALGORITHMS.get(bank_name)
-    if bank is None:
-        raise invalid(f"{where}.bank", " or ".join(BANK_ALGORITHMS), bank_name)
-    default: list[JsonValue] = [*_DEFAULT_SELECTION.pcrs]
-    selection = _selection(pcrs.get("selection", default), f"{where}.selection")
+def _pcrs(section: Section) -> tuple[PcrSelection, Mapping[int, frozenset[bytes]]]:
+    bank = BANK_ALGORITHMS[section.choice("bank", BANK_ALGORITHMS, "sha256")]
+    selection = _selection(section) if "selection" in section else _DEFAULT_SELECTION.pcrs
     allowed: dict[int, frozenset[bytes]] = {}
-    for key, values in mapping(pcrs.get("values", {}), f"{where}.values").items():
+    for key, values in section.mapping("values").items():
         if not key.isascii() or not key.isdigit() or str(int(key[:3])) != key or int(key) not in selection:
-            raise invalid(f"{where}.values", f"PCRs of the selection {list(selection)}", repr(key))
-        allowed[int(key)] = _values(values, f"{where}.values[{key}]", digest_size(bank))
+            raise invalid(section.at("values"), f"PCRs of the selection {list(selection)}", repr(key))
+        allowed[int(key)] = _values(values, section.at(f"values[{key}]"), digest_size(bank))
     return PcrSelection(bank, selection), MappingProxyType(allowed)
 
 
-def _selection(value: JsonValue, where: str) -> tuple[int, ...]:
+def _selection(section: Section) -> tuple[int, ...]:
     pcrs: set[int] = set()
-    for pcr in items(value, where):
+    for pcr in section.items("selection"):
         if isinstance(pcr, bool) or not isinstance(pcr, int) or not 0 <= pcr <= MAX_PCR:
-            raise invalid(where, f"PCR numbers from 0 to {MAX_PCR}", repr(pcr))
+            raise invalid(section.at("selection"), f"PCR numbers from 0 to {MAX_PCR}", repr(pcr))
         pcrs.add(pcr)
     if not pcrs:  # a quote over no PCR would say nothing of the boot, and look as if it did
-        raise invalid(where, "at least one PCR", "none")
+        raise invalid(section.at("selection"), "at least one PCR", "none")
     return tuple(sorted(pcrs))
 
 
 def _values(value: JsonValue, where: str, size: int) -> frozenset[bytes]:
     spelling = re.compile(f"[0-9a-f]{{{2 * size}}}")
-    values: set[bytes] = set()
-    for item in items(value, where):
-        digits = text(item, where)
-        if not spelling.fullmatch(digits):
-            raise invalid(where, f"{2 * size} lower-case hex digits", "another spelling")
-        values.add(bytes.fromhex(digits))
+    values = string_set(value, where, spelling, f"{2 * size} lower-case hex digits")
     if not values:
         raise invalid(where, "at least one allowed value", "none")
-    return frozenset(values)
+    return frozenset(map(bytes.fromhex, values))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_providers import canonical_json
-from nodeattest_providers.binding import length_prefix
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.challenge_response import (
     MAX_UID,
@@ -22,7 +21,7 @@ from nodeattest_providers.challenge_response import (
 )
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import FirstRequestRef, JsonObject
+from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, length_prefix
 from nodeattest_providers.tpm.structures import BANK_ALGORITHMS, MAX_PCR, PcrSelection
 
 PROVIDER: Final = ProviderName("tpm")

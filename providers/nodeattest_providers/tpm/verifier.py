@@ -1,31 +1,64 @@
-"""The ``tpm`` provider's verifier. Policy and annotations in the management cluster say whose an endorsement key is.
+"""The TPM protocol as the controller checks it, and the ``tpm`` provider's verifier.
 
-Where the policy says so, EC2 names the keys of its instances: the ``aws`` provider's signer asks it.
-Source: docs/wire-format.md, "tpm/v1", §3.
+No state is kept between the rounds: any replica gives the same answer, now or later. The policy and annotations in the
+management cluster say whose an endorsement key is. Where the policy says so, EC2 names the keys of its instances.
+Source: docs/wire-format.md, "tpm/v1", §3 (steps in the docstrings), §4.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
+from nodeattest_providers.challenge_response import (
+    LABEL_NONCE,
+    LABEL_SECRET,
+    challenge_context,
+    check_first_request,
+    derive,
+    master_keys,
+)
+from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import (
+    ANNOTATION_TPM_ENDORSEMENT_KEY,
+    NodeName,
+    ProviderID,
+    ProviderName,
+    printable,
+)
 from nodeattest_providers.keys import PublicKey
-from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
+from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
-from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
+from nodeattest_providers.tpm.config import PolicyCache, ProtocolPolicy, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust, parse_endorsement_key
-from nodeattest_providers.tpm.event_log_checks import check_recorded_boot
-from nodeattest_providers.tpm.protocol import PROVIDER, VERSION, FirstEvidence
-from nodeattest_providers.tpm.protocol_verifier import TpmProtocolVerifier
-from nodeattest_providers.tpm.structures import PublicArea
+from nodeattest_providers.tpm.event_log import check_boot_state, check_clock, check_event_log, check_recorded_boot
+from nodeattest_providers.tpm.key_templates import (
+    Quote,
+    check_attestation_key,
+    parse_quote,
+    parse_signature,
+    qualified_name,
+    signature_is_valid,
+)
+from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.protocol import (
+    PROVIDER,
+    VERSION,
+    Challenge,
+    FirstEvidence,
+    SecondEvidence,
+    parse_evidence,
+    proof,
+    qualifying_data,
+)
+from nodeattest_providers.tpm.structures import PublicArea, parse_public
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
     BootState,
@@ -33,6 +66,212 @@ from nodeattest_providers.verifier_interface import (
     Facts,
     NodeRequest,
 )
+
+_START_OVER: Final = "file a new first request and answer its own challenge"
+_START_OVER_OR_PIN: Final = (
+    f"{_START_OVER}; if this comes back, the node trusts another cluster CA than this cluster has"
+)
+_OWN_KEY: Final = "attest with the key that kubelet-authenticator makes in the TPM"
+_RESET: Final = "if the TPM was replaced, an operator resets the ledger (nodeattest machines reset)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The two keys that phase 1 showed, checked."""
+
+    ek: PublicArea
+    ak: PublicArea
+
+    def challenge_context(self, facts: Facts, first: NodeRequest) -> bytes:
+        """Fix what the challenge is for (docs/wire-format.md, "Two steps")."""
+        return challenge_context(facts, first, self.ak.name, self.ek.spki_sha256)
+
+
+EndorsementTrust = Callable[[Checks, PublicArea, FirstEvidence], None]
+"""Checks that an endorsement key is this Machine's; raises Denied unless it is."""
+
+
+class TpmProtocolSigner(CheckedSigner):
+    """A provider of the TPM protocol; a subclass says which policy holds and whose an endorsement key is."""
+
+    versions: tuple[int, ...] = (VERSION,)
+    two_step = True
+    takes_platform = True
+    takes_certificates: bool
+    """Whether its first evidence may bring the endorsement key's certificates."""
+
+    def __init__(self, *, platform: Platform = OFFLINE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
+        self._platform = platform
+        self._random = random
+
+    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
+        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
+        evidence = self._read(Checks(), request.evidence)
+        return evidence.first if isinstance(evidence, SecondEvidence) else None
+
+    def _read(self, checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
+        """Read the evidence block, cheapest test first (TPM protocol §3, steps 2 and 9)."""
+        check_block(checks, evidence, self.provider, self.versions)
+        return check_parsed(
+            checks,
+            "evidence schema",
+            f"wire format, {evidence.block}",
+            lambda: parse_evidence(evidence.data, form=evidence.block, certificates=self.takes_certificates),
+        )
+
+    def _verify_protocol(
+        self, checks: Checks, request: NodeRequest, facts: Facts, *, policy: ProtocolPolicy, trust: EndorsementTrust
+    ) -> AttestedNode:
+        """Verify a first or a second request; raises Denied, Unavailable or ChallengeRequired."""
+        evidence = self._read(checks, request.evidence)
+        if isinstance(evidence, SecondEvidence):
+            return self._verify_second(checks, request, evidence, facts, policy=policy, trust=trust)
+        keys = _check_claims(checks, evidence, facts, trust)
+        challenge = self._challenge(keys, request, facts, policy)
+        annotations = {ANNOTATION_TPM_ENDORSEMENT_KEY: keys.ek.fingerprint}
+        raise ChallengeRequired(challenge.to_text(), annotations, checks=checks.record())
+
+    def _challenge(self, keys: _Keys, request: NodeRequest, facts: Facts, policy: ProtocolPolicy) -> Challenge:
+        """Encrypt the secret to the endorsement key, for the attestation key's Name (TPM protocol §3, steps 5, 6)."""
+        key = master_keys(facts)[0]
+        ctx = keys.challenge_context(facts, request)
+        secret = derive(LABEL_SECRET, key, ctx)
+        credential = make_credential(keys.ek, keys.ak.name, secret, random=self._random)
+        return Challenge(
+            uid=request.uid,
+            spki_sha256=request.csr.spki_sha256,
+            nonce=derive(LABEL_NONCE, key, ctx),
+            blob=credential.blob,
+            secret=credential.secret,
+            pcrs=policy.selection,
+            log=policy.event_log_required,
+        )
+
+    def _verify_second(
+        self,
+        checks: Checks,
+        request: NodeRequest,
+        evidence: SecondEvidence,
+        facts: Facts,
+        *,
+        policy: ProtocolPolicy,
+        trust: EndorsementTrust,
+    ) -> AttestedNode:
+        """Check the answer to the challenge.
+
+        1. It answers a live first request of the same requester, signer and PKCS#10 bytes, in time (§3, step 10).
+        2. That request's claims still hold: what was trusted then may have been withdrawn since (§3, step 10).
+        3. The quote is one, and well-formed (§3, step 11).
+        4. M and X belong to the challenge derived again, for one of the cluster's CAs (§3, step 11).
+        5. The signer is a primary key of the endorsement hierarchy, this attestation key (§4.7).
+        6. The attestation key signed the quote.
+        7. The quoted boot state is allowed (§3, step 12).
+        8. The event log explains it, where the policy wants one (§3, step 12).
+        9. The TPM's clock went forward (§3, step 12; §4.2).
+        """
+        # 1
+        first = check_first_request(checks, request, facts, evidence.first)
+        # 2
+        first_evidence = self._read(checks, first.evidence)
+        if not isinstance(first_evidence, FirstEvidence):
+            raise Denied(
+                Reason.FIRST_REQUEST_MISMATCH,
+                expected="a first request with evidence of phase 1",
+                got="evidence of phase 2",
+                remedy=_START_OVER,
+                checks=checks.record(),
+            )
+        keys = _check_claims(checks, first_evidence, facts, trust)
+        # 3 to 6
+        answers = _answers(request, facts, first, keys)
+        quote = _check_quote(checks, evidence, keys.ak, answers)
+        # 7
+        state = check_boot_state(checks, quote, evidence.pcrs, policy)
+        # 8
+        check_event_log(checks, evidence.event_log, policy, evidence.pcrs)
+        # 9
+        check_clock(checks, state, facts.ledger)
+        return AttestedNode(
+            provider=self.provider,
+            provider_id=request.csr.provider_id,
+            fingerprints={"ek": keys.ek.fingerprint, "ak": keys.ak.name.hex()},
+            boot=state,
+            first_request=evidence.first,
+            checks=checks.record(),
+        )
+
+
+def _check_claims(checks: Checks, evidence: FirstEvidence, facts: Facts, trust: EndorsementTrust) -> _Keys:
+    """Check what the first request claims; nothing is proved by it yet.
+
+    1. The endorsement key has exactly one of TCG's templates (§4.10).
+    2. The attestation key signs nothing but what its TPM made, and carries our mark (§2).
+    3. Both are those that the ledger pins for this machine, if it pins any.
+    4. The endorsement key is this Machine's (§3, step 4).
+    """
+    pins = facts.ledger.fingerprints
+    rules = Rules(checks, "TPM protocol §3, step 4b", Reason.ENDORSEMENT_KEY_CHANGED, _RESET)
+    # 1
+    ek = rules.parsed("endorsement key template", lambda: parse_endorsement_key(evidence.ek_public))
+    # 2
+    reason = Reason.ATTESTATION_KEY_NOT_ALLOWED
+    ak = rules.parsed(
+        "attestation key public area",
+        lambda: parse_public(evidence.ak_public, what="attestation key", reason=reason),
+    )
+    check_attestation_key(checks, ak, ek)
+    # 3
+    rules.equal("pinned ek", pins.get("ek", ek.fingerprint), ek.fingerprint)
+    name, reason = ak.name.hex(), Reason.ATTESTATION_KEY_CHANGED
+    rules.equal("pinned ak", pins.get("ak", name), name, reason=reason)
+    # 4
+    trust(checks, ek, evidence)
+    return _Keys(ek, ak)
+
+
+def _check_quote(
+    checks: Checks, evidence: SecondEvidence, ak: PublicArea, answers: Iterable[tuple[bytes, bytes]]
+) -> Quote:
+    """Check steps 3 to 6 of the second request, and return the quote.
+
+    4a. M or X is one of these: else the challenge is not ours, or its master key is gone (restartable, §4.14).
+    4b. M is right: the TPM decrypted the secret. 4c. X is right: the quote is over this CSR. Both for one pair of
+    master key and CA.
+    """
+    rules = Rules(checks, "TPM protocol §3, step 11", Reason.PROOF_INVALID, _START_OVER)
+    # 3
+    quote = rules.parsed("quote structure", lambda: parse_quote(evidence.quote))
+    signature = rules.parsed("signature structure", lambda: parse_signature(evidence.signature))
+    # 4
+    compared = [
+        (hmac.compare_digest(evidence.mac, mac), hmac.compare_digest(quote.extra_data, extra)) for mac, extra in answers
+    ]
+    expected, got = "the value derived again from the first request", "another value"
+    known, unknown = any(m or x for m, x in compared), Reason.CHALLENGE_UNKNOWN
+    rules.require(known, "known challenge", expected, got, reason=unknown, remedy=_START_OVER_OR_PIN)
+    rules.require(any(m for m, _ in compared), "activated secret", expected, got)
+    rules.require((True, True) in compared, "quote binding", expected, got, reason=Reason.QUOTE_NOT_BOUND)
+    # 5
+    key_rules = Rules(checks, "TPM protocol §4.7", Reason.ATTESTATION_KEY_NOT_ALLOWED, _OWN_KEY)
+    is_own = hmac.compare_digest(quote.qualified_signer, qualified_name(ak))
+    expected = "this attestation key, as a primary key of the endorsement hierarchy"
+    key_rules.require(is_own, "qualified signer", expected, quote.qualified_signer.hex())
+    # 6
+    is_signed, invalid = signature_is_valid(ak, signature, quote.raw), Reason.QUOTE_SIGNATURE_INVALID
+    expected, got = "one that the attestation key verifies", f"{signature.scheme.name} with {signature.hash_alg.name}"
+    rules.require(is_signed, "quote signature", expected, got, reason=invalid)
+    return quote
+
+
+def _answers(request: NodeRequest, facts: Facts, first: NodeRequest, keys: _Keys) -> Iterator[tuple[bytes, bytes]]:
+    """Derive M and X again for each master key and each CA of the cluster."""
+    ctx = keys.challenge_context(facts, first)
+    for key in master_keys(facts):
+        secret, nonce = derive(LABEL_SECRET, key, ctx), derive(LABEL_NONCE, key, ctx)
+        for pin in sorted(facts.cluster.pins):
+            binding = request.binding(pin).digest
+            yield proof(secret, first.uid, first.csr.sha256, binding), qualifying_data(nonce, first.uid, binding)
+
 
 THREADS: Final = 4
 """Verifications at once: they compute, so more would only wait for a core."""
@@ -44,17 +283,14 @@ _FEW_CAS: Final = 4
 """The answer is compared under each CA of the cluster."""
 
 
-class TpmSigner(CheckedSigner):
+class TpmSigner(TpmProtocolSigner):
     """Evaluates TPM evidence."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
     read_section = staticmethod(parse_policy)
-    two_step = True
-    takes_platform = True
+    takes_certificates = True
 
     def __init__(self, *, platform: Platform = OFFLINE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
-        """Raise Denied for settings: there are none."""
         if platform.settings:
             raise Denied(
                 Reason.POLICY_INVALID,
@@ -62,15 +298,10 @@ class TpmSigner(CheckedSigner):
                 got=", ".join(map(printable, platform.settings)),
                 remedy="remove the section platforms.tpm; EC2 is configured by platforms.aws",
             )
-        self._platform = platform
-        self._protocol = TpmProtocolVerifier(provider=PROVIDER, certificates=True, random=random)
+        super().__init__(platform=platform, random=random)
         self._policies = PolicyCache()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tpm")
         """Apart from the loop's own threads, which others may keep busy."""
-
-    def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
-        return self._protocol.first_request(request)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Hold the endorsement key and the registers on record to the settings; raises Denied."""
@@ -93,7 +324,7 @@ class TpmSigner(CheckedSigner):
         return self._policies.get(settings).node_names
 
     async def aclose(self) -> None:
-        """End the threads; verifications under way are not waited for."""
+        """End the threads; do not wait for verifications."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:
@@ -118,9 +349,7 @@ class TpmSigner(CheckedSigner):
             named = await aws.endorsement_key(machine, accounts=accounts, shown=shown)
         except Denied as denied:
             checks.adopt(_EC2, denied.checks)
-            raise Denied(
-                denied.reason, expected=denied.expected, got=denied.got, remedy=denied.remedy, checks=checks.record()
-            ) from denied
+            raise checks.denied(denied) from denied
         except Unavailable as unavailable:
             checks.adopt(_EC2, unavailable.checks)
             raise
@@ -133,7 +362,7 @@ class TpmSigner(CheckedSigner):
             if shown is None:
                 break
             try:
-                evidence = self._protocol.read(Checks(), shown.evidence)
+                evidence = self._read(Checks(), shown.evidence)
                 if isinstance(evidence, FirstEvidence):
                     return parse_endorsement_key(evidence.ek_public).key
             except Denied:
@@ -146,7 +375,7 @@ class TpmSigner(CheckedSigner):
         def trust(checks: Checks, ek: PublicArea, evidence: FirstEvidence) -> None:
             check_trust(checks, ek, evidence, facts, policy, is_renewal=request.is_renewal, ec2_key=ec2_key)
 
-        attested = self._protocol.verify(checks, request, facts, policy=policy, trust=trust)
+        attested = self._verify_protocol(checks, request, facts, policy=policy, trust=trust)
         machine = request.csr.provider_id
         if attested.fingerprints["ek"] not in policy.registered.get(machine, ()):
             return attested  # trusted by another source, which gives no name

@@ -35,8 +35,8 @@ from nodeattest_controller.model.policy import Policy
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.challenge.protocol import PROVIDER as CHALLENGE
-from nodeattest_providers.composite.config import parse_policy as parse_composite
 from nodeattest_providers.composite.protocol import PROVIDER as COMPOSITE
+from nodeattest_providers.composite.protocol import parse_policy as parse_composite
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ProviderName
 

@@ -1,8 +1,10 @@
-"""DescribeInstances and GetInstanceTpmEkPub through botocore: the one place where its shapes and exceptions stop.
+"""EC2 instances and their endorsement keys: one call serves many requests, through botocore.
 
-One attempt a call, in bounded time. An instance is asked for by filter, so that a missing one fails no other.
-Credentials are botocore's chain, a profile, or a role of ``assumeRoles``. EC2's model (24 MB) is read once.
-Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub", "Error codes"; kubernetes/cloud-provider-aws (addresses).
+An instance is remembered for three seconds, a key for five minutes: it belongs to an instance for its life. A call is
+one attempt in bounded time. Instances are filtered by ID, so that a missing one fails no other. Credentials are
+botocore's chain, a profile, or a role of ``assumeRoles``. EC2's model (24 MB) is read once.
+Source: EC2, "DescribeInstances", "GetInstanceTpmEkPub", "Error codes"; EC2 User Guide, "NitroTPM";
+kubernetes/cloud-provider-aws (addresses).
 """
 
 from __future__ import annotations
@@ -10,25 +12,57 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from math import inf
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import botocore.session
 from botocore import exceptions
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_providers.aws.api.sts import THROTTLING_CODES, retry_after
+from nodeattest_providers.aws.checks import PENDING, RUNNING, Ec2Instance, Realm
 from nodeattest_providers.aws.config import AwsPlatform
-from nodeattest_providers.aws.instances import Ec2Instance, KeyType, Realm
+from nodeattest_providers.aws.protocol import InstanceRef, parse_provider_id
 from nodeattest_providers.certificate_chain import X509_ERRORS
-from nodeattest_providers.errors import platform_unavailable
-from nodeattest_providers.keys import check_key_type, endorsement_fingerprint
+from nodeattest_providers.checks import Checks, Rules, one_of
+from nodeattest_providers.cloud_http import Lookup
+from nodeattest_providers.errors import Reason, Unavailable, platform_unavailable
+from nodeattest_providers.identifiers import ProviderID
+from nodeattest_providers.keys import PublicKey, check_key_type, endorsement_fingerprint
 from nodeattest_providers.platform import CallOutcome, Platform
+from nodeattest_providers.verifier_interface import NamedEndorsementKey
+
+_RSA_BITS: Final = 2048
+_KEY_SECONDS: Final = 300.0
+_KEY_CALLS: Final = 2
+"""Questions about keys at once, by account and region."""
+_INSTANCE_SECONDS: Final = 3.0
+"""Two reads of one request, and a serving request right after."""
+_NITRO: Final = "launch the instance with NitroTPM: an AMI whose TpmSupport is v2.0, booted by UEFI"
+_COMPARE: Final = "compare the Machine's spec.providerID with the instance and the accounts of endorsementKeysFrom.ec2"
+
+
+class KeyType(StrEnum):
+    """What EC2 calls the types of keys that it tells."""
+
+    RSA_2048 = "rsa-2048"
+    ECC_P384 = "ecc-sec-p384"
+
+    @classmethod
+    def of(cls, key: PublicKey) -> Self | None:
+        """Return the type of a key; None for one that EC2 does not tell."""
+        if isinstance(key, rsa.RSAPublicKey):
+            return cls("rsa-2048") if key.key_size == _RSA_BITS else None
+        return cls("ecc-sec-p384") if isinstance(key.curve, ec.SECP384R1) else None
+
 
 T = TypeVar("T")
 _CONNECT_SECONDS: Final = 3.0
@@ -43,7 +77,7 @@ _RENEW: Final = 300.0
 
 
 class Ec2:
-    """Asks EC2 with the controller's credentials; implements ``Ec2Api``."""
+    """Asks EC2 with the controller's credentials."""
 
     def __init__(self, configuration: AwsPlatform, platform: Platform) -> None:
         self._configuration = configuration
@@ -159,6 +193,86 @@ class Ec2:
                 "aws_session_token": made["SessionToken"],
             }
         return session.create_client("ec2", endpoint_url=platform.ec2, **options), renew_at
+
+
+class Instances:
+    """Looks instances and their keys up."""
+
+    def __init__(self, ec2: Ec2, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._ec2 = ec2
+        self._instances = Lookup(ec2.describe, seconds=_INSTANCE_SECONDS, monotonic=monotonic)
+        self._keys = Lookup(self._describe_key, seconds=_KEY_SECONDS, monotonic=monotonic)
+        self._key_calls: defaultdict[Realm, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_KEY_CALLS))
+
+    async def find(self, realm: Realm, instance_id: str) -> Ec2Instance | None:
+        """Return an instance; None when there is none. Raises Unavailable."""
+        return await self._instances.get(realm, instance_id)
+
+    async def endorsement_key(
+        self, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
+    ) -> NamedEndorsementKey:
+        """Return the key of an instance, of the type of the one that it showed; raises Denied or Unavailable.
+
+        1. The key is of a type that EC2 tells. 2. The provider ID names an instance of one of the accounts. 3. It runs
+        there, with NitroTPM. 4. EC2 tells its key.
+        """
+        checks = Checks()
+        rules = Rules(checks, "EC2, DescribeInstances", Reason.PLATFORM_INSTANCE_MISMATCH, _COMPARE)
+        try:
+            # 1
+            reason, remedy = Reason.ENDORSEMENT_KEY_UNTRUSTED, "set the agent's endorsementKey to rsa2048 or ecc-p384"
+            key_type = rules.present(
+                KeyType.of(shown), "type of the key", " or ".join(KeyType), reason=reason, remedy=remedy
+            )
+            # 2
+            place = parse_provider_id(machine)
+            expected = f"{place.instance_id} in {one_of(accounts, 'accounts')}"
+            reason, instance = Reason.PLATFORM_INSTANCE_NOT_FOUND, await self._instance(place, accounts)
+            instance = rules.present(instance, "instance exists", expected, reason=reason)
+            # 3
+            _check_instance(rules, instance, place.zone)
+            # 4
+            asked = Realm(instance.owner, place.region), place.instance_id, key_type
+            fingerprint = rules.present(
+                await self._keys.get(asked, ""),
+                "key of the instance",
+                f"the {key_type} key of {place.instance_id}",
+                reason=Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED,
+                remedy=_NITRO,
+            )
+        except Unavailable as error:
+            raise checks.recorded(error) from None
+        return NamedEndorsementKey(fingerprint=fingerprint, checks=checks.record())
+
+    async def aclose(self) -> None:
+        """Close the connections; calls under way are not waited for."""
+        await self._keys.cancel()
+        await self._instances.cancel()
+        self._ec2.close()
+
+    async def _instance(self, place: InstanceRef, accounts: frozenset[str]) -> Ec2Instance | None:
+        """Look the instance up in each account, one after the other."""
+        for account in sorted(accounts):
+            instance = await self.find(Realm(account, place.region), place.instance_id)
+            if instance is not None and instance.owner == account:
+                return instance
+        return None
+
+    async def _describe_key(self, asked: tuple[Realm, str, KeyType], _: Sequence[str]) -> Mapping[str, str]:
+        async with self._key_calls[asked[0]]:
+            fingerprint = await self._ec2.describe_key(*asked)
+        return {} if fingerprint is None else {"": fingerprint}
+
+
+def _check_instance(rules: Rules, instance: Ec2Instance, zone: str) -> None:
+    if instance.state == PENDING:
+        detail = "AWS EC2 does not show the instance as running yet"
+        raise rules.checks.unavailable(Reason.PLATFORM_UNAVAILABLE, detail, remedy="wait: it is looked up again")
+    rules.equal("zone of the instance", zone, instance.zone)
+    reason, remedy = Reason.PLATFORM_INSTANCE_NOT_RUNNING, "start the instance, if it is to join"
+    rules.equal("state of the instance", RUNNING, instance.state, reason=reason, remedy=remedy)
+    reason = Reason.PLATFORM_CONFIGURATION_NOT_ALLOWED
+    rules.require(instance.has_tpm, "NitroTPM of the instance", "enabled", "not enabled", reason=reason, remedy=_NITRO)
 
 
 def _outcome(error: Exception) -> tuple[CallOutcome, str]:

@@ -19,8 +19,16 @@ from typing import Final, Self
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.tpm.key_templates import EK_CHAIN_INDEX, EK_CHAIN_LAST, EK_TEMPLATES, EndorsementTemplate
 from nodeattest_providers.tpm.node import commands
-from nodeattest_providers.tpm.node.commands import TpmCodeError, authorisation, execute, uint16, uint32
-from nodeattest_providers.tpm.node.connection import MAX_RESPONSE, TpmConnection, connect
+from nodeattest_providers.tpm.node.commands import (
+    MAX_RESPONSE,
+    TpmCodeError,
+    TpmConnection,
+    authorisation,
+    connect,
+    execute,
+    uint16,
+    uint32,
+)
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, Reader, digest_size, sized
 
 _NV_CHUNK: Final = 512
