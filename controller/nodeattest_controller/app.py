@@ -12,9 +12,9 @@ from typing import Final
 
 from nodeattest_controller.build import build_manager
 from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
-from nodeattest_controller.health import serve_health
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import PROVIDERS, Metrics
+from nodeattest_controller.metrics_server import serve_health
 from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.cluster_manager import Manager
 from nodeattest_controller.settings import Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import aiohttp
 from fake_api import FakeApi
 
-from nodeattest_controller.health import serve_health
 from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.metrics_server import serve_health
 from nodeattest_controller.settings import Settings
 
 
