@@ -17,9 +17,7 @@ from kubernetes_assets import cluster_configuration
 from needs import kubernetes_folder
 from world import CLUSTER, CSRS, NAMESPACE, World
 
-from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
-from nodeattest_controller.controllers.auto_approval.permissions import NODE_CLIENT_ROLE
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import kubeadm
 
@@ -27,7 +25,6 @@ BINDINGS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 CLUSTERS: Final = f"/apis/cluster.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/clusters/{CLUSTER}"
 BOOTSTRAP: Final = "kubeadm:node-autoapprove-bootstrap"
 ROTATION: Final = "kubeadm:node-autoapprove-certificate-rotation"
-REVIEWED: Final = "attestation.cluster.x-k8s.io/in-tree-certificates-reviewed"
 ROLE: Final = "system:certificates.k8s.io:certificatesigningrequests"
 
 
@@ -76,27 +73,6 @@ def grant(world: World, name: str, role: str, group: str) -> None:
 def binding_names(world: World) -> set[str]:
     """Return the names of all ClusterRoleBindings."""
     return {text_at(one, "metadata", "name") for one in world.workload_admin.list(BINDINGS)}
-
-
-def forget_block(world: World) -> None:
-    """Let bootstrap tokens ask the in-tree signer again, as an API server that no controller has met."""
-    admission = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
-    for path in (f"{admission}ybindings/{POLICY_NAME}", f"{admission}ies/{POLICY_NAME}"):
-        with suppress(ApiRefusal):
-            world.workload_admin.send("DELETE", path)
-    resources: list[JsonValue] = ["certificatesigningrequests/nodeclient"]
-    rule: JsonMap = {"apiGroups": ["certificates.k8s.io"], "resources": resources, "verbs": ["create"]}
-    annotations: JsonMap = {"rbac.authorization.kubernetes.io/autoupdate": "true"}
-    role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NODE_CLIENT_ROLE}"
-    world.workload_admin.patch(role, {"metadata": {"annotations": annotations}, "rules": [rule]})
-
-
-def forget_bindings(world: World) -> None:
-    """Delete kubeadm's bindings; what blocked them goes, too."""
-    forget_block(world)
-    for name in (BOOTSTRAP, ROTATION):
-        with suppress(ApiRefusal):
-            world.workload_admin.send("DELETE", f"{BINDINGS}/{name}")
 
 
 def condition(world: World) -> JsonMap:

@@ -6,6 +6,8 @@ says whether the test ran all of them. Only what names a machine or an address o
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import shlex
@@ -14,12 +16,20 @@ import signal
 import subprocess
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
-from typing import Final, TypedDict
+from typing import Final, TypedDict, cast
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from needs import not_possible
-from world import BIN, LOOPBACK_FLAGS, Agent, World
+from polling import eventually
+from world import BIN, CLUSTER, LOOPBACK_FLAGS, NAMESPACE, OWN, Agent, Controller, World
+
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox.swtpm import SoftwareTpm
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 SERVER: Final = "https://10.0.0.1:6443"
@@ -145,3 +155,87 @@ def _install(node: Agent, program: Path) -> None:
 def _write_program(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
+
+
+def nodeattest(world: World, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run one of the operator's commands against the management cluster."""
+    access = ["--kubeconfig", str(world.management.admin_kubeconfig), "-n", NAMESPACE]
+    command = [BIN / "nodeattest", *words, *access]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def reset(world: World, name: str, reason: str = "a test") -> None:
+    """Reset a machine's ledger."""
+    done = nodeattest(world, "machines", "reset", name, "--reason", reason, "--yes")
+    assert done.returncode == 0, done.stderr
+
+
+def rejoin_token(world: World, name: str) -> str:
+    """Make a token for one machine and wait until the server takes it."""
+    done = nodeattest(world, "machines", "rejoin", name, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return world.workload.await_token(text_at(cast("JsonMap", json.loads(done.stdout)), "token"))
+
+
+def shorten_certificates(world: World, seconds: int) -> None:
+    """Let the cluster's CA end soon, hence every certificate that it signs from now on."""
+    pki = world.workload.pki
+    ca = x509.load_pem_x509_certificate(pki.ca_certificate.read_bytes())
+    key = serialization.load_pem_private_key(pki.ca_key.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(ca.subject)
+        .issuer_name(ca.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(ca.not_valid_before_utc)
+        .not_valid_after(datetime.now(UTC) + timedelta(seconds=seconds))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    )
+    pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    data = {"tls.crt": base64.b64encode(pem).decode(), "tls.key": base64.b64encode(pki.ca_key.read_bytes()).decode()}
+    world.admin.patch(f"/api/v1/namespaces/{NAMESPACE}/secrets/{CLUSTER}-ca", {"data": {**data}})
+
+
+SPENT: Final = "gone00.0123456789abcdef"
+"""A bootstrap token of the past: a node renews by its own certificate."""
+
+
+@contextmanager
+def serving(world: World, log: str, policy: JsonMap | None = None, *, elected: bool = False) -> Generator[Controller]:
+    """Run a controller under a policy that authorizes TPMs, or under this one."""
+    world.set_policy(**(policy or {"authorizedAttestors": ["tpm"]}))
+    with world.controller(*(() if elected else ("--leader-elect", "false")), log=log) as controller:
+        world.await_service(controller)
+        yield controller
+
+
+def joined(
+    world: World, name: str, *, tpm: SoftwareTpm | None = None, registered: bool = True, **settings: str
+) -> Agent:
+    """Let a machine join by a token of its own; one that is not ``registered`` is trusted on first use."""
+    tpm = tpm or world.tpm(name)
+    world.machine(name, tpm=tpm if registered else None)
+    agent = world.agent(name, "tpm", tcti=tpm.tcti, **settings)
+    done = agent.join(world.token())
+    assert done.returncode == 0, done.stderr
+    return agent
+
+
+def status(agent: Agent) -> JsonMap:
+    """Return what the agent says of its certificate."""
+    return cast("JsonMap", json.loads(agent.run("status", "--json", *agent.files()).stdout))
+
+
+def ended(agent: Agent) -> None:
+    """Wait until the node's certificate has ended."""
+    eventually(lambda: status(agent)["state"] == "none", what="the end of the certificate")
+
+
+def serials(world: World) -> dict[str, list[str]]:
+    """Return the certificates on record, by machine."""
+    return {
+        text_at(one, "spec", "machineName"): [text_at(entry, "serial") for entry in maps_at(one, "spec", "issued")]
+        for one in world.admin.list(f"{OWN}/machineattestations")
+    }

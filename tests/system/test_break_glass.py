@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from nodes_of_runbooks import SPENT, ended, joined, serials, serving, status
-from operator_commands import rejoin_token, reset
 from polling import eventually
-from runbook import Runbook
-from short_authority import shorten_certificates
+from runbook import SPENT, Runbook, ended, joined, rejoin_token, reset, serials, serving, shorten_certificates, status
 from world import EK_ANNOTATION, NAMESPACE, OWN, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at

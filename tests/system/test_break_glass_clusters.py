@@ -14,10 +14,8 @@ from typing import Final, cast
 import pytest
 import yaml
 from cryptography import x509
-from nodes_of_runbooks import SPENT, ended, joined, serials, serving
 from polling import eventually
-from runbook import Runbook
-from short_authority import shorten_certificates
+from runbook import SPENT, Runbook, ended, joined, serials, serving, shorten_certificates
 from world import BIN, CLUSTER, NAMESPACE, OWN, Agent, World, built_world
 
 from nodeattest_sandbox import fleet

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from needs import kubernetes_program
 from polling import eventually
-from short_authority import shorten_certificates
+from runbook import shorten_certificates
 from world import World
 from write_gate import Call, Gate
 

@@ -10,7 +10,7 @@ import subprocess
 from typing import cast
 
 import pytest
-from operator_commands import nodeattest
+from runbook import nodeattest
 from world import BIN, CSRS, NAMESPACE, World
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 from polling import eventually
-from recorded_world import RECORDS, RecordedWorld
-from world import NAMESPACE, Controller, built_world
+from world import CLUSTER, NAMESPACE, OWN, Controller, World, built_world
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
+from nodeattest_sandbox import fleet
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, maps_at, text_at
 from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartControlPlane
+from nodeattest_sandbox.swtpm import SoftwareTpm
 
 FLAGS = ("--inventory", "MachineRecords", "--leader-elect", "false")
 
@@ -83,3 +86,48 @@ def told(world: RecordedWorld, name: str, reason: str) -> list[JsonMap]:
 
 
 # What needs no proof: with the insecure provider, so that a plain request will do
+
+
+RECORDS: Final = f"{OWN}/machinerecords"
+_GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
+_LABELS: Final[JsonMap] = {"cluster.x-k8s.io/cluster-name": CLUSTER}
+
+
+class RecordedWorld(World):
+    """Two control planes, the management one with our CRDs and no others."""
+
+    def record(self, name: str, *, tpm: SoftwareTpm | None = None, node: str = "", **spec: JsonValue) -> JsonMap:
+        """Create a MachineRecord, with the endorsement key's hash where the machine has a TPM."""
+        key: JsonMap = {"endorsementKeyHash": tpm.endorsement_fingerprint()} if tpm else {}
+        body: JsonMap = {
+            "apiVersion": _GROUP_VERSION,
+            "kind": "MachineRecord",
+            "metadata": {"name": name},
+            "spec": {
+                "clusterName": CLUSTER,
+                "providerID": f"sandbox://{name}",
+                "nodeName": node or name,
+                **key,
+                **spec,
+            },
+        }
+        return self.admin.create(RECORDS, body)
+
+    def _make_cluster(self) -> JsonMap:
+        fleet.create_namespace(self.admin, NAMESPACE)
+        metadata: JsonMap = {"name": CLUSTER, "labels": {"site": "cellar"}}
+        cluster = self.admin.create(
+            f"{OWN}/clusterrecords",
+            {"apiVersion": _GROUP_VERSION, "kind": "ClusterRecord", "metadata": metadata, "spec": {}},
+        )
+        pki = self.workload.pki
+        pair = {"tls.crt": pki.ca_certificate.read_bytes(), "tls.key": pki.ca_key.read_bytes()}
+        self._secret(f"{CLUSTER}-kubeconfig", value=self.workload.admin_kubeconfig.read_bytes())
+        self._secret(f"{CLUSTER}-ca", **pair)
+        return cluster
+
+    def _secret(self, name: str, **data: bytes) -> None:
+        encoded: JsonMap = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        metadata: JsonMap = {"name": name, "labels": _LABELS}
+        body: JsonMap = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded}
+        self.admin.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", body)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, cast
 
 import pytest
-from nodes_of_runbooks import SPENT, joined
-from operator_commands import nodeattest
+from runbook import SPENT, joined, nodeattest
 from world import NAMESPACE, OWN, World, built_world
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at

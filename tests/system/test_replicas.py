@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import base64
 from contextlib import ExitStack
-from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from filing_requests import Wanted, ends, file_request
 from polling import eventually
 from world import NAMESPACE, World
-from write_gate import Call, Gate
 
 from nodeattest_sandbox.apiserver.jsonvalue import maps_at, text_at
-
-LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/nodeattest-system/leases/node-attestation-controller"
 
 
 def test_a_second_replica_takes_over_when_the_leader_is_killed(world: World) -> None:
@@ -34,31 +30,6 @@ def test_a_second_replica_takes_over_when_the_leader_is_killed(world: World) -> 
         filed = file_request(world, Wanted(node="after"))
         eventually(lambda: filed.state() == "issued", what="the successor's certificate")
         assert len(list(maps_at(world.ledger("before"), "spec", "issued"))) == 1
-
-
-def test_a_leader_from_which_another_took_over_publishes_nothing_of_what_it_recorded(world: World) -> None:
-    world.set_policy(authorizedAttestors=["insecure"])
-    admin = world.management.client()
-    with Gate(world.management) as gate:
-
-        def take_over(call: Call) -> bool:
-            """Let the record be written, and another hold the Lease before its writer learns of either."""
-            if call.method == "POST" and call.path.endswith("/machineattestations"):
-                admin.patch(LEASE, {"spec": {"holderIdentity": "another", "leaseTransitions": 99}})
-            return True
-
-        gate.after = take_over
-        kubeconfig = gate.kubeconfig(world.management.admin_kubeconfig, world.directory / "led.kubeconfig")
-        try:
-            with world.controller(kubeconfig=kubeconfig, log="led.log") as leader:
-                world.await_service(leader)
-                world.machine("led")
-                filed = file_request(world, Wanted(node="led"))
-                eventually(lambda: leader.said("leadership lost; a fresh process takes part again"), what="its end")
-        finally:
-            admin.delete(LEASE)
-    assert len(list(maps_at(world.ledger("led"), "spec", "issued"))) == 1
-    assert filed.state() == ""
 
 
 def test_a_denial_is_told_to_operators_with_what_was_expected_and_found(world: World) -> None:

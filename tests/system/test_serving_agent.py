@@ -14,7 +14,6 @@ from typing import Final
 
 import pytest
 from cryptography import x509
-from kubelet_requests import KUBELET_SERVING
 from kubernetes_assets import KUBELET_SETTINGS, kubelet_command
 from needs import ONLY_ROOT, kubernetes_folder, kubernetes_program, not_possible
 from polling import eventually
@@ -30,6 +29,7 @@ HIDE: Final = 'for i in /var/lib /var/log /usr/libexec; do mount -t tmpfs none "
 ELSEWHERE: Final = ["unshare", "--mount", "sh", "-c", HIDE, "sh"]
 """What kubelet makes in fixed places of the machine, it makes in memory, and it ends with the process."""
 
+KUBELET_SERVING: Final = "kubernetes.io/kubelet-serving"
 NO_CERTIFICATE: Final = "TLSV1_ALERT_INTERNAL_ERROR"
 """What a kubelet answers that waits for its certificate (crypto/tls)."""
 
