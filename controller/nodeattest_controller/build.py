@@ -32,7 +32,6 @@ from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.cluster_controller import (
-    ChangeBus,
     ClusterController,
     CSRObserver,
     ReconcilerDeps,
@@ -68,7 +67,6 @@ class _Shared:
     management: ManagementCache
     deps: ReconcilerDeps
     configs: KubeadmConfigs
-    changes: ChangeBus
     still_leads: Callable[[], Awaitable[bool]]
     """Whether nobody else has led up to now, by a read of the Lease that begins now; raises ApiError."""
     guard: ClusterGuard
@@ -90,13 +88,10 @@ def build_manager(
 
     ``may_act``: whether this replica may now. ``still_leads``: whether, by the Lease, nobody else has led up to now.
     """
-    changes = ChangeBus()
     management = ManagementCache(
         client,
         namespace=settings.watch_namespace,
-        on_change=changes.cluster_changed,
         inventory=settings.inventory,
-        on_policies=changes.policies_changed,
         now=_now,
     )
     client.may_send = may_act
@@ -115,7 +110,6 @@ def build_manager(
         management=management,
         deps=ReconcilerDeps(management=management, guard=guard, events=events, metrics=metrics, now=_now),
         configs=KubeadmConfigs(client, management.caches),
-        changes=changes,
         still_leads=still_leads,
         guard=guard,
         events=events,
@@ -138,7 +132,7 @@ def _manager(shared: _Shared, verifiers: VerifierRegistry, marks: ClusterMarks, 
         log=shared.log,
         clusters_per_namespace=shared.settings.clusters_per_namespace,
     )
-    shared.changes.subscribe_clusters(clusters.changed)
+    shared.management.changes.subscribe_clusters(clusters.changed)
     return Manager(
         management=shared.management,
         clusters=clusters,
@@ -260,8 +254,8 @@ def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
         configuration=shared.settings.webhook_configuration,
         is_rendered=has_agent,
     )
-    shared.changes.subscribe_clusters(reconciler.cluster_changed)
-    shared.changes.subscribe_policies(reconciler.changed)
+    shared.management.changes.subscribe_clusters(reconciler.cluster_changed)
+    shared.management.changes.subscribe_policies(reconciler.changed)
     return reconciler
 
 
@@ -273,7 +267,7 @@ def _signer_names(shared: _Shared) -> SignerNamesReconciler:
         now=_now,
         queue_metrics=shared.metrics.queues.named("signer-names"),
     )
-    shared.changes.subscribe_clusters(reconciler.cluster_changed)
+    shared.management.changes.subscribe_clusters(reconciler.cluster_changed)
     return reconciler
 
 

@@ -156,9 +156,7 @@ class World:
         self.observed = Observed()
         self.observers: list[CSRObserver] = [self.observed]
         self.metrics = Metrics()
-        self.management = ManagementCache(
-            self.management_api, namespace=None, on_change=lambda _key, _ids: None, memory=memory
-        )
+        self.management = ManagementCache(self.management_api, namespace=None, memory=memory)
         self.workload = WorkloadClient(
             KEY,
             self.workload_api,

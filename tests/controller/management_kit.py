@@ -13,7 +13,7 @@ from typing import Any
 from fake_api import FakeApi
 
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_controller import ChangeBus, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -91,11 +91,9 @@ def deps_of(
 
 
 @asynccontextmanager
-async def cached(api: FakeApi, changes: ChangeBus) -> AsyncGenerator[ManagementCache]:
+async def cached(api: FakeApi) -> AsyncGenerator[ManagementCache]:
     """Run a cache of it, complete."""
-    management = ManagementCache(
-        api, namespace=None, on_change=changes.cluster_changed, on_policies=changes.policies_changed
-    )
+    management = ManagementCache(api, namespace=None)
     async with cache_running(management):
         yield management
 

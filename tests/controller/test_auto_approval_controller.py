@@ -36,7 +36,6 @@ from nodeattest_controller.controllers.auto_approval.reconciler import (
     AutoApprovalReconciler,
 )
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
@@ -109,8 +108,7 @@ class AutoApprovalWorld:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[AutoApprovalRunner]:
         """Run the controller in the cluster."""
-        changes = ChangeBus()
-        async with cached(self.api, changes) as self.management:
+        async with cached(self.api) as self.management:
             management = self.management
             events = EventRecorder(self.api, component="test", instance="test-1", now=_now)
             self.controller = AutoApprovalController(
@@ -131,7 +129,7 @@ class AutoApprovalWorld:
     @asynccontextmanager
     async def reconciler(self) -> AsyncGenerator[AutoApprovalReconciler]:
         """Make the reconciler alone: its watches do not run, and a test calls it."""
-        async with cached(self.api, ChangeBus()) as self.management:
+        async with cached(self.api) as self.management:
             management = self.management
             events = EventRecorder(self.api, component="test", instance="test-1", now=_now)
             cluster_events = ClusterEvents(KEY, management, events, log=logging.getLogger("test"), clock=time.monotonic)

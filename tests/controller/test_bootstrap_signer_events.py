@@ -11,7 +11,6 @@ from polling import until
 
 from nodeattest_controller.controllers.bootstrap_signer import REASON, REMEDY, TokenPairRunner
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.cluster_log import PERIOD
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_discovery.controllers.bootstrap_signer import TokenController
@@ -30,7 +29,7 @@ async def test_failures_are_counted_by_kind_and_a_missing_right_is_told_on_the_c
         raise REFUSAL
 
     workload.on_call = forbid
-    async with cached(api, ChangeBus()) as management:
+    async with cached(api) as management:
         deps = deps_of(management, metrics=metrics, clock=lambda: seconds[0])
         runner = TokenPairRunner(deps, frozenset(TokenController), ClusterKey("fleet/blue"), workload)
         outcomes: dict[str, ApiError] = {

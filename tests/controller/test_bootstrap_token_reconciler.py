@@ -31,7 +31,6 @@ from nodeattest_controller.controllers.bootstrap_token import (
 )
 from nodeattest_controller.model.machine_view import MachineResource
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
@@ -142,7 +141,7 @@ async def scene() -> AsyncGenerator[Scene]:
     api.documents[f"/apis/{BOOTSTRAP}"] = {"preferredVersion": {"version": "v1beta2"}}
     add_cluster(api)
     add_policy(api)
-    async with cached(api, ChangeBus()) as management:
+    async with cached(api) as management:
         yield Scene(api, management)
 
 

@@ -27,7 +27,6 @@ from nodeattest_controller.controllers.challenge_secret import (
 from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_controller.model.token_binding import kept_config, slim_config
-from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube.errors import ApiError, Forbidden
@@ -195,7 +194,7 @@ class Site:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with cached(self.api, ChangeBus()) as management:
+        async with cached(self.api) as management:
             resync = ResyncConfig(spread=0.0, period=0.02, min_interval=0.02, urgent=0.02, retry=0.02)
             deps, configs = deps_of(management, clock=lambda: self.now), KubeadmConfigs(self.api, management.caches)
             async with tasks(ChallengeSecretReconciler(deps, configs, KEY, self.api, resync).run()):

@@ -21,7 +21,7 @@ from management_kit import (
 from polling import others_run, until
 
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_controller import ChangeBus, ClusterController
+from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ACCEPTED, REFUSED, ClusterManager
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
@@ -76,7 +76,6 @@ class World:
         self.made: list[FakeApi] = []
         self.parsed: list[bytes] = []
         self.threads: set[int] = set()
-        self.changes = ChangeBus()
 
     def connect(self, kubeconfig: bytes) -> ApiClient:
         self.parsed.append(kubeconfig)
@@ -92,7 +91,7 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[ClusterManager]:
-        async with cached(self.api, self.changes) as management:
+        async with cached(self.api) as management:
             controllers: Sequence[ClusterController] = (self.first, self.second)
             manager = ClusterManager(
                 management,
@@ -108,6 +107,7 @@ class World:
                 metrics_period=0.01,
                 clusters_per_namespace=10,
             )
+            self.changes = management.changes
             self.changes.subscribe_clusters(manager.changed)
             self.changes.cluster_changed(KEY, None)
             async with tasks(manager.run()):
@@ -185,5 +185,5 @@ async def test_no_cache_keeps_who_wrote_which_field() -> None:
     add_cluster(api)
     cluster = api.objects[cluster_path()]
     api.put(cluster_path(), {**cluster, "metadata": {**mapping(cluster, "metadata"), "managedFields": [{"a": "b"}]}})
-    async with cached(api, ChangeBus()) as management:
+    async with cached(api) as management:
         assert "managedFields" not in mapping(management.cluster(KEY), "metadata")

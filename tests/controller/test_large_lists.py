@@ -18,7 +18,6 @@ from polling import until
 
 from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
 from nodeattest_kube.reflector import Reflector
@@ -197,7 +196,7 @@ async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_i
     for number in range(50):
         add_cluster(api, f"c{number}", kubeconfig=None)
     add_policy(api, tpm={"x": [0.5]}, labels={})
-    async with cached(api, ChangeBus()) as management:
+    async with cached(api) as management:
         [policy] = management.policies("fleet")
         clusters = management.clusters()
 

@@ -33,7 +33,6 @@ from nodeattest_controller.controllers.policy_status.reconciler import PolicySta
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import LABEL, WebhookCalls, webhook_calls
-from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.verification.verifiers import first_flaw
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed
@@ -227,7 +226,7 @@ class Office:
     """A management cluster with a Cluster and a policy, and what writes of the policy."""
 
     def __init__(self) -> None:
-        self.api, self.changes, self.metrics = management_api(), ChangeBus(), Metrics()
+        self.api, self.metrics = management_api(), Metrics()
         self.denied: dict[str, ApiError] = {}
         """By path: what reading it is answered."""
         self.api.on_call = self._call
@@ -261,7 +260,7 @@ class Office:
 
     @asynccontextmanager
     async def working(self, **options: Any) -> AsyncGenerator[None]:
-        async with cached(self.api, self.changes) as management:
+        async with cached(self.api) as management:
             events = EventRecorder(self.api, component="test", instance="here", now=lambda: NOW)
             keeper = PolicyStatusReconciler(
                 management,
@@ -273,9 +272,9 @@ class Office:
                 is_rendered=has_agent,
                 **dict[str, Any]({"label_resync": 0.05, "recount": 0.05, **options}),
             )
-            self.changes.subscribe_clusters(keeper.cluster_changed)
-            self.changes.subscribe_policies(keeper.changed)
-            self.changes.policies_changed(NAMESPACE)
+            management.changes.subscribe_clusters(keeper.cluster_changed)
+            management.changes.subscribe_policies(keeper.changed)
+            management.changes.policies_changed(NAMESPACE)
             async with tasks(keeper.run()):
                 yield
             await events.drain()
@@ -380,8 +379,8 @@ async def test_a_status_wakes_no_cluster_and_a_spec_wakes_all_beside_it() -> Non
     office, woken = Office(), list[str]()
     add_cluster(office.api, "blue")
     add_cluster(office.api, "green")
-    async with cached(office.api, office.changes):
-        office.changes.subscribe_clusters(lambda cluster, _keys: woken.append(cluster))
+    async with cached(office.api) as management:
+        management.changes.subscribe_clusters(lambda cluster, _keys: woken.append(cluster))
         await office.api.merge_patch(f"{office.path}/status", {"status": {"clusters": 2}})
         add_policy(office.api, enforcement="Audit")
         await until(lambda: len(woken) == 2)

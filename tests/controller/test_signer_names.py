@@ -21,7 +21,6 @@ from nodeattest_controller.controllers.signer_names import (
     signers_of,
 )
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.runtime.cluster_controller import ChangeBus
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.errors import Forbidden
@@ -93,11 +92,10 @@ class Farm:
 
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[None]:
-        changes = ChangeBus()
-        async with cached(self.api, changes) as management:
+        async with cached(self.api) as management:
             guard = ClusterGuard(management, lambda: self.leads)
             publisher = SignerNamesReconciler(management, guard=guard, serves=True, now=lambda: NOW)
-            changes.subscribe_clusters(publisher.cluster_changed)
+            management.changes.subscribe_clusters(publisher.cluster_changed)
             publisher.cluster_changed(ClusterKey("fleet/blue"), None)
             async with tasks(publisher.run()):
                 yield

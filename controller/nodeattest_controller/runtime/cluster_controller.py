@@ -252,34 +252,3 @@ class SupervisedRunner:
                 await self._runner.run()
         finally:
             self._runner = None
-
-
-ClusterChanged = Callable[[ClusterKey, frozenset[str] | None], None]
-"""Gets a cluster, and the provider IDs and names (``informers.node_key``) of the machines that changed; None: any may
-have changed, or the Cluster, its policy, its kubeconfig or its CA."""
-
-
-class ChangeBus:
-    """Subscribers of each kind of change."""
-
-    def __init__(self) -> None:
-        self._clusters: list[ClusterChanged] = []
-        self._policies: list[Callable[[str], None]] = []
-
-    def subscribe_clusters(self, subscriber: ClusterChanged) -> None:
-        """Have a subscriber notified of changed clusters."""
-        self._clusters.append(subscriber)
-
-    def subscribe_policies(self, subscriber: Callable[[str], None]) -> None:
-        """Have a subscriber notified of a namespace whose policies changed."""
-        self._policies.append(subscriber)
-
-    def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
-        """Notify of a changed cluster."""
-        for subscriber in self._clusters:
-            notify(subscriber, cluster, keys)
-
-    def policies_changed(self, namespace: str) -> None:
-        """Notify of changed policies."""
-        for subscriber in self._policies:
-            notify(subscriber, namespace)

@@ -23,7 +23,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster
 from nodeattest_kube import paths
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import ApiError, NotFound, TooLarge
-from nodeattest_kube.periodic import RECONNECT
+from nodeattest_kube.periodic import RECONNECT, notify
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import text
@@ -179,9 +179,36 @@ def is_read(secret: JsonObject) -> bool:
     return text(secret, "metadata", "name").endswith(SECRET_SUFFIXES)
 
 
-Changed = Callable[[ClusterKey, frozenset[str] | None], None]
-"""Told what changed: a cluster, and the provider IDs and names (``node_key``) of the machines concerned; None where
-all may be."""
+ClusterChanged = Callable[[ClusterKey, frozenset[str] | None], None]
+"""Gets a cluster, and the provider IDs and names (``node_key``) of the machines that changed. None: any may have
+changed, or the Cluster, its policy, its kubeconfig or its CA."""
+
+
+class ChangeBus:
+    """Notifies subscribers of changes in the management cluster. Subscribers must not block."""
+
+    def __init__(self) -> None:
+        self._clusters: list[ClusterChanged] = []
+        self._policies: list[Callable[[str], None]] = []
+
+    def subscribe_clusters(self, subscriber: ClusterChanged) -> None:
+        """Have a subscriber notified of changed clusters."""
+        self._clusters.append(subscriber)
+
+    def subscribe_policies(self, subscriber: Callable[[str], None]) -> None:
+        """Have a subscriber notified of a namespace whose policies changed."""
+        self._policies.append(subscriber)
+
+    def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
+        """Notify of a changed cluster."""
+        for subscriber in self._clusters:
+            notify(subscriber, cluster, keys)
+
+    def policies_changed(self, namespace: str) -> None:
+        """Notify of changed policies."""
+        for subscriber in self._policies:
+            notify(subscriber, namespace)
+
 
 CLUSTER_GROUP: Final = "cluster.x-k8s.io"
 OWN_GROUP: Final = "attestation.cluster.x-k8s.io"
@@ -216,8 +243,8 @@ def namespaces(obj: JsonObject) -> list[str]:
 class Source(ABC):
     """One place that clusters and machines are kept in: with a change it updates the inventory, then notifies."""
 
-    def __init__(self, inventory: Inventory, on_change: Changed) -> None:
-        self._inventory, self._on_change = inventory, on_change
+    def __init__(self, inventory: Inventory, changes: ChangeBus) -> None:
+        self._inventory, self._changes = inventory, changes
         self._clusters: Reflector | None = None
         self._kept: dict[MachineResource, InformerRef] = {}
 
@@ -246,7 +273,7 @@ class Source(ABC):
         self._kept[resource] = InformerRef(objects, group, version)
 
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
-        self._on_change(ClusterKey(key), None)
+        self._changes.cluster_changed(ClusterKey(key), None)
 
     def _machines_changed(self, obj: JsonObject, members: Iterable[MachineView]) -> None:
         """Notify of Machines or records."""
@@ -255,7 +282,7 @@ class Source(ABC):
             concerned.update({member.provider_id} - {""})
             concerned.add(machine_key(member.uid))
             concerned.update(map(node_key, claimed_names(member)))
-        self._on_change(cluster_of_object(obj), frozenset(concerned))
+        self._changes.cluster_changed(cluster_of_object(obj), frozenset(concerned))
 
 
 class ClusterAPI(Source):
@@ -302,7 +329,9 @@ class ClusterAPI(Source):
     def _pool_changed(self, key: str, pool: JsonObject | None) -> None:
         found = self._inventory.put_pool(key, pool)
         if pool is not None:
-            self._on_change(cluster_of_object(pool), frozenset[str]().union(*(view.provider_ids for view in found)))
+            self._changes.cluster_changed(
+                cluster_of_object(pool), frozenset[str]().union(*(view.provider_ids for view in found))
+            )
 
 
 class MachineRecords(Source):
@@ -336,6 +365,6 @@ _SOURCES: Final[Mapping[str, type[Source]]] = {"ClusterAPI": ClusterAPI, "Machin
 """By the name in ``Settings.inventory``; where both have a cluster of one name, Cluster API's counts."""
 
 
-def sources_of(names: Collection[str], inventory: Inventory, on_change: Changed) -> tuple[Source, ...]:
+def sources_of(names: Collection[str], inventory: Inventory, changes: ChangeBus) -> tuple[Source, ...]:
     """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
-    return tuple(source(inventory, on_change) for name, source in _SOURCES.items() if name in names)
+    return tuple(source(inventory, changes) for name, source in _SOURCES.items() if name in names)

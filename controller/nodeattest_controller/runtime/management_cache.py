@@ -27,7 +27,7 @@ from nodeattest_controller.runtime.informers import (
     OWN_GROUP,
     OWN_VERSION,
     SECRET_SUFFIXES,
-    Changed,
+    ChangeBus,
     InformerRef,
     InformerSet,
     is_read,
@@ -81,24 +81,20 @@ class ManagementCache:
         client: ApiClient,
         *,
         namespace: str | None,
-        on_change: Changed,
         inventory: Collection[str] = CLUSTER_API_ONLY,
-        on_policies: Callable[[str], None] = lambda _namespace: None,
         memory: int | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``inventory`` names the sources (``Settings.inventory``).
 
-        ``on_policies`` gets the namespace of a policy that changed, also where there is no Cluster in it. ``memory``:
-        bytes of all objects; None: by this container's limit.
+        ``memory``: bytes of all objects; None: by this container's limit.
         """
         self.client = client
         self.inventory = Inventory()
         self.attestation_order = AttestationOrder(self.inventory.put_attestation)
         """What puts records into the inventory, whoever tells of them."""
-        self._on_change = on_change
-        self._sources = sources_of(inventory, self.inventory, on_change)
-        self._on_policies = on_policies
+        self.changes: Final = ChangeBus()
+        self._sources = sources_of(inventory, self.inventory, self.changes)
         self._now = now
         self._reflectors: dict[str, Reflector] = {}
         self._policies: dict[str, tuple[str, Policy | Denied]] = {}
@@ -311,17 +307,17 @@ class ManagementCache:
             self._policies.pop(key, None)
         if version != self._policy_versions.get(key):  # not for a status alone, which is ours
             for cluster in self.clusters_in(namespace):
-                self._on_change(ClusterKey(key_of(cluster)), None)
+                self.changes.cluster_changed(ClusterKey(key_of(cluster)), None)
         if version:
             self._policy_versions[key] = version
         else:
             self._policy_versions.pop(key, None)
-        self._on_policies(namespace)
+        self.changes.policies_changed(namespace)
 
     def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
         for suffix in SECRET_SUFFIXES:
             if key.endswith(suffix):
-                self._on_change(ClusterKey(key.removesuffix(suffix)), None)
+                self.changes.cluster_changed(ClusterKey(key.removesuffix(suffix)), None)
         if secret is None:
             self._authorities.pop(ClusterKey(key.removesuffix("-ca")), None)
 
