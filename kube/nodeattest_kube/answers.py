@@ -1,12 +1,10 @@
-"""Reads the bytes of lists and watches: page sizes, lines, events.
+"""What API servers' bytes mean: JSON objects, lines and events of watches, and how much one answer may hold.
 
-Bytes of a watch give events or ``ApiError``. A stream is split into lines in linear time, whatever its chunks' sizes;
-a line longer than the limit is refused, or skipped, before it is buffered. A collection of any objects can be listed: a
-page that is too large is queried again with half as many objects, and the page after one that fits with twice as many.
-An object that is too large alone is skipped: it is read as a row of a table, without the object.
-Out of scope: the requests (``client``).
-Source: metav1.WatchEvent (apimachinery pkg/apis/meta/v1/watch.go); Kubernetes API concepts, "Efficient detection of
-changes", "Retrieving large results sets in chunks" and "Receiving resources as Tables"; etcd --max-request-bytes.
+Any bytes give a value or an error; a workload cluster's API server may be hostile. A stream is split into lines in
+linear time, whatever its chunks' sizes. A line longer than the limit is refused, or skipped, before it is buffered.
+Out of scope: the requests (``client``), what the objects mean.
+Source: RFC 8259; api-conventions.md of Kubernetes; metav1.WatchEvent (apimachinery pkg/apis/meta/v1/watch.go);
+Kubernetes API concepts, "Receiving resources as Tables"; etcd --max-request-bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +21,77 @@ from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject
 
 _ABOVE_STATUS_CODES: Final = 600
+_LONGEST_VERSION: Final = 20
+"""Digits of an unsigned number of 64 bits."""
+_ENDLESS: Final = 8
+"""A line of more than so many times the limit is not waited for."""
+
+
+class TooManyValues(ValueError):
+    """A document that may hold more values than its reader wants to have in memory."""
+
+
+def parse_json(body: bytes, max_values: int | None = None, *, duplicates: bool = False) -> JsonObject:
+    """Parse one JSON object; every other input is a ``ValueError`` that quotes none of it.
+
+    ``max_values`` bounds time and memory: it is held against the brackets and commas outside texts.
+    ``duplicates`` lets the last of duplicate keys win, as Go does: for an API server's own answers only.
+    """
+    if max_values is not None and strict_json.bound_values(body, max_values) is None:
+        raise TooManyValues(f"a JSON document of more than {max_values} values")
+    return strict_json.parse_object(body, max_size=None, floats=True, duplicates=duplicates)
+
+
+def version_of(item: JsonObject) -> tuple[str, str]:
+    """Return an object's UID and its opaque resourceVersion, which tell this state of it from every other."""
+    return text(item, "metadata", "uid"), text(item, "metadata", "resourceVersion")
+
+
+def is_before(version: str, other: str) -> bool:
+    """Return whether a resourceVersion is an earlier one, if both are numbers (KEP-5504)."""
+    if not all(each.isascii() and each.isdecimal() and len(each) <= _LONGEST_VERSION for each in (version, other)):
+        return False
+    return int(version) < int(other)
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """What one JSON document may hold."""
+
+    bytes: int
+    values: int
+    """JSON values, counted before they are parsed: ``{}`` takes 3 bytes on the way and 72 in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """What the answers of one API server may hold."""
+
+    object: PageLimits
+    page: PageLimits
+    objects: int
+    """How many to ask for in a page."""
+
+    def page_of(self, count: int) -> PageLimits:
+        """Return what a page of so many objects may hold; 0: of all."""
+        one, page, most = self.object, self.page, count or self.objects
+        return PageLimits(min(page.bytes, most * one.bytes), min(page.values, most * one.values))
+
+
+OBJECT: Final = PageLimits(bytes=3 << 20, values=150_000)
+"""One object: etcd takes 1.5 MiB, which base64 and honest escapes do not double."""
+PAGE: Final = PageLimits(bytes=16 << 20, values=500_000)
+"""A page of a list, of however many objects."""
+TRUSTED: Final = AnswerLimits(OBJECT, PAGE, objects=500)
+"""The management cluster's, or a user's own; as many objects as client-go asks for."""
+_TENANT: Final = PageLimits(OBJECT.bytes, values=50_000)
+TENANT: Final = AnswerLimits(_TENANT, _TENANT, objects=100)
+"""A tenant's: a page is parsed in one piece, in 10 to 30 ms. Honest certificate requests, roles and token Secrets have
+at most 200 values on average with their ``managedFields``, so a page of them fills less than half."""
+REFUSAL: Final = PageLimits(bytes=1 << 18, values=10_000)
+"""A ``Status``: 512 characters of it are kept."""
+ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
 
 
 class WatchType(StrEnum):
@@ -44,7 +113,7 @@ class WatchEvent:
 
 
 def parse_event(line: bytes, path: str, max_values: int, skipped: Callable[[], None] | None) -> WatchEvent | None:
-    """Parse one watch event (metav1.WatchEvent), None if it is skipped; raise what an ERROR event says."""
+    """Parse one watch event, None if it is skipped; raise what an ERROR event says."""
     try:
         event = parse_json(line, max_values, duplicates=True)
         kind, subject = text(event, "type"), dig(event, "object")
@@ -64,59 +133,12 @@ def parse_event(line: bytes, path: str, max_values: int, skipped: Callable[[], N
     raise error_from_status(code, status, fallback="WatchError")
 
 
-@dataclass(frozen=True, slots=True)
-class PageLimits:
-    """What one JSON document may hold."""
-
-    bytes: int
-    values: int
-    """JSON values, counted before they are parsed: ``{}`` takes 3 bytes on the way and 72 in memory."""
-
-
-OBJECT: Final = PageLimits(bytes=3 << 20, values=150_000)
-"""One object: etcd takes 1.5 MiB, which base64 and honest escapes do not double."""
-PAGE: Final = PageLimits(bytes=16 << 20, values=500_000)
-"""A page of a list, of however many objects."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerLimits:
-    """What the answers of one API server may hold."""
-
-    object: PageLimits
-    page: PageLimits
-    objects: int
-    """How many to ask for in a page."""
-
-    def page_of(self, count: int) -> PageLimits:
-        """Return what a page of so many objects may hold; 0: of all."""
-        one, page, most = self.object, self.page, count or self.objects
-        return PageLimits(min(page.bytes, most * one.bytes), min(page.values, most * one.values))
-
-
-TRUSTED: Final = AnswerLimits(OBJECT, PAGE, objects=500)
-"""The management cluster's, or a user's own; as many objects as client-go asks for."""
-_TENANT: Final = PageLimits(OBJECT.bytes, values=50_000)
-TENANT: Final = AnswerLimits(_TENANT, _TENANT, objects=100)
-"""A tenant's: a page is parsed in one piece, in 10 to 30 ms. Honest certificate requests, roles and token Secrets have
-at most 200 values on average with their ``managedFields``, so a page of them fills less than half."""
-REFUSAL: Final = PageLimits(bytes=1 << 18, values=10_000)
-"""A ``Status``: 512 characters of it are kept."""
-ROW_HEADERS: Final[Mapping[str, str]] = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
-ROW_QUERY: Final[Mapping[str, str]] = {"limit": "1", "includeObject": "None"}
-
-
-_ENDLESS: Final = 8
-"""A line of more than so many times the limit is not waited for."""
-
-
 class LineBuffer:
     """Collects chunks until a newline comes; joins each line once."""
 
     def __init__(self, limit: int, skipped: Callable[[], None] | None = None, where: str = "") -> None:
         """``skipped`` is called for a line that is too long, instead of raising ``TooLarge``."""
-        self._limit, self._where = limit, where
-        self._skipped = skipped
+        self._limit, self._where, self._skipped = limit, where, skipped
         self._pending: list[bytes] = []
         self._size = 0
 
@@ -147,34 +169,3 @@ class LineBuffer:
                 raise TooLarge(200, f"{self._where}: a line of more than {self._limit} bytes in a watch")
         elif piece:
             self._pending.append(piece)
-
-
-_LONGEST_VERSION: Final = 20
-"""Digits of an unsigned number of 64 bits."""
-
-
-class TooManyValues(ValueError):
-    """A document that may hold more values than its reader wants to have in memory."""
-
-
-def parse_json(body: bytes, max_values: int | None = None, *, duplicates: bool = False) -> JsonObject:
-    """Parse one JSON object; every other input is a ``ValueError`` that quotes none of it.
-
-    ``max_values`` bounds time and memory: it is held against the brackets and commas outside texts.
-    ``duplicates`` lets the last of duplicate keys win, as Go does: for an API server's own answers only.
-    """
-    if max_values is not None and strict_json.bound_values(body, max_values) is None:
-        raise TooManyValues(f"a JSON document of more than {max_values} values")
-    return strict_json.parse_object(body, max_size=None, floats=True, duplicates=duplicates)
-
-
-def version_of(item: JsonObject) -> tuple[str, str]:
-    """Tell one state of one object from every other: its UID and its opaque resourceVersion."""
-    return text(item, "metadata", "uid"), text(item, "metadata", "resourceVersion")
-
-
-def is_before(version: str, other: str) -> bool:
-    """Tell whether a resourceVersion is an earlier one, if both are numbers (KEP-5504)."""
-    if not all(each.isascii() and each.isdecimal() and len(each) <= _LONGEST_VERSION for each in (version, other)):
-        return False
-    return int(version) < int(other)

@@ -1,10 +1,12 @@
 """The API client: raw JSON objects in and out, one typed error for every other outcome.
 
-Promises: no retry of its own (``transport`` sends an idempotent request again when a kept connection was closed); no
-server's answer gives another exception than ``ApiError``. The bearer token is read again as its file is rotated.
+It does not retry (``transport`` sends an idempotent request again if a kept connection was closed). No server's answer
+raises anything but ``ApiError``. The bearer token is read again as its file is rotated. A collection of any objects can
+be listed: a page that is too large is queried again with half as many objects, and an object that is too large alone is
+read as a row of a table, without the object.
 Out of scope: back-off, caching.
 Source: Kubernetes API concepts (verbs, chunked lists, watches, bookmarks, preconditions); client-go
-transport/token_source.go (re-read each minute; a failed re-read keeps the token in hand).
+transport/token_source.go (re-read each minute; a failed re-read keeps the current token).
 """
 
 from __future__ import annotations
@@ -24,26 +26,19 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlencode
 
+from aiohttp.abc import AbstractResolver
+
+from nodeattest_kube import answers
 from nodeattest_kube.addresses import AddressRules, environment_proxy
-from nodeattest_kube.answers import (
-    REFUSAL,
-    ROW_HEADERS,
-    ROW_QUERY,
-    TENANT,
-    TRUSTED,
-    LineBuffer,
-    PageLimits,
-    TooManyValues,
-    WatchEvent,
-    parse_event,
-    parse_json,
-)
+from nodeattest_kube.answers import TRUSTED, LineBuffer, PageLimits, TooManyValues, WatchEvent, parse_event, parse_json
 from nodeattest_kube.errors import (
     ApiError,
     Malformed,
+    TimedOut,
     TooLarge,
     Unauthorized,
     Unreachable,
+    WatchHung,
     error_from_status,
 )
 from nodeattest_kube.input_scheduler import ClusterInput
@@ -51,49 +46,25 @@ from nodeattest_kube.kubeconfig import (
     ApiEndpoint,
     check_proxy_url,
     in_cluster_endpoint,
+    is_visible,
     parse_kubeconfig,
     read_kubeconfig,
 )
-from nodeattest_kube.transport import ApiResponse, Limits, Resolver, Transport
+from nodeattest_kube.transport import ApiResponse, Transport
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 
-_REREAD: Final = 60.0
-"""Seconds; a projected service-account token is replaced when 80 % of its life, at least 8 minutes, is gone."""
-
-
-class TokenSource:
-    """Gives the current token; ``clock`` is monotonic seconds."""
-
-    def __init__(self, token: str | None, file: Path | None, clock: Callable[[], float]) -> None:
-        self._token, self._file, self._clock = token, file, clock
-        self._read_again = float("-inf")
-
-    def current(self) -> str | None:
-        """Return the token, None when the endpoint has none; ``Unauthorized`` when its file never gave one."""
-        if self._file is not None and self._clock() >= self._read_again:
-            with suppress(OSError, ValueError):
-                content = self._file.read_text("ascii").strip()
-                if content and content.isprintable() and " " not in content:  # RFC 6750 §2.1: visible ASCII
-                    self._token = content
-            if self._token is None:
-                raise Unauthorized(401, "Unauthorized", f"no token in {self._file}; check the mounted service account")
-            self._read_again = self._clock() + _REREAD
-        return self._token
-
-    def refused(self) -> None:
-        """Note that the server refused the token: the file is read again before the next request."""
-        self._read_again = float("-inf")
-
-
+_TOKEN_PERIOD: Final = 60.0
+"""Seconds between two reads of a token's file. A projected service-account token is replaced when 80 % of its life, at
+least 8 minutes, is gone."""
 WATCH_SECONDS: Final = (60, 90)
 """How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together. A server on
 which nothing happens sends no bookmark either, so only a new watch shows that it is there: within the shortest limit
 for a cache without contact (120 s, ``--max-stale`` of ``discovery serve``)."""
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_LIST_TIMEOUTS: Final = 6.0
+"""How many request time limits one page of a list may take."""
+_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "nodeattest"}
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-_LIST_RETRY_SECONDS: Final = 6.0
-"""How many request time limits one page of a list may take; silence within it is limited as everywhere."""
 
 
 class ApiClient:
@@ -115,38 +86,32 @@ class ApiClient:
         self.server = endpoint.server
         self.requests = 0
         self.on_request: Callable[[str, int | None], None] = lambda _method, _status: None
-        """Told the method and the status of each answer; None where none came. For metrics."""
+        """Gets the method and the status of each answer; None without an answer. For metrics."""
         self.on_contact: Callable[[ApiError | None], None] = lambda _error: None
-        """Told None of each request that the server granted, and the error of each that it refused or did not answer.
-        For a report of the connection."""
+        """Gets None for each request that the server granted, and the error of each other. For a report of the
+        connection."""
         self.has_reported: Callable[[ApiError], bool] = lambda _error: False
         """Whether ``on_contact`` has reported already what an error says; loops then log it as debug only."""
         self.log_name = endpoint.server
         """How log lines name the server."""
         self.may_send: Callable[[], bool] = lambda: True
-        """Asked before each request; where it says no, the request is ``Unreachable`` and nobody sees it. For those who
-        may act for a while only: a process that was stopped and woke late, a command that ends in time."""
+        """Whether this process may send a request now; otherwise the request is ``Unreachable``. A process that was
+        stopped and woke late may not."""
         self._turns: ClusterInput | None = None
         self._bounds = TRUSTED
-        self._transport = Transport(endpoint)
-        self._token = TokenSource(endpoint.token, endpoint.token_file, clock)
-        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "nodeattest"}
-        self._timeouts = Limits(total=request_timeout)
-        self._list_timeouts = Limits(
-            total=request_timeout * _LIST_RETRY_SECONDS, connect=request_timeout, silence=request_timeout
-        )
+        self._transport = Transport(endpoint, request_timeout)
+        self._token, self._token_file, self._token_due = endpoint.token, endpoint.token_file, float("-inf")
         self._request_timeout, self._watch_margin = request_timeout, watch_margin
-        self._randint = randint
-        self._clock = clock
+        self._randint, self._clock = randint, clock
         self._server_time: tuple[datetime, float] | None = None
-        """The server's time, and when it was told, on ``clock``."""
+        """The server's time, and ``clock`` when it was received."""
         self._date = ""
 
     @classmethod
     def from_kubeconfig(
         cls, document: bytes, *, request_timeout: float = 10.0, addresses: AddressRules | None = None
     ) -> Self:
-        """Make a client out of a self-contained kubeconfig; raises ``KubeconfigError``.
+        """Make a client from a self-contained kubeconfig; raises ``KubeconfigError``.
 
         ``addresses``: what it may lead to; a service that reads others' kubeconfigs must give it.
         """
@@ -154,12 +119,12 @@ class ApiClient:
 
     @classmethod
     def from_kubeconfig_file(cls, path: Path, *, request_timeout: float = 10.0) -> Self:
-        """Make a client out of a kubeconfig file, whose references are relative to it; raises ``KubeconfigError``."""
+        """Make a client from a kubeconfig file, whose references are relative to it; raises ``KubeconfigError``."""
         return cls(read_kubeconfig(path), request_timeout=request_timeout)
 
     @classmethod
     def from_endpoint(cls, endpoint: ApiEndpoint) -> Self:
-        """Make a client of an operator's own kubeconfig; HTTPS_PROXY counts where that names no proxy."""
+        """Make a client from an operator's own kubeconfig; HTTPS_PROXY counts if that names no proxy."""
         proxy = endpoint.proxy_url
         if proxy is None:
             # The one read of the environment below main; the kubeconfig's own proxy wins (client-go).
@@ -168,21 +133,21 @@ class ApiClient:
 
     @classmethod
     def in_cluster(cls, environment: Mapping[str, str], *, request_timeout: float = 10.0) -> Self:
-        """Make a client out of the pod's service account; ``environment`` is ``os.environ``, handed in by main."""
+        """Make a client from the pod's service account; ``environment`` is ``os.environ``, handed in by main."""
         return cls(in_cluster_endpoint(environment), request_timeout=request_timeout)
 
     @property
     def refused_address(self) -> str:
-        """Say why the last connection was not begun, because of its address; empty where the server answered since."""
+        """Why the last connection's address was refused; empty if it was not, or the server answered since."""
         return self._transport.refused_address
 
-    def use_resolver(self, resolver: Resolver) -> None:
-        """Have host names looked up by this instead of the event loop's threads, from the first request on."""
-        self._transport.use_resolver(resolver)
+    def use_resolver(self, resolver: AbstractResolver) -> None:
+        """Have this look up host names instead of the event loop's threads, from the first request on."""
+        self._transport.resolver = resolver
 
     def schedule_input(self, turns: ClusterInput) -> None:
         """Handle answers in turns and in smaller pieces from now on, since the server is a tenant's."""
-        self._turns, self._bounds = turns, TENANT
+        self._turns, self._bounds = turns, answers.TENANT
         self._transport.schedule_input(turns)
 
     async def pause(self) -> None:
@@ -190,7 +155,7 @@ class ApiClient:
         await (asyncio.sleep(0) if self._turns is None else self._turns.turn())
 
     def server_time(self) -> datetime | None:
-        """Say what time the server's clock shows, to some seconds; None where it has not told.
+        """Return the time on the server's clock, to some seconds; None if no answer told it.
 
         A server that answers in its place may lie, to the harm of that cluster only.
         """
@@ -273,7 +238,7 @@ class ApiClient:
         """Read one page of ``count`` objects at most, 0 for all."""
         query = {**asked, "limit": str(count)} if count else asked
         page = await self._read(
-            "GET", _target(path, query), timeouts=self._list_timeouts, limits=self._bounds.page_of(count)
+            "GET", _target(path, query), timeouts=_LIST_TIMEOUTS, limits=self._bounds.page_of(count)
         )
         items = page.get("items")
         if self._turns is not None and isinstance(items, list) and len(items) > count > 0:
@@ -282,9 +247,8 @@ class ApiClient:
 
     async def _row(self, path: str, asked: Mapping[str, str]) -> JsonObject:
         """Read the next object as a row without the object, and make it an empty page that continues behind it."""
-        table = await self._read(
-            "GET", _target(path, {**asked, **ROW_QUERY}), headers=ROW_HEADERS, timeouts=self._list_timeouts
-        )
+        target = _target(path, {**asked, **answers.ROW_QUERY})
+        table = await self._read("GET", target, headers=answers.ROW_HEADERS, timeouts=_LIST_TIMEOUTS)
         if text(table, "kind") != "Table":
             raise Malformed(200, "MalformedAnswer", f"GET {path}: one object is too large, and there is no table of it")
         return {"metadata": table.get("metadata"), "items": []}
@@ -302,20 +266,17 @@ class ApiClient:
 
         It is asked to last ``seconds``, from least to most. Bookmarks are asked for; ``opened`` is called once the
         server granted the watch; ``skipped`` for each event that is too large, and is left out; without it that is
-        ``TooLarge``. Raises what the server's ERROR event says (``Gone``: list again), ``Unreachable`` when the
-        connection breaks, and ``WatchHung`` where the server does not end it in time, as every server does also when
+        ``TooLarge``. Raises what the server's ERROR event says (``Gone``: list again), ``Unreachable`` if the
+        connection breaks, and ``WatchHung`` if the server does not end it in time, as every server does also when
         nothing happens.
         """
         lasts = self._randint(*seconds)
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(lasts), **(query or {}), "watch": "1"}
-        limit = lasts + self._watch_margin
-        timeouts = Limits(connect=self._request_timeout, silence=limit)
         lines = LineBuffer(self._bounds.object.bytes, skipped, f"GET {path}")
-        async with self._answer("GET", _target(path, asked), timeouts=timeouts) as answer:
+        async with self._answer("GET", _target(path, asked), seconds=lasts + self._watch_margin) as answer:
             if opened is not None:
                 opened()
-            deadline = asyncio.get_running_loop().time() + limit
-            while chunk := await answer.watch_chunk(deadline):
+            while chunk := await _watch_chunk(answer, path):
                 await self._turn()
                 for line in lines.feed(chunk):
                     event = parse_event(line, path, self._bounds.object.values, skipped)
@@ -339,7 +300,7 @@ class ApiClient:
     ) -> JsonObject:
         """Send one object and parse its answer."""
         try:
-            data = _ENCODER.encode(body).encode()
+            data = json.dumps(body, separators=(",", ":")).encode()
         except (ValueError, RecursionError) as error:  # an object that was read may be nested too deep to be written
             why = f"{method} {target}: cannot be written ({type(error).__name__})"
             raise Malformed(0, "MalformedObject", why) from None
@@ -352,12 +313,13 @@ class ApiClient:
         *,
         data: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
-        timeouts: Limits | None = None,
+        timeouts: float = 1.0,
         limits: PageLimits | None = None,
     ) -> JsonObject:
-        """Send one request and parse its answer."""
+        """Send one request and parse its answer, within so many request time limits."""
         limits = limits or self._bounds.object
-        async with self._answer(method, target, data=data, headers=headers, timeouts=timeouts) as answer:
+        seconds = timeouts * self._request_timeout
+        async with self._answer(method, target, data=data, headers=headers, seconds=seconds) as answer:
             body = await answer.body(limits.bytes)
             await self._turn()
             where = f"{method} {target.partition('?')[0]}"
@@ -366,7 +328,7 @@ class ApiClient:
             except TooManyValues as error:
                 raise TooLarge(answer.status, f"{where}: {error}") from None
             except ValueError as error:
-                got = answer.content_type or "no content type"
+                got = answer.header("Content-Type").partition(";")[0].strip() or "no content type"
                 detail = f"{where}: expected a JSON object, got {got}: {error}"
                 raise Malformed(answer.status, "MalformedAnswer", detail) from None
 
@@ -383,38 +345,55 @@ class ApiClient:
         *,
         data: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
-        timeouts: Limits | None = None,
+        seconds: float | None = None,
     ) -> AsyncGenerator[ApiResponse]:
-        """Send a request and hand out its answer if the server granted it; raise its refusal otherwise."""
+        """Send a request and yield its answer if the server granted it; raise its refusal otherwise."""
+        where = f"{method} {target.partition('?')[0]}"
         if not self.may_send():
-            where = f"{method} {target.partition('?')[0]}"
             raise Unreachable(f"{where}: not sent; the time in which this process may ask is over")
         self.requests += 1
-        sent = {**self._headers, **headers}
-        token = self._token.current()
+        sent = {**_HEADERS, **headers}
+        token = self._current_token()
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
         status: int | None = None
         try:
-            try:
-                answer = await self._transport.request(
-                    method, target, headers=sent, data=data, limits=timeouts or self._timeouts
-                )
-            except Unreachable as error:
-                self.on_contact(error)
-                raise
+            answer = await self._transport.request(
+                method, target, headers=sent, data=data, seconds=seconds or self._request_timeout
+            )
             try:
                 status = answer.status
-                self._note(answer.date)
-                await self._check(answer, f"{method} {target.partition('?')[0]}")
+                self._note_date(answer.header("Date"))
+                if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+                    refusal = await self._refusal(answer, where)
+                    self.on_contact(refusal)
+                    raise refusal
+                self.on_contact(None)
                 yield answer
             finally:
                 answer.release()
+        except Unreachable as error:
+            if status is None:
+                self.on_contact(error)
+            raise
         finally:
             self.on_request(method, status)
 
-    def _note(self, date: str) -> None:
-        """Remember the server's time (RFC 9110 §6.6.1) when it is another: many answers have the same second."""
+    def _current_token(self) -> str | None:
+        """Return the token, None if the endpoint has none; raises ``Unauthorized`` if its file never had one."""
+        if self._token_file is not None and self._clock() >= self._token_due:
+            with suppress(OSError, ValueError):
+                content = self._token_file.read_text("ascii").strip()
+                if content and is_visible(content):
+                    self._token = content
+            if self._token is None:
+                why = f"no token in {self._token_file}; check the mounted service account"
+                raise Unauthorized(401, "Unauthorized", why)
+            self._token_due = self._clock() + _TOKEN_PERIOD
+        return self._token
+
+    def _note_date(self, date: str) -> None:
+        """Remember the server's time (RFC 9110 §6.6.1) if it is another: many answers have the same second."""
         if date == self._date:
             return
         self._date = date
@@ -422,29 +401,26 @@ class ApiClient:
             moment = parsedate_to_datetime(date)
             self._server_time = moment.replace(tzinfo=moment.tzinfo or UTC), self._clock()
 
-    async def _check(self, answer: ApiResponse, where: str) -> None:
-        """Raise the refusal where the server did not grant the request."""
-        if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
-            self.on_contact(None)
-            return
-        refusal = await self._refusal(answer, where)
-        if answer.status == HTTPStatus.UNAUTHORIZED:
-            self._token.refused()
-        self.on_contact(refusal)
-        raise refusal
-
     async def _refusal(self, answer: ApiResponse, where: str) -> ApiError:
         """Read a refusal: a ``Status`` object, or whatever a proxy on the way wrote, of which only the type is kept."""
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            self._token_due = float("-inf")  # the file is read again before the next request
         try:
-            body = await answer.body(REFUSAL.bytes)
+            body = await answer.body(answers.REFUSAL.bytes)
             await self._turn()
-            status = parse_json(body, REFUSAL.values, duplicates=True)
+            status = parse_json(body, answers.REFUSAL.values, duplicates=True)
         except (ValueError, TooLarge):
             status: JsonObject = {"message": f"{where}: HTTP {answer.status} {answer.phrase} without a Status object"}
         fallback = answer.phrase or f"HTTP {answer.status}"
-        return error_from_status(answer.status, status, fallback=fallback, retry_after=answer.retry_after)
+        return error_from_status(answer.status, status, fallback=fallback, retry_after=answer.header("Retry-After"))
+
+
+async def _watch_chunk(answer: ApiResponse, path: str) -> bytes:
+    try:
+        return await answer.chunk()
+    except TimedOut:
+        raise WatchHung(f"GET {path}: the server did not end the watch in its time") from None
 
 
 def _target(path: str, query: Mapping[str, str] | None) -> str:
-    """Join path and query."""
     return f"{path}?{urlencode(query)}" if query else path

@@ -1,6 +1,6 @@
 """What an API server, or the way to it, can answer instead of the object asked for.
 
-Promises: one exception family; messages are bounded, printable, and hold no credentials. Leaves to others: retrying.
+Messages are bounded, printable, and hold no credentials.
 Source: apimachinery ``metav1.Status`` and its ``StatusReason`` constants (pkg/apis/meta/v1/types.go).
 """
 
@@ -19,28 +19,23 @@ _LONGEST_RETRY_AFTER: Final = 300.0
 
 
 class KubeconfigError(ValueError):
-    """A kubeconfig that cannot be used; says expected, got and remedy, and never quotes a credential."""
+    """A kubeconfig that cannot be used; never quotes a credential."""
 
     def __init__(self, *, expected: str, got: str, remedy: str) -> None:
         super().__init__(f"kubeconfig: expected {expected}, got {got}; {remedy}")
-        self.expected = expected
-        self.got = got
-        self.remedy = remedy
+        self.expected, self.got, self.remedy = expected, got, remedy
 
 
 class ApiError(Exception):
     """An API server's refusal, or (status 0) no answer at all.
 
-    ``reason`` is the server's StatusReason; ``retry_after`` its wish in seconds, where it has one.
+    ``reason`` is the server's StatusReason; ``retry_after`` its wish in seconds, if it has one.
     """
 
     def __init__(self, status: int, reason: str, message: str, *, retry_after: float | None = None) -> None:
         message = one_line(message, _MESSAGE_LIMIT)
         super().__init__(f"{status} {reason}: {message}" if status else f"{reason}: {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.retry_after = retry_after
+        self.status, self.reason, self.message, self.retry_after = status, reason, message, retry_after
 
 
 class Unauthorized(ApiError):
@@ -94,7 +89,7 @@ class Unreachable(ApiError):
 
 
 class TimedOut(Unreachable):
-    """An answer pauses for longer than its time limit after it began."""
+    """An answer began, and did not end within its time limit."""
 
 
 class WatchHung(Unreachable):

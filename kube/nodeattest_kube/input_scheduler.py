@@ -2,8 +2,9 @@
 
 Each piece of input is handled in a turn: bytes to decrypt, an answer to parse, the objects of a page. Namespaces take
 turns round robin, and so do the clusters of a namespace. After a turn nobody gets one for as long as it took, so all
-tenants' input together takes at most half of the event loop's time. What comes before a turn can be taken is charged.
-Out of scope: how large a piece is (``sockets``, ``paging``), and the management cluster, which needs no turn.
+tenants' input together takes at most half of the event loop's time. The time is measured, not the bytes: TLS records of
+one byte cost a hundred times their bytes. What comes before a turn can be taken is charged.
+Out of scope: the management cluster, which needs no turn.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol, cast
+
+from aiohttp import StreamReader
 
 from nodeattest_kube.workqueue import FairQueue
 
+READ: Final = 1 << 14
+"""Bytes of one read; asyncio would take 256 KiB. At most two reads are decrypted in a turn."""
 _CREDIT: Final = 0.01
 """Seconds of rest that may be outstanding: turns are shorter than what a timer can wait."""
 _OVERHEAD: Final = 50e-6
@@ -57,7 +62,6 @@ class InputScheduler:
         asyncio.get_running_loop().call_at(self._rested_at - _CREDIT, self._grant)
 
     def _grant(self) -> None:
-        """Grant the next turn."""
         loop = asyncio.get_running_loop()
         while (turn := self._waiting.take()) is not None:
             self._waiting.done(turn)
@@ -111,3 +115,69 @@ def _wake(granted: asyncio.Future[None]) -> bool:
         return False
     granted.set_result(None)
     return True
+
+
+class _Limited(Protocol):
+    """What a TLS transport has besides what typeshed knows of transports."""
+
+    def set_read_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Stop reading the socket at so many bytes that are not decrypted."""
+        ...
+
+
+class PacedInput:
+    """The body of one answer as it is decrypted: a piece in each turn, while somebody waits for it.
+
+    Between two turns the socket is not read.
+    """
+
+    def __init__(
+        self, turns: ClusterInput, transport: asyncio.Transport, body: StreamReader, on_end: Callable[[], None]
+    ) -> None:
+        self._turns, self._transport, self._body, self._on_end = turns, transport, body, on_end
+        self._is_wanted = False
+        self._has_come = True
+        """Whether bytes may wait that are not decrypted."""
+        self._is_waiting = False
+        cast("_Limited", transport).set_read_buffer_limits(READ)
+        transport.pause_reading()
+
+    def want(self) -> None:
+        """Decrypt a piece in the next turn, or in the first one after bytes came."""
+        if not self._is_over():
+            self._transport.pause_reading()  # aiohttp may have started it
+            self._is_wanted = True
+            self._wait_for_turn()
+
+    def got(self) -> None:
+        """Decrypt nothing more until somebody wants it."""
+        self._is_wanted = False
+
+    def come(self) -> None:
+        """Note that the socket has received bytes."""
+        self._has_come = True
+        self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if self._is_wanted and self._has_come and not self._is_waiting:
+            self._is_waiting = True
+            self._turns.call_in_turn(self._grant)
+
+    def _grant(self) -> bool:
+        """Have the loop decrypt what came, and then stop."""
+        self._is_waiting = self._has_come = False
+        if self._is_over():
+            return False
+        self._transport.resume_reading()  # has the loop call what decrypts
+        asyncio.get_running_loop().call_soon(self._stop)
+        return True
+
+    def _stop(self) -> None:
+        if self._is_over():
+            self._on_end()
+        else:
+            self._transport.pause_reading()
+
+    def _is_over(self) -> bool:
+        """Whether the answer is read: its connection may serve another request already."""
+        return self._body.is_eof() or self._transport.is_closing()

@@ -205,7 +205,7 @@ def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEn
     name, token, token_file = _text(cluster, "tls-server-name"), _text(user, "token"), _text(user, "tokenFile")
     if name is not None and not _is_host(name):
         _refuse("tls-server-name: a host name", "other text", "correct clusters[].cluster.tls-server-name")
-    if token is not None and not _is_url_text(token):
+    if token is not None and not is_visible(token):
         _refuse("a token of visible ASCII", "other characters", "check for line ends in users[].user.token")
     if token_file is not None and base is None:
         _refuse("an inline token", "tokenFile", "put the token itself into the Secret")
@@ -267,7 +267,7 @@ def _url(text: str, scheme: str, expected: str, remedy: str) -> SplitResult:
         is_usable = parts.scheme == scheme and _is_host(parts.hostname)
     except ValueError:
         _refuse(expected, "no URL", remedy)
-    if not is_usable or not _is_url_text(text):
+    if not is_usable or not is_visible(text):
         _refuse(expected, f"scheme {parts.scheme or 'none'!r}", remedy)
     return parts
 
@@ -276,7 +276,7 @@ def _is_host(text: str | None) -> bool:
     return text is not None and _HOST.fullmatch(text) is not None
 
 
-def _is_url_text(text: str) -> bool:
+def is_visible(text: str) -> bool:
     """Whether a text is visible ASCII: what may be on a request line and in a token (RFC 6750 §2.1)."""
     return text.isascii() and text.isprintable() and " " not in text
 

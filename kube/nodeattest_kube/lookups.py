@@ -1,26 +1,30 @@
 """Look-ups of host names in threads of their own, so that one tenant's resolver delays nobody else.
 
-Promises: a tenant has a bounded number of look-ups under way, and one that hangs counts until it really ends, also when
-nobody waits for it any more: ``getaddrinfo`` cannot be cancelled. Leaves to others: time limits (``client``).
+A tenant has a bounded number of look-ups in progress. One that hangs counts until it ends, even if nobody waits for it
+any more, because ``getaddrinfo`` cannot be canceled. Out of scope: time limits (``client``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from nodeattest_kube.transport import AddressInfos, Resolver
+from aiohttp.abc import AbstractResolver, ResolveResult
 
-THREADS: Final = 32
+AddressInfos = Sequence[tuple[int, int, int, str, Any]]
+"""What ``getaddrinfo`` returns: family, type, protocol, canonical name, address."""
 
+_THREADS: Final = 32
 PER_TENANT: Final = 2
 """Look-ups at once; the clusters of a namespace wait for each other."""
+_MAX_ADDRESSES: Final = 4
+"""Addresses of one family that a name may lead to. aiohttp tries all of them, and a name may have thousands."""
 
 
 class Lookups:
@@ -29,16 +33,16 @@ class Lookups:
     def __init__(self, getaddrinfo: Callable[..., AddressInfos] = socket.getaddrinfo) -> None:
         """``getaddrinfo`` blocks; it is called in a thread."""
         self._getaddrinfo = getaddrinfo
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lookup")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="lookup")
         self._free: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """Of the tenants that look something up now."""
+        """By tenant with a look-up in progress."""
 
-    def of(self, tenant: str) -> Resolver:
+    def of(self, tenant: str) -> AbstractResolver:
         """Return the resolver of a tenant's clients."""
-        return partial(self.find, tenant)
+        return _TenantResolver(self, tenant)
 
     async def find(self, tenant: str, host: str, port: int) -> AddressInfos:
-        """Look a name up; raises OSError."""
+        """Look up a name; raises OSError."""
         free, loop = self._free.setdefault(tenant, asyncio.Semaphore(PER_TENANT)), asyncio.get_running_loop()
         await free.acquire()
         try:
@@ -57,5 +61,34 @@ class Lookups:
         return await asyncio.wrap_future(call)
 
     def close(self) -> None:
-        """End it; look-ups under way are not waited for."""
+        """Stop; look-ups in progress are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _TenantResolver(AbstractResolver):
+    def __init__(self, lookups: Lookups, tenant: str) -> None:
+        self._lookups, self._tenant = lookups, tenant
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        del family
+        count = Counter[int]()
+        results: list[ResolveResult] = []
+        for found, _kind, protocol, _name, address in await self._lookups.find(self._tenant, host, port):
+            count[found] += 1
+            if count[found] <= _MAX_ADDRESSES:
+                results.append(
+                    ResolveResult(
+                        hostname=host,
+                        host=address[0],
+                        port=port,
+                        family=found,
+                        proto=protocol,
+                        flags=socket.AI_NUMERICHOST,
+                    )
+                )
+        return results
+
+    async def close(self) -> None:
+        """Own nothing."""

@@ -1,10 +1,10 @@
-"""A reconciler that runs periodically: soon after a change, else once a period, and with back-off after failures.
+"""When to do something again: back-off, rate limits, and a reconciler that runs periodically.
 
-The reconcilers of many objects do not run in step, and each spends at most a share of the time reconciling. Back-off is
-exponential with jitter, and never shorter than a server's Retry-After. A process may be killed at any instant: each run
-starts from scratch.
-Out of scope: what is reconciled, and how a failure is reported (``PeriodicTask``).
-Source: client-go's reflector (0.8 s to 30 s, factor 2, jitter 1) and apimachinery wait.Jitter.
+The reconciler runs soon after a change, else once a period, and with back-off after failures. The reconcilers of many
+objects do not run in step, and each spends at most a share of the time reconciling. Back-off is exponential with
+jitter, and never shorter than a server's Retry-After. Out of scope: what is reconciled, and how a failure is reported.
+Source: client-go's reflector (0.8 s to 30 s, factor 2, jitter 1) and apimachinery wait.Jitter; the generic cell rate
+algorithm (ITU-T I.371): a bucket is the time at which its next token is there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ from typing import Final, ParamSpec, Protocol
 from nodeattest_kube.errors import ApiError
 
 _REMEMBERED: Final = 20_000
+_LOG: Final = logging.getLogger(__name__)
+P = ParamSpec("P")
 
 
 class RateLimiter:
-    """Buckets of one size; ``clock`` is monotonic seconds."""
+    """Token buckets of one size, by key; ``clock`` is monotonic seconds.
+
+    A bucket is dropped once it is full again. At most ``remembered`` are kept: beyond that the least recently used one
+    is dropped, which refills it.
+    """
 
     def __init__(
         self, *, burst: int, per_second: float, clock: Callable[[], float], remembered: int = _REMEMBERED
@@ -49,22 +55,18 @@ class RateLimiter:
     def reserve(self, key: Hashable, max_wait: float) -> float | None:
         """Take a token, now or of those to come; returns the seconds until it is there.
 
-        None, and nothing is taken, where that would be longer than ``max_wait``.
+        None, and nothing is taken, if that would be longer than ``max_wait``.
         """
         now = self._clock()
         ready = self._ready(key, now)
         if ready - now > max_wait:
             return None
         self._next[key] = ready + self._pause
-        self._drop_full(now)
+        while self._next and next(iter(self._next.values())) <= now - self._depth:  # full, as one that is not known is
+            self._next.popitem(last=False)
         if len(self._next) > self._remembered:
             self._next.popitem(last=False)
         return max(0.0, ready - now)
-
-    def _drop_full(self, now: float) -> None:
-        """Forget the least recently used ones that are full: one that is not known is."""
-        while self._next and next(iter(self._next.values())) <= now - self._depth:
-            self._next.popitem(last=False)
 
     def _ready(self, key: Hashable, now: float) -> float:
         """Return when the next token is there; the bucket counts as used."""
@@ -74,10 +76,6 @@ class RateLimiter:
 
     def __len__(self) -> int:
         return len(self._next)
-
-
-_LOG: Final = logging.getLogger(__name__)
-P = ParamSpec("P")
 
 
 def notify(subscriber: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -90,13 +88,12 @@ def notify(subscriber: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffPolicy:
-    """How long to wait before attempt after attempt."""
+    """How long to wait before attempt after attempt: twice as long each time."""
 
     initial: float
     """Seconds before the second attempt."""
     cap: float
     """Seconds; the exponential part grows no further."""
-    factor: float = 2.0
     jitter: float = 1.0
     """At most this share of the delay is added at random, so that a fleet's clients spread out."""
 
@@ -106,7 +103,7 @@ class BackoffPolicy:
         ``error``: the last failure. Its Retry-After, which ``errors`` caps, is waited out.
         """
         # The exponent is bounded before the power is taken: a float overflows at 2**1024.
-        grown = self.initial * self.factor ** min(max(failures - 1, 0), 64)
+        grown = self.initial * 2.0 ** min(max(failures - 1, 0), 64)
         retry_after = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
         return max(min(grown, self.cap) * (1.0 + self.jitter * random()), retry_after)
 
@@ -127,7 +124,7 @@ class ResyncConfig:
     min_interval: float = 10.0
     """Between two runs at least, however much changes."""
     urgent: float = 1.0
-    """The same, where ``hurry`` was called."""
+    """The same, if ``hurry`` was called."""
     retry: float = 5.0
     """After a failure; doubled each time, up to ``max_retry``."""
     max_retry: float = 300.0
@@ -150,7 +147,7 @@ class PeriodicTask(Protocol):
 
 
 class PeriodicReconciler:
-    """Runs one task until it is cancelled."""
+    """Runs one task until it is canceled."""
 
     def __init__(
         self,
@@ -192,7 +189,7 @@ class PeriodicReconciler:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Run until canceled."""
         await asyncio.sleep(self._config.spread * self._random())
         while True:
             self._wake.clear()
@@ -209,7 +206,7 @@ class PeriodicReconciler:
             await _wait(self._wake, max(0.0, delay - (self._clock() - ended)))
 
     async def _rest(self, seconds: float) -> None:
-        """Wait so long, or for ``urgent`` seconds where it is urgent."""
+        """Wait so long, or for ``urgent`` seconds if it is urgent."""
         first = max(min(self._config.urgent, seconds), self._retry_after)
         await asyncio.sleep(first)
         await _wait(self._urgent, max(0.0, seconds - first))
@@ -229,7 +226,7 @@ class PeriodicReconciler:
 
 
 async def call_every(period: float, action: Callable[[], None]) -> None:
-    """Call ``action``, which does no I/O, now and every so many seconds until cancelled."""
+    """Call ``action``, which does no I/O, now and every so many seconds until canceled."""
     while True:
         action()
         await asyncio.sleep(period)

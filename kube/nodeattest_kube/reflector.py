@@ -1,10 +1,14 @@
 """A cache of one collection that follows the API server forever.
 
-It lists in pages, then watches from the list's resourceVersion with bookmarks. It lists again after 410, after a watch
-that its server does not end in time, where every watch from a version fails or ends early without an event, where the
-server was set back to a backup, and every five minutes while something is left out for its size or its name. Every
-connection that was short or failed is followed by jittered back-off. ``on_change`` is called after the cache changed,
-once a version of an object; ``on_recovery`` when the collection is followed at first, and again after an error.
+It lists in pages, then watches from the list's resourceVersion with bookmarks. It lists again:
+
+- after 410, and after a watch that its server does not end in time
+- if every watch from a version fails, or ends early without an event
+- if the server was set back to a backup
+- every five minutes while something is left out for its size or its name
+
+Each connection that was short or failed is followed by jittered back-off. ``on_change`` is called after the cache
+changed, once for a version of an object; ``on_recovery`` when the collection is followed at first, and after an error.
 Out of scope: a queue, so ``on_change`` must return at once; what a stale cache means (``last_contact``).
 Source: client-go tools/cache/reflector.go; Kubernetes API concepts, "Efficient detection of changes".
 """
@@ -15,7 +19,6 @@ import asyncio
 import logging
 import random as random_module
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final
@@ -25,33 +28,31 @@ from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import ApiError, Gone, Malformed, Unreachable, WatchHung
 from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.paths import is_segment
-from nodeattest_kube.periodic import RECONNECT, BackoffPolicy
+from nodeattest_kube.periodic import RECONNECT
 from nodeattest_kube.store import BATCH, MemoryBudget, MemoryPool, Store, Version, in_batches, object_size
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 _HEALTHY: Final = 10.0
-"""Seconds that a watch must have lasted for the server to count as well again."""
+"""Seconds that a watch must have lasted for the server to count as healthy again."""
 _RELIST_AFTER: Final = 5
-"""Short watches in a row from one resourceVersion, after which it may be the version that is bad. A server restored
-from a backup refuses versions of its future forever (504, "Too large resource version"). A server without a watch cache
-may answer 200 and end a watch from a compacted version at once, without an event, in place of 410."""
+"""Short watches in a row from one resourceVersion, after which the version may be bad. A server restored from a backup
+refuses versions of its future forever (504). One without a watch cache may answer 200 and end a watch from a compacted
+version at once, without an event, in place of 410."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
-"""Statuses that say nothing about the version: no answer at all, and a server that has too much to do already."""
+"""Statuses that say nothing about the version: no answer at all, and a server that is overloaded."""
+_AWAY: Final = frozenset({502, 503})
+"""Statuses of a server that stops or starts, and of what stands before it."""
 _ROOM_PERIOD: Final = 300.0
 """Seconds between two lists for what was left out."""
-_AWAY: Final = frozenset({502, 503})
-"""Statuses of a server that ends or starts, and of what stands before it."""
-
 _LONGEST_NAME: Final = 1024
 """Characters of a name or namespace; Kubernetes has 253, but takes a request of any length for a name."""
 _LOG_PERIOD: Final = 60.0
 """Seconds between two log lines of one kind about one collection."""
+_MOST_NAMESPACES: Final = 10_000
+"""Namespaces with objects that are left out: beyond, each may lack some."""
 
 _log = logging.getLogger(__name__)
-
-_MOST_NAMESPACES: Final = 10_000
-"""Namespaces of objects that are left out: beyond, each may lack some."""
 
 _Listed = dict[str, tuple[Version, JsonObject, int]]
 """Versions, objects and their bytes by key."""
@@ -66,15 +67,14 @@ class Reflector(Store):
         path: str,
         *,
         on_change: Callable[[str, JsonObject | None], None],
-        on_recovery: Callable[[], None] | None = None,
+        on_recovery: Callable[[], None] = lambda: None,
         query: Mapping[str, str] | None = None,
-        transform: Callable[[JsonObject], JsonObject] | None = None,
+        transform: Callable[[JsonObject], JsonObject] = lambda item: item,
         max_objects: int = 100_000,
         max_bytes: int | MemoryPool = 1 << 30,
         shares: bool = False,
         owner: str | None = None,
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
-        backoff: BackoffPolicy = RECONNECT,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -82,14 +82,16 @@ class Reflector(Store):
         """``query`` holds selectors; ``transform`` may drop what nobody reads; ``clock`` is monotonic seconds.
 
         ``transform`` and index functions get whatever the server sent, so they must be total. A server that claims more
-        than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory (a pool where several
-        collections share it); one above a 64th of what is left is passed over. ``shares``: namespaces are of different
-        tenants, so none may fill the cache; what is over its share of either limit is passed over. ``owner``: the
-        namespace of which all objects are, whatever they say. ``watch_seconds``: of each watch.
+        than ``max_objects`` is not believed. Objects are kept in ``max_bytes`` of memory (a pool if several collections
+        share it); an object above a 64th of what is left is skipped. ``shares``: namespaces are of different tenants,
+        so none may fill the cache; what is over its share of either limit is skipped. ``owner``: the namespace of all
+        objects, whatever they say. ``watch_seconds``: of each watch.
         """
         super().__init__()
         self.passed_over = 0
-        """How often an object was not taken for its size or its name."""
+        """How often an object was skipped for its size or its name."""
+        self.left_out = 0
+        """The same since the last list began."""
         self.last_error: ApiError | None = None
         self.hung: WatchHung | None = None
         """How a watch hung, until a list after it succeeded: changes that it hid are not in the cache."""
@@ -99,14 +101,14 @@ class Reflector(Store):
         self._on_change, self._on_recovery, self._transform = on_change, on_recovery, transform
         self._max_objects, self._shares, self._watch_seconds = max_objects, shares, watch_seconds
         self._budget = MemoryBudget(max_bytes, objects=max_objects if shares else None, owner=owner)
-        self._backoff, self._clock, self._random, self._sleep = backoff, clock, random, sleep
+        self._clock, self._random, self._sleep = clock, random, sleep
         self._synced, self._page_limit = asyncio.Event(), TRUSTED.objects
         self._version: str | None = None
         """Where the next watch starts; None to list first."""
         self._outdated = False
-        """Whether a change was too large to be read: whose it was shows the next list."""
+        """Whether a change was too large to be read; the next list shows which object it was."""
         self._interrupted = False
-        """Whether a connection broke since the server was asked where it is."""
+        """Whether a connection broke since the server's version was compared."""
         self._set_back = False
         """Whether versions that we know may mean other objects now."""
         self._recovered = False
@@ -114,22 +116,16 @@ class Reflector(Store):
         self._silent = False
         """Whether the last watch brought no event."""
         self._failures, self._log_lines = 0, EventLimiter(clock)
-        self._left_out: Counter[str] = Counter()
-        """How many objects of a namespace were left out since the last list began."""
-        self._left_out_before: set[str] = set()
-        """Namespaces of which some were left out before, until a list is in the cache."""
+        self._lacking: set[str] = set()
+        """Namespaces with objects that were left out since the last list began."""
+        self._lacking_before: set[str] = set()
+        """The same before it, until it is in the cache."""
         self._relist_at = float("-inf")
         """When it may be listed again for what was left out, on ``clock``."""
 
-    @property
-    def left_out(self) -> int:
-        """How often an object was left out for its size or its name since the last list began."""
-        return self._left_out.total()
-
     def lacks_any_of(self, namespace: str) -> bool:
-        """Whether an object of a namespace is left out for its size or name, or may be where very many are."""
-        known = (self._left_out, self._left_out_before)
-        return any(namespace in each or len(each) >= _MOST_NAMESPACES for each in known)
+        """Whether an object of a namespace is left out for its size or name, or may be because very many are."""
+        return any(namespace in each or len(each) >= _MOST_NAMESPACES for each in (self._lacking, self._lacking_before))
 
     @property
     def synced(self) -> bool:
@@ -137,7 +133,7 @@ class Reflector(Store):
         return self._synced.is_set()
 
     def is_current(self, seconds: float) -> bool:
-        """Whether the cache is complete, is followed without trouble, and its server gave a sign of life so lately."""
+        """Whether the cache is complete and followed without error, and the last contact is at most so old."""
         undisturbed = self.synced and self.last_error is None and self.hung is None
         return undisturbed and self._clock() - self.last_contact < seconds
 
@@ -150,14 +146,14 @@ class Reflector(Store):
             return False
 
     def close(self) -> None:
-        """Give the memory back, once nobody follows the collection any more."""
+        """Release the memory once nobody follows the collection any more."""
         self._budget.close()
 
     async def run(self) -> None:
-        """List and watch until cancelled; server trouble is waited out, other exceptions (bugs) come out."""
+        """List and watch until canceled; server trouble is waited out, other exceptions (bugs) are raised."""
         while True:
             error, lasted = await self._follow()
-            if self._outdated or (self._left_out and self._clock() >= self._relist_at):
+            if self._outdated or (self.left_out and self._clock() >= self._relist_at):
                 self._version = None
             if lasted >= _HEALTHY:
                 self._failures = 0
@@ -169,7 +165,7 @@ class Reflector(Store):
                 self._interrupted |= isinstance(error, Unreachable) or error.status in _AWAY
             if self._is_bad_version(error):
                 self._version = None
-            await self._sleep(self._backoff.delay(self._failures, self._random, error))
+            await self._sleep(RECONNECT.delay(self._failures, self._random, error))
 
     def _is_bad_version(self, error: ApiError | None) -> bool:
         """Whether to list again after a watch that failed or was short."""
@@ -179,7 +175,7 @@ class Reflector(Store):
         return is_suspect and self._failures % _RELIST_AFTER == 0
 
     async def _follow(self) -> tuple[ApiError | None, float]:
-        """List if need be and watch once; tell how it ended and how long the watch lasted."""
+        """List if need be and watch once; return how it ended and how long the watch lasted."""
         started: float | None = None
         try:
             if self._version is not None and self._interrupted:
@@ -199,13 +195,12 @@ class Reflector(Store):
         """List again if the server's version is before the one that we reached, or if the server does not tell it.
 
         An API server whose etcd was restored from a backup takes a watch from a version of its future, and shows
-        nothing until it gets there. Versions are compared as Kubernetes 1.35 allows
-        (KEP-5504); what is no number says nothing.
+        nothing until it gets there. Versions are compared as Kubernetes 1.35 allows (KEP-5504); what is no number says
+        nothing.
         """
         try:
             # Whether the one object fits says nothing: the list's own version is asked for.
-            pages = self._client.pages(self._path, self._query, 1, skipped=lambda: None)
-            async with aclosing(pages):
+            async with aclosing(self._client.pages(self._path, self._query, 1, skipped=lambda: None)) as pages:
                 page = await anext(pages)
         except ApiError as error:
             if error.status in _NOT_ITS_FAULT | _AWAY:
@@ -215,17 +210,16 @@ class Reflector(Store):
             return
         version = text(page, "metadata", "resourceVersion")
         if is_before(version, reached):
-            where = f"{self._client.log_name}{self._path}"
-            _log.warning("%s was set back from version %s to %s and is listed again", where, reached, version)
+            _log.warning("%s was set back from version %s to %s and is listed again", self._where, reached, version)
             self._version, self._set_back = None, True
         self._interrupted = False
 
     async def _list(self) -> None:
-        """Read the whole collection and take it over."""
+        """Read the whole collection and make the cache equal to it."""
         listed: _Listed = {}
-        if len(self._left_out_before) < _MOST_NAMESPACES:
-            self._left_out_before.update(self._left_out)
-        self._left_out.clear()
+        if len(self._lacking_before) < _MOST_NAMESPACES:
+            self._lacking_before |= self._lacking
+        self._lacking, self.left_out = set(), 0
         try:
             version = await self._read_pages(listed)
         except BaseException:
@@ -236,7 +230,7 @@ class Reflector(Store):
         self._page_limit = TRUSTED.objects
         self._budget.keep({key: size for key, (_version, _item, size) in listed.items()})
         await self._take_over(listed)
-        self._left_out_before.clear()
+        self._lacking_before.clear()
         self._version, self._relist_at = version, self._clock() + _ROOM_PERIOD
         self._outdated = self._interrupted = self._set_back = False
         self.hung = None
@@ -245,8 +239,8 @@ class Reflector(Store):
     async def _read_pages(self, listed: _Listed) -> str:
         """Collect the objects of all pages; returns the list's version."""
         version, count = "", 0
-        pages = self._client.pages(self._path, self._query, self._page_limit, skipped=self._too_large)
         try:
+            pages = self._client.pages(self._path, self._query, self._page_limit, skipped=self._too_large)
             async with aclosing(pages):
                 async for page in pages:
                     version = text(page, "metadata", "resourceVersion")
@@ -279,7 +273,7 @@ class Reflector(Store):
                 found.setdefault("kind", kind)
                 found.setdefault("apiVersion", page.get("apiVersion"))
             known = self.get(key) if self._knows(key, version) else None
-            kept = self._kept(found) if known is None else known
+            kept = self._transform(found) if known is None else known
             size = object_size(key, version, kept) if known is None else self._budget.of(key)
             # Until the list is taken over, the cache holds the former version, too.
             if self._is_usable(key, found) and self._has_room(key, max(size, self._budget.of(key))):
@@ -288,7 +282,7 @@ class Reflector(Store):
                 self._bound(len(listed))
 
     async def _take_over(self, listed: _Listed) -> None:
-        """Make the cache equal to a list, then tell what changed, in slices."""
+        """Make the cache equal to a list, then report what changed, in slices."""
         gone = [key for key in self.keys() if key not in listed]
         changed = [(key, *entry[:2]) for key, entry in listed.items() if not self._knows(key, entry[0])]
         for key in gone:
@@ -314,20 +308,15 @@ class Reflector(Store):
                 self._contact()
 
     def _handle(self, event: WatchEvent) -> None:
-        """Apply one event and remember how far we are."""
+        """Apply one event and remember its version."""
         if event.type is not WatchType.BOOKMARK:
             key, version, item = self._identify(event.object)
             if event.type is WatchType.DELETED:
-                if self.get(key) is None and len(self._left_out) < _MOST_NAMESPACES:
-                    namespace = key.partition("/")[0]
-                    count = self._left_out.pop(namespace, 0) - 1
-                    if count > 0:
-                        self._left_out[namespace] = count
                 self._drop(key)
             elif self._is_usable(key, item) and not self.has(key, version):
                 if not self._shares:
                     self._bound(len(self))
-                self._put(key, version, self._kept(item))
+                self._put(key, version, self._transform(item))
         reached = text(event.object, "metadata", "resourceVersion")
         if not reached:
             raise self._malformed("an event without a resourceVersion")
@@ -342,7 +331,6 @@ class Reflector(Store):
             self._drop(key)
 
     def _drop(self, key: str) -> None:
-        """Forget an object."""
         self._budget.release(key)
         if self.remove(key):
             self._on_change(key, None)
@@ -351,12 +339,7 @@ class Reflector(Store):
         """Whether the cache has this very object."""
         return not self._set_back and self.has(key, version)
 
-    def _kept(self, item: JsonObject) -> JsonObject:
-        """Return of an object what is kept."""
-        return item if self._transform is None else self._transform(item)
-
     def _identify(self, item: JsonValue) -> tuple[str, Version, JsonObject]:
-        """Name an object and its version."""
         if not isinstance(item, dict) or not text(item, "metadata", "name"):
             raise self._malformed("an object without a name")
         return key_of(item), version_of(item), item
@@ -371,44 +354,46 @@ class Reflector(Store):
         name, namespace = text(item, "metadata", "name"), text(item, "metadata", "namespace")
         if is_segment(name) and (is_segment(namespace) or not namespace) and len(name + namespace) <= _LONGEST_NAME:
             return True
-        self._pass_over(key, "its name is too long, or none for a path")
+        self._pass_over(key.partition("/")[0], "its name is too long, or none for a path")
         return False
 
     def _has_room(self, key: str, size: int) -> bool:
-        """Whether there is memory for an object; it has it then."""
+        """Reserve memory for an object; False if there is none."""
         if self._budget.take(key, size):
             return True
-        left = self._budget.left
-        self._pass_over(key, f"{key} would take {size} bytes where {left} are left, or its namespace has its share")
+        why = f"{key} would take {size} bytes where {self._budget.left} are left, or its namespace has its share"
+        self._pass_over(key.partition("/")[0], why)
         return False
 
     def _too_large(self) -> None:
         """Note an object or an event that was too large to be read."""
         self._outdated = True
-        self._pass_over(None, "it is larger than an answer may be")
+        self._pass_over("", "it is larger than an answer may be")
 
-    def _pass_over(self, key: str | None, why: str) -> None:
-        """Count an object that is not taken; None: nobody knows which it is."""
+    def _pass_over(self, namespace: str, why: str) -> None:
+        """Count an object that is not taken."""
         self.passed_over += 1
-        namespace = "" if key is None else key.partition("/")[0]
-        if namespace in self._left_out or len(self._left_out) < _MOST_NAMESPACES:
-            self._left_out[namespace] += 1
+        self.left_out += 1
+        if len(self._lacking) < _MOST_NAMESPACES:
+            self._lacking.add(namespace)
         if self._log_lines.allow("passed over", _LOG_PERIOD):
-            where = f"{self._client.log_name}{self._path}"
-            _log.warning("passed over an object of %s: %s (%d in all)", where, why, self.passed_over)
+            _log.warning("passed over an object of %s: %s (%d in all)", self._where, why, self.passed_over)
 
     def _complain(self, error: ApiError) -> None:
-        """Log trouble, in our own words; a first Gone is none, and a hung watch is for ``hung``."""
+        """Log trouble in our own words; a first Gone is none, and a hung watch is for ``hung``."""
         if isinstance(error, Gone) and self._failures == 1:
             return
-        where = f"{self._client.log_name}{self._path}"
         if isinstance(error, WatchHung):
-            _log.debug("%s is listed again: %s", where, error)
+            _log.debug("%s is listed again: %s", self._where, error)
         elif self._client.has_reported(error):
-            _log.debug("cannot follow %s: %s", where, error)
+            _log.debug("cannot follow %s: %s", self._where, error)
         elif self._log_lines.allow("trouble", _LOG_PERIOD):
             ours = isinstance(error, Malformed | Unreachable)
-            _log.warning("cannot follow %s: %s", where, error if ours else f"{error.status} {error.reason}")
+            _log.warning("cannot follow %s: %s", self._where, error if ours else f"{error.status} {error.reason}")
+
+    @property
+    def _where(self) -> str:
+        return f"{self._client.log_name}{self._path}"
 
     def _contact(self) -> None:
         """Note that the server answers."""
@@ -420,8 +405,7 @@ class Reflector(Store):
         self._contact()
         if not self._recovered:
             self._recovered = True
-            if self._on_recovery is not None:
-                self._on_recovery()
+            self._on_recovery()
 
     def _malformed(self, what: str) -> Malformed:
         return Malformed(200, "MalformedAnswer", f"GET {self._path}: {what}")

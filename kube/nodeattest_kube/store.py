@@ -1,7 +1,12 @@
-"""The objects of one collection in memory, with secondary indexes.
+"""The objects of one collection in memory, with secondary indexes and a memory budget.
 
-An object and its index entries change together; the same version twice is one change.
+An object and its index entries change together; the same version twice is one change. Kept objects never take more than
+the budget's total. One object gets at most a small part of what is left, so large objects that come first leave room
+for small ones. If namespaces are of different tenants, each has at most as much as it leaves to the others, in bytes
+and in objects: one alone gets half of all. Collections that share a ``MemoryPool`` share its bytes, and a namespace's
+share is that of all of them.
 Out of scope: where the objects come from, and concurrency (everything here runs between two awaits).
+Source: dynamic thresholds for shared buffers (Choudhury and Hahne, 1998).
 """
 
 from __future__ import annotations
@@ -18,6 +23,14 @@ T = TypeVar("T")
 
 BATCH: Final = 200
 """Things that are worked on before other tasks may run: some 20 µs each, so 4 ms."""
+_PART: Final = 64
+"""An object gets at most this part of the bytes that are left."""
+_NOTHING: Final[dict[str, None]] = {}
+
+Version = tuple[str, str]
+"""UID and resourceVersion, taken before any transform."""
+IndexFunction = Callable[[JsonObject], Iterable[str]]
+"""Names the values under which an object is found; called once a version, so it must depend on the object alone."""
 
 
 async def in_batches(
@@ -28,14 +41,6 @@ async def in_batches(
         if number % size == 0:
             await pause()
         yield thing
-
-
-Version = tuple[str, str]
-"""UID and resourceVersion, taken before any transform."""
-IndexFunction = Callable[[JsonObject], Iterable[str]]
-"""Names the values under which an object is found; called once a version, so it must depend on the object alone."""
-
-_NOTHING: Final[dict[str, None]] = {}
 
 
 class Store:
@@ -118,10 +123,6 @@ class Store:
                     del self._indexes[name][value]
 
 
-_PART: Final = 64
-"""An object gets at most this part of what is left."""
-
-
 class MemoryPool:
     """The bytes that several collections share."""
 
@@ -143,9 +144,9 @@ class MemoryBudget:
     """The bytes of each object of a collection."""
 
     def __init__(self, memory: int | MemoryPool, *, objects: int | None = None, owner: str | None = None) -> None:
-        """``objects``: how many there may be, where namespaces have shares; without it only bytes count.
+        """``objects``: how many there may be, if namespaces have shares; without it only bytes count.
 
-        ``owner``: the namespace of which all objects are, those of its cluster; by default each key names its own.
+        ``owner``: the namespace of all objects, that of their cluster; by default each key names its own.
         """
         self._pool = memory if isinstance(memory, MemoryPool) else MemoryPool(memory)
         self._objects, self._owner = objects, owner
@@ -207,7 +208,7 @@ class MemoryBudget:
         return bytes_fit and self._objects_of[namespace] + new <= self._objects - len(self._sizes) - new
 
 
-def object_size(key: str, version: tuple[str, str], item: JsonObject) -> int:
+def object_size(key: str, version: Version, item: JsonObject) -> int:
     """Return an object's bytes in memory with its key and version; values shared with others count fully."""
     size = sum(map(sys.getsizeof, (key, *version)))
     waiting: list[JsonValue] = [item]

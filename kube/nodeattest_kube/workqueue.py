@@ -1,10 +1,12 @@
-"""A queue of keys: what to look at again, never what happened.
+"""A queue of keys: what to look at again, never what happened. And the fair queue below it, keys in nested groups.
 
-Promises: a key is handed to one worker at a time; adding it meanwhile hands it out once more afterwards; adding it
-twice is adding it once; groups of keys take turns, on every level of groups, so that none delays another; memory grows
-with distinct keys only.
-Leaves to others: persistence (a restart lists again).
-Source: client-go util/workqueue (queue.go, delaying_queue.go, default_rate_limiters.go).
+A key is handed to one worker at a time; adding it meanwhile hands it out once more afterwards; adding it twice is
+adding it once. On every level groups are served round robin, and in the innermost group keys first in, first out. A
+group never has more keys in flight than its level's limit, so a group whose work hangs delays no other. Every operation
+takes constant time, and memory grows with distinct keys only.
+Out of scope: persistence (a restart lists again).
+Source: client-go util/workqueue (queue.go, delaying_queue.go, default_rate_limiters.go); deficit round robin with equal
+quanta, nested (Shreedhar and Varghese, 1995).
 """
 
 from __future__ import annotations
@@ -16,15 +18,20 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Iterator
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from nodeattest_kube.periodic import REQUEUE, BackoffPolicy
 
 K = TypeVar("K", bound=Hashable)
 
-
 GroupPath = tuple[Hashable, ...]
 """A key's groups, outermost first."""
+Timer = Callable[[float, Callable[[], None]], Callable[[], None]]
+"""Calls back once after so many seconds; returns what cancels it."""
+_COUNTED_KEYS: Final = 100_000
+"""Keys whose failures are counted; beyond it the oldest count is forgotten, so that lost keys take no memory."""
+
+_log = logging.getLogger(__name__)
 
 
 class _Group(Generic[K]):
@@ -46,11 +53,6 @@ class _Group(Generic[K]):
         """Whether a key can be taken."""
         return self.in_flight < self.limit and bool(self.queue or self.rotation)
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits or is in flight."""
-        return not (self.queue or self.inner or self.in_flight)
-
     def update_rotation(self, name: Hashable) -> None:
         """Add an inner group to the rotation, or remove it."""
         group = self.inner[name]
@@ -58,7 +60,7 @@ class _Group(Generic[K]):
             self.rotation.setdefault(name, None)
         else:
             self.rotation.pop(name, None)
-        if group.empty:
+        if not (group.queue or group.inner or group.in_flight):
             del self.inner[name]
 
     def queues(self) -> Iterator[OrderedDict[K, float]]:
@@ -143,23 +145,6 @@ def _update_rotations(way: list[_Group[K]], path: GroupPath) -> None:
         group.update_rotation(name)
 
 
-_COUNTED_KEYS: Final = 100_000
-"""Keys whose failures are counted; beyond it the oldest count is forgotten, so that lost keys take no memory."""
-
-_log = logging.getLogger(__name__)
-
-
-class TimerHandle(Protocol):
-    """What a timer gives back; asyncio's own has it."""
-
-    def cancel(self) -> None:
-        """Keep the callback from being called."""
-
-
-Timer = Callable[[float, Callable[[], None]], TimerHandle]
-"""Calls back once after so many seconds."""
-
-
 class QueueMetrics:
     """Counts what happens to a queue's keys (client-go's ``MetricsProvider``); several queues may share one."""
 
@@ -179,9 +164,9 @@ class QueueMetrics:
         """Count keys that wait no more, since the queue is shut down."""
 
 
-def loop_timer(delay: float, callback: Callable[[], None]) -> TimerHandle:
+def loop_timer(delay: float, callback: Callable[[], None]) -> Callable[[], None]:
     """Call back on the running event loop."""
-    return asyncio.get_running_loop().call_later(delay, callback)
+    return asyncio.get_running_loop().call_later(delay, callback).cancel
 
 
 class WorkQueue(Generic[K]):
@@ -194,23 +179,24 @@ class WorkQueue(Generic[K]):
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random_module.random,
         timer: Timer = loop_timer,
-        groups: Callable[[K], GroupPath] | None = None,
+        groups: Callable[[K], GroupPath] = lambda _key: (),
         limits: tuple[int, ...] = (),
         metrics: QueueMetrics | None = None,
     ) -> None:
-        """Take ``groups``, which names a key's groups, outermost first, whenever it begins to wait.
+        """Take ``groups``, which names a key's groups, outermost first; by default there are none.
 
-        ``limits`` says for each level how many keys of one group are worked on at the same time; as many groups may
-        hang without delay to others as leave a worker free. By default all keys are in one queue.
+        ``limits``: for each level, how many keys of one group are worked on at the same time. As many groups may hang
+        without delay to others as leave a worker free.
         """
         self._backoff, self._clock, self._random, self._timer = backoff, clock, random, timer
         self._metrics = metrics or QueueMetrics()
-        self._ready: FairQueue[K] = FairQueue(groups or (lambda _key: ()), limits)
+        self._ready: FairQueue[K] = FairQueue(groups, limits)
         """Keys nobody works on, and since when they wait."""
         self._working: set[K] = set()
         self._again: set[K] = set()
         """Keys added while a worker has them."""
-        self._later: dict[K, tuple[float, TimerHandle]] = {}
+        self._later: dict[K, tuple[float, Callable[[], None]]] = {}
+        """When each key is due, and what cancels its timer."""
         self._failures: OrderedDict[K, int] = OrderedDict()
         self._awake = asyncio.Event()
         self._stopped = False
@@ -238,7 +224,7 @@ class WorkQueue(Generic[K]):
         if planned is not None:
             if planned[0] <= due:
                 return
-            planned[1].cancel()
+            planned[1]()
         self._later[key] = due, self._timer(delay, lambda: self._due(key))
 
     def retry(self, key: K, error: Exception | None) -> float:
@@ -257,20 +243,20 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     def drop(self, key: K) -> None:
-        """Forget a key, and take back what ``add_after`` and ``retry`` have planned for it: nothing is left to do."""
+        """Forget a key, and what ``add_after`` and ``retry`` have planned for it: nothing is left to do."""
         self.forget(key)
         planned = self._later.pop(key, None)
         if planned is not None:
-            planned[1].cancel()
+            planned[1]()
 
     def failures(self, key: K) -> int:
         """Count the key's retries since it was forgotten."""
         return self._failures.get(key, 0)
 
     async def run(self, worker: Callable[[K], Awaitable[None]], workers: int) -> None:
-        """Work with so many workers until ``shut_down``, then finish what is being worked on; or until cancelled.
+        """Work with so many workers until ``shut_down``, then finish what is being worked on; or until canceled.
 
-        A bug beside it cancels it, too: what waits then waits for the next ``run``.
+        What waits when it is canceled waits for the next ``run``.
         """
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):
@@ -281,8 +267,8 @@ class WorkQueue(Generic[K]):
         if self._stopped:
             return
         self._stopped = True
-        for _due, handle in self._later.values():
-            handle.cancel()
+        for _due, cancel in self._later.values():
+            cancel()
         self._later.clear()
         self._metrics.dropped(len(self._ready))
         self._awake.set()
@@ -314,12 +300,10 @@ class WorkQueue(Generic[K]):
         return 0.0 if since is None else self._clock() - since
 
     def _due(self, key: K) -> None:
-        """Add a key whose time has come."""
         self._later.pop(key, None)
         self.add(key)
 
     async def _work(self, worker: Callable[[K], Awaitable[None]]) -> None:
-        """Take key after key."""
         while not self._stopped:
             key = self._ready.take()
             if key is None:
@@ -343,7 +327,7 @@ class WorkQueue(Generic[K]):
             self._working.discard(key)
             self._ready.done(key)
             if self._ready:
-                self._awake.set()  # a group that had its share in hand may have one more
+                self._awake.set()  # a group that had its share in flight may have one more
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)

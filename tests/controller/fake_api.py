@@ -17,11 +17,12 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
+from aiohttp.abc import AbstractResolver
+
 from nodeattest_kube.answers import WatchEvent, WatchType, parse_json
 from nodeattest_kube.client import WATCH_SECONDS, ApiClient
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.input_scheduler import ClusterInput
-from nodeattest_kube.transport import Resolver
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.patch import merge_patch
@@ -106,7 +107,7 @@ class FakeApi(ApiClient):
         """Say what a test says: this client connects to nobody."""
         return self.refuses
 
-    def use_resolver(self, resolver: Resolver) -> None:
+    def use_resolver(self, resolver: AbstractResolver) -> None:
         self.resolver = resolver
 
     def server_time(self) -> datetime | None:

@@ -69,21 +69,21 @@ class VirtualTime:
         self.wall += timedelta(seconds=to - self.seconds)
         self.seconds = to
 
-    def _timer(self, delay: float, callback: Callable[[], None]) -> _Timer:
-        timer = _Timer(self.seconds + delay, callback, self._timers)
+    def _timer(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
+        timer = _Timer(self.seconds + delay, callback)
         self._timers.append(timer)
-        return timer
+
+        def cancel() -> None:
+            if timer in self._timers:
+                self._timers.remove(timer)
+
+        return cancel
 
 
 @dataclass(eq=False)
 class _Timer:
     at: float
     callback: Callable[[], None]
-    among: list[_Timer]
-
-    def cancel(self) -> None:
-        with suppress(ValueError):
-            self.among.remove(self)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from scripted import Gate, Server, answers, cut, kubeconfig, sending, server_tls
 
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Unreachable
-from nodeattest_kube.transport import AddressInfos, TenantResolver
+from nodeattest_kube.lookups import AddressInfos, Lookups
 from nodeattest_parsing.values import JsonObject
 
 READ: Final = 16_384
@@ -209,11 +209,11 @@ async def test_an_answer_that_nobody_asked_for_is_taken_for_nobodys(tmp_path: Pa
 
 
 async def test_of_a_name_with_many_addresses_a_few_are_tried() -> None:
-    async def thousands(_host: str, port: int) -> AddressInfos:
+    def thousands(_host: str, port: int, *_more: object) -> AddressInfos:
         v4 = [(socket.AF_INET, 0, 6, "", (f"192.0.2.{number}", port)) for number in range(200)]
         return [*v4, *((socket.AF_INET6, 0, 6, "", (f"2001:db8::{number:x}", port, 0, 0)) for number in range(2000))]
 
-    found = await TenantResolver(thousands).resolve("evil.example", 443)
+    found = await Lookups(thousands).of("a").resolve("evil.example", 443)
     assert [each["host"] for each in found][::4] == ["192.0.2.0", "2001:db8::0"]
     assert len(found) == 8
 
