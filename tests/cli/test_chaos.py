@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from bench.chaos.checker import LAWS, check
-from bench.chaos.history import History, LedgerSeen, Loss, Proof, Request, Signed, Truth, Write, read_request
-from bench.chaos.run import RESTORES, Kind, plan
+from bench.chaos.history import History, LedgerSeen, Proof, Request, Signed, Truth, Write, read_request
+from bench.chaos.run import Kind, plan
 from bench.chaos.servers import Link, Mode
 from bench.software_tpm import SoftwareAttestor
 from nodeattest_parsing.values import JsonObject
@@ -26,7 +26,6 @@ from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.pkcs10 import build_csr
 
-LAW = [law for law, _, _ in LAWS]
 QUOTE = b"a quote"
 AK = ec.derive_private_key(77, ec.SECP256R1())
 
@@ -108,6 +107,7 @@ BROKEN: dict[str, tuple[Spoil, int]] = {
     "the victim's name": (certificate("a", node="system:node:victim"), 0),
     "another key than asked": (certificate("a", spki="key-other"), 0),
     "no proof": (request("second-a", proof=None), 0),
+    "a first request that nobody saw": (lambda history: history.requests.pop("first-a"), 0),
     "another TPM": (request("first-a", endorsement_key="ek-b"), 0),
     "the first request of another": (request("second-a", proof=Proof("first-b", QUOTE, SIGNATURE)), 0),
     "a quote by another key": (request("second-a", proof=QUOTED_BY_ANOTHER), 0),
@@ -124,57 +124,22 @@ BROKEN: dict[str, tuple[Spoil, int]] = {
 }
 
 
-def spoiled(*names: str, loss: Loss | None = None) -> History:
-    """Return a history that is broken in these ways, perhaps with a loss of data."""
-    history = sound()
-    for name in names:
-        BROKEN[name][0](history)
-    if loss is not None:
-        history.losses.append(loss)
-    return history
-
-
-def caught(history: History) -> set[int]:
-    """Return which laws it breaks."""
-    return {LAW.index(verdict.law) for verdict in check(history) if verdict.violations}
-
-
-def test_a_sound_history_breaks_no_law_and_leaves_nothing_unknown() -> None:
+def test_a_sound_history_breaks_no_law() -> None:
     for verdict in check(sound()):
-        assert (verdict.violations, verdict.unknown) == ((), ()), verdict.law
+        assert verdict.violations == (), verdict.law
         assert verdict.checked, verdict.law
 
 
 @pytest.mark.parametrize("way", list(BROKEN))
 def test_a_history_that_breaks_a_law_is_caught_by_it(way: str) -> None:
-    assert BROKEN[way][1] in caught(spoiled(way))
+    spoil, law = BROKEN[way]
+    history = sound()
+    spoil(history)
+    assert check(history)[law].violations
 
 
 def test_every_law_has_a_history_that_breaks_it() -> None:
     assert {law for _, law in BROKEN.values()} == set(range(len(LAWS)))
-
-
-@pytest.mark.parametrize("way", ["one key, two serials", "not in a ledger"])
-def test_what_a_ledger_that_was_set_back_forgot_is_unknown_and_no_violation(way: str) -> None:
-    found = check(spoiled(way, loss=Loss("management", 50.0, 150.0)))[BROKEN[way][1]]
-    assert not found.violations
-    assert found.unknown
-
-
-def test_a_loss_excuses_no_second_name_and_no_thief() -> None:
-    history = spoiled("one key, two names", "a thief's certificate", loss=Loss("management", 50.0, 150.0))
-    assert {1, 2} <= caught(history)
-
-
-def test_a_certificate_that_was_issued_after_the_loss_must_be_in_a_ledger() -> None:
-    assert 6 in caught(spoiled("not in a ledger", loss=Loss("management", 50.0, 90.0)))
-
-
-def test_a_first_request_that_nobody_saw_leaves_a_doubt() -> None:
-    history = sound()
-    del history.requests["first-a"]
-    found = check(history)[0]
-    assert (len(found.unknown), found.violations) == (1, ())
 
 
 def test_a_request_is_read_as_its_machine_is_registered() -> None:
@@ -194,7 +159,6 @@ def test_a_schedule_is_its_seeds_and_has_every_kind_once_before_any_comes_again(
     assert plan(7, 40) == plan(7, 40)
     assert plan(7, 40) != plan(8, 40)
     assert set(plan(7, len(Kind))) == set(Kind)
-    assert tuple(plan(7, len(Kind))[-2:]) == RESTORES
 
 
 @contextmanager

@@ -1,16 +1,15 @@
 """The laws, each a pure function of the whole history.
 
-A law names what breaks it (``violations``) and what it could not decide (``unknown``: something was never seen, for
-example because etcd lost it before the collector read it). A run is sound if no law has a violation.
+A law names what breaks it. A run is sound if no law has a violation.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bench.chaos.history import History, Signed, Write, all_certificates, node_of, signs
+from bench.chaos.history import History, Write, all_certificates, node_of, signs
 
 
 @dataclass(frozen=True)
@@ -20,30 +19,14 @@ class Verdict:
     law: str
     checked: int
     violations: tuple[str, ...]
-    unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Doubt:
-    """A finding that is no violation: the history does not say."""
-
-    what: str
-
-
-_Findings = Iterator[str | _Doubt]
+_Findings = Iterator[str]
 
 
 def check(history: History) -> list[Verdict]:
     """Apply every law."""
-    return [_verdict(law, count, find, history) for law, count, find in LAWS]
-
-
-def _verdict(
-    law: str, count: Callable[[History], int], find: Callable[[History], _Findings], history: History
-) -> Verdict:
-    found = list(find(history))
-    said = tuple(one for one in found if isinstance(one, str))
-    return Verdict(law, count(history), said, tuple(one.what for one in found if isinstance(one, _Doubt)))
+    return [Verdict(law, count(history), tuple(find(history))) for law, count, find in LAWS]
 
 
 def _attested(history: History) -> _Findings:
@@ -71,7 +54,7 @@ def _attested(history: History) -> _Findings:
                 continue
             first = history.requests.get(request.proof.first_uid)
             if first is None:
-                yield _Doubt(f"{where}: the first request was never seen")
+                yield f"{where}: the first request was never seen"
                 continue
             if (first.node, first.spki) != (request.node, request.spki):
                 yield f"{where}: the first request is for {first.node} and {first.spki}"
@@ -95,20 +78,11 @@ def _one_name(history: History) -> _Findings:
 
 
 def _one_certificate_for_a_key(history: History) -> _Findings:
-    """A management cluster that was set back may have forgotten a certificate: then the same key may get another."""
-    found = _keys_with_several_serials(all_certificates(history))
-    excused = any(loss.plane == "management" for loss in history.losses)
-    for one in found:
-        yield _Doubt(f"{one}, after the ledger was set back") if excused and "serial numbers" in one else one
-
-
-def _keys_with_several_serials(certificates: Iterable[Signed]) -> list[str]:
-    """Name keys that were certified twice, and serial numbers that were given twice."""
     serials, keys = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-    for one in certificates:
+    for one in all_certificates(history):
         serials[one.spki].add(one.serial)
         keys[one.serial].add(one.spki)
-    return [*_several(serials, "serial numbers"), *_several(keys, "keys")]
+    yield from [*_several(serials, "serial numbers"), *_several(keys, "keys")]
 
 
 def _several(found: Mapping[str, set[str]], what: str) -> list[str]:
@@ -135,16 +109,11 @@ def _one_machine_for_a_name(history: History) -> _Findings:
 
 
 def _ledger_holds_what_was_issued(history: History) -> _Findings:
-    """At the end every certificate that is newer than each loss of the management cluster is in the ledger."""
     kept = {(one.spki, one.serial) for ledger in history.final_ledgers for one in ledger.certificates}
-    last = max((loss.restored for loss in history.losses if loss.plane == "management"), default=0.0)
     for found in history.certificates.values():
         for one in found.values():
-            if (one.spki, one.serial) in kept:
-                continue
-            at, _ = history.seen_at[one.serial]
-            said = f"{one.where}: certificate {one.serial} of {node_of(one)} is not in the ledger"
-            yield said if at > last else _Doubt(f"{said}; it was seen before the management cluster was set back")
+            if (one.spki, one.serial) not in kept:
+                yield f"{one.where}: certificate {one.serial} of {node_of(one)} is not in the ledger"
 
 
 def _one_replica(history: History) -> _Findings:
@@ -158,7 +127,7 @@ def _one_replica(history: History) -> _Findings:
             continue
         last = _last_before(renewals, write.received)
         if last is None:
-            yield _Doubt(f"{write.replica} wrote {write.what} at {write.received:.3f}, and no leader was seen before")
+            yield f"{write.replica} wrote {write.what} at {write.received:.3f}, and no leader was seen before"
         elif last.replica != write.replica:
             yield (
                 f"{write.replica} wrote {write.what} at {write.received:.3f}, {write.received - last.completed:.3f} s "

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from enum import StrEnum
+from http.client import HTTPException
 from pathlib import Path
 
 import yaml
@@ -18,8 +19,11 @@ import yaml
 from nodeattest_controller import manifests
 from nodeattest_demo.world import CLUSTER, NAMESPACE, USER, Tools, World, controller_config, create_all
 from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed
+from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import ControlPlane
 
+UNREACHABLE = (OSError, HTTPException, ApiRefusal, ValueError)
+"""What a client raises while a server is down, starts, or ends in the middle of an answer."""
 RESTART = 1.0
 """Seconds between the end of a replica and its next start."""
 _PIECE = 1 << 16
@@ -141,7 +145,6 @@ class Replica:
         self.name = f"replica-{number}"
         self.address = f"127.0.0.{10 + number}"
         self.management = Link(_port(world.management), self.address)
-        self.ends = 0
         self._directory = directory / self.name
         self._directory.mkdir()
         kubeconfig, config = self._directory / "kubeconfig", self._directory / "config.yaml"
@@ -180,7 +183,6 @@ class Replica:
     def _keep(self) -> None:
         while not self._stop.wait(RESTART):
             if self._process.popen.poll() is not None:
-                self.ends += 1
                 self._process = self._start()
 
 
@@ -198,11 +200,11 @@ def _port(plane: ControlPlane) -> int:
     return int(plane.server.rpartition(":")[2])
 
 
-def revive(plane: ControlPlane, parts: tuple[str, ...] = (), seconds: float = 15.0) -> None:
-    """Wait until processes that were told to end have ended, and start them again."""
-    end = time.monotonic() + seconds
-    while any(Path(f"/proc/{plane.pids[part]}").exists() for part in parts):
-        assert time.monotonic() < end, f"{parts} did not end"
+def revive(plane: ControlPlane, part: str) -> None:
+    """Wait until a process that was killed has ended, and start it again."""
+    end = time.monotonic() + 15.0
+    while Path(f"/proc/{plane.pids[part]}").exists():
+        assert time.monotonic() < end, f"{part} did not end"
         time.sleep(0.05)
     for left in range(4, -1, -1):
         try:
