@@ -25,7 +25,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
 )
 from nodeattest_controller.controllers.bootstrap_config.render import ATTESTOR_ANNOTATION, annotated
 from nodeattest_controller.controllers.bootstrap_config.render import render as rendered
-from nodeattest_controller.model.challenge_secret import creates_secrets
+from nodeattest_controller.model.kubeadm_config import creates_secrets
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_parsing.values import JsonObject

@@ -36,7 +36,7 @@ from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFact
 from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.model.attestation import MAX_LIVE
 from nodeattest_controller.model.csr_request import parse_kubelet_request
-from nodeattest_controller.model.issuance_rules import bound_group
+from nodeattest_controller.model.kubeadm_config import bound_group
 from nodeattest_controller.verification.checks import Pipeline, RequestCheck
 from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_parsing.objects import mapping, rfc3339, text

@@ -16,15 +16,16 @@ from test_d4_policy import answer, answered
 from worlds import FACTS
 
 from nodeattest_controller import manifests
-from nodeattest_controller.model.challenge_secret import (
+from nodeattest_controller.model.kubeadm_config import (
     SECRET_TYPE,
     has_own_config,
+    kept_config,
     no_own_config,
     read_secret,
     secret_value,
+    slim_config,
 )
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, view_of_machine
-from nodeattest_controller.model.token_binding import kept_config, slim_config
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.node_interface import SecretBytes

@@ -14,7 +14,7 @@ from csr_world import CAPI, CSRS, attested
 from late_machines import FOREIGN_GROUP, put_config
 from machine_scene import KEY, ByKey, Prover, Scene, hostname, scene_of
 
-from nodeattest_controller.model.issuance_rules import bound_group
+from nodeattest_controller.model.kubeadm_config import bound_group
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject

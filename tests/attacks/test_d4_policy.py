@@ -9,12 +9,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from builders import CREATED, make_member, make_request
+from builders import CREATED, decide, make_member, make_request
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
 
+from nodeattest_controller.controllers.csr.machine_checks import attestor_authorized
 from nodeattest_controller.model.attestation import (
     Attestation,
     new_attestation,
@@ -24,7 +25,7 @@ from nodeattest_controller.model.attestation import (
     reset,
 )
 from nodeattest_controller.model.certificate_authority import SignedCertificate
-from nodeattest_controller.model.policy import check_authorized, parse_attestation_policy, policy_for
+from nodeattest_controller.model.policy import parse_attestation_policy, policy_for
 from nodeattest_parsing.values import JsonObject
 from nodeattest_parsing.values import JsonValue as RawValue
 from nodeattest_providers.canonical_json import b64encode
@@ -53,7 +54,9 @@ def cluster(**spec: RawValue) -> JsonObject:
 
 
 def asking(found: JsonObject, provider: str = "tpm", **cluster_spec: RawValue) -> Case:
-    return lambda: check_authorized(policy_for(cluster(**cluster_spec), [found]), ProviderName(provider))
+    return lambda: decide(
+        attestor_authorized, make_request(provider=provider), policy=policy_for(cluster(**cluster_spec), [found])
+    )
 
 
 def wrong(**spec: RawValue) -> Case:

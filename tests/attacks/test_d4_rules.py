@@ -8,10 +8,12 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from builders import CREATED, make_member, make_request, recorded
+from builders import CREATED, decide, make_member, make_request, recorded
 from cases import attacks, evaluated
 from catalogue import Row
 
+from nodeattest_controller.controllers.csr.checks import new_key, own_hardware, proven_machine
+from nodeattest_controller.controllers.csr.machine_checks import bound_token, not_bound_otherwise
 from nodeattest_controller.model.attestation import (
     MAX_LIVE,
     Attestation,
@@ -23,32 +25,22 @@ from nodeattest_controller.model.attestation import (
     reset,
 )
 from nodeattest_controller.model.certificate_authority import SignedCertificate
-from nodeattest_controller.model.identity_rules import (
-    NameContext,
-    check_binding,
-    check_fingerprints,
-    check_machine_name,
-    check_no_hijack,
-    check_node_name,
-    find_machine,
-)
-from nodeattest_controller.model.issuance_rules import (
-    BOUND_GROUP_PREFIX,
-    bound_group,
-    check_bound_token,
-    check_key_is_new,
-)
+from nodeattest_controller.model.kubeadm_config import BOUND_GROUP_PREFIX, bound_group
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import NameSources
+from nodeattest_controller.model.node_names import NameContext, NameSources, check_node_name
+from nodeattest_controller.model.resolver import find_machine
+from nodeattest_controller.verification.shared_checks import no_other_node
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Check
 from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.insecure.verifier import InsecureSigner
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode
 
 NOBODY: Final = NameContext(claimants=(), holders=())
+NODE: Final = NodeName("node-0")
 OTHER: Final = ProviderID("sandbox://other")
 ISSUED: Final = SignedCertificate(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
 CLUSTER: Final = "fleet/c"
@@ -66,7 +58,7 @@ def found(*candidates: MachineView) -> Case:
 
 def named(asked: str, **member: object) -> Case:
     """Ask for a name that is not this Machine's."""
-    return lambda: check_node_name(make_request(node=asked), make_member(**member), NOBODY, NameSources())
+    return lambda: check_node_name(NodeName(asked), make_member(**member), NOBODY, NameSources())
 
 
 def pooled(asked: str, **settings: JsonValue) -> Case:
@@ -74,28 +66,26 @@ def pooled(asked: str, **settings: JsonValue) -> Case:
 
     def case() -> object:
         proven = TpmSigner().provable_names(settings, {}).get(ProviderID("sandbox://node-0"))
-        return check_node_name(
-            make_request(node=asked), make_member(kind="MachinePool"), NOBODY, NameSources(registered=proven)
-        )
+        return check_node_name(NodeName(asked), make_member(kind="MachinePool"), NOBODY, NameSources(registered=proven))
 
     return case
 
 
 def claimed_by_another() -> object:
     around = NameContext(claimants=[make_member(uid="m-1", provider_id=OTHER)], holders=())
-    return check_node_name(make_request(), make_member(), around, NameSources())
+    return check_node_name(NODE, make_member(), around, NameSources())
 
 
 def reported_by_a_guest() -> object:
     proven = TpmSigner().provable_names({"endorsementKeys": [*REGISTERED]}, {})
     around = replace(NOBODY, registered=frozenset(machine for machine, name in proven.items() if name == "node-1"))
     guest = make_member(addresses=(("Hostname", "node-1"),))
-    return check_node_name(make_request(node="node-1"), guest, around, NameSources())
+    return check_node_name(NodeName("node-1"), guest, around, NameSources())
 
 
 def with_node(node: JsonObject, **member: object) -> Case:
     """Ask for the name of this Node."""
-    return lambda: check_no_hijack(make_member(**member), NOBODY, node)
+    return lambda: decide(no_other_node, machine=make_member(**member), name_context=NOBODY, node=node)
 
 
 def bound(member: MachineView) -> Attestation:
@@ -127,17 +117,18 @@ def held(*, alive: bool) -> tuple[Attestation, NameContext]:
 
 
 def bound_name(*, alive: bool) -> Case:
-    return lambda: check_no_hijack(make_member(), held(alive=alive)[1], None)
+    return lambda: decide(no_other_node, machine=make_member(), name_context=held(alive=alive)[1], node=None)
 
 
 def cloned(*, alive: bool) -> Case:
     other, around = held(alive=alive)
-    return lambda: check_fingerprints(make_member(), around, [other])
+    return lambda: decide(own_hardware, machine=make_member(), name_context=around, holders_of_fingerprints=[other])
 
 
 def joining(ledger: Callable[[MachineView], Attestation], *, secure: bool = True, **member: object) -> Case:
     machine = make_member(**member)
-    return lambda: check_binding(make_request(), machine, ledger(machine), secure=secure)
+    verifier = TpmSigner() if secure else InsecureSigner()
+    return lambda: decide(not_bound_otherwise, machine=machine, attestation=ledger(machine), verifier=verifier)
 
 
 def certified(ledger: Attestation, *, first: str, after: timedelta, **fingerprints: str) -> object:
@@ -157,6 +148,18 @@ def was_reset(ledger: Attestation) -> Attestation:
     return parse_attestation(reset(body, by="alice", reason="new mainboard", now=CREATED))
 
 
+def proving(name: str) -> Case:
+    """Ask with evidence that names this Machine."""
+    proven = AttestedNode(
+        provider=ProviderName("tpm"),
+        provider_id=ProviderID("sandbox://node-0"),
+        fingerprints={},
+        proven_machine_name=MachineName(name),
+        checks=(Check("c", "s", "e", "g", passed=True),),
+    )
+    return lambda: decide(proven_machine, machine=make_member(), verifier=TpmSigner(), attested=proven)
+
+
 def many_live() -> object:
     old = tuple(
         RetiredKey(spki=f"sha256:{number}", serial=str(number), not_after=ISSUED.not_after, purpose=Purpose.CLIENT)
@@ -169,12 +172,13 @@ def the_old_key() -> object:
     """Ask, after a reset, with the key that the machine had before."""
     request, ledger = make_request(), bound(make_member())
     entry = replace(ledger.issued[0], spki=request.csr.spki_sha256)
-    return check_key_is_new(request, make_member(), was_reset(replace(ledger, issued=(entry,))), ())
+    attestation = was_reset(replace(ledger, issued=(entry,)))
+    return decide(new_key, request, machine=make_member(), attestation=attestation)
 
 
 def by_token(*groups: str) -> Case:
     request = make_request()
-    return lambda: check_bound_token(replace(request, groups=request.groups | set(groups)), CLUSTER)
+    return lambda: decide(bound_token, replace(request, groups=request.groups | set(groups)))
 
 
 MINE: Final = bound_group(CLUSTER, "sandbox://node-0")
@@ -222,19 +226,19 @@ CASES: Final[Mapping[str, Case]] = {
     "D4-118": lambda: parse_policy({"endorsementKeys": [*REGISTERED, {**REGISTERED[0], "providerID": OTHER}]}),
     "D4-119": reported_by_a_guest,
     "D4-139": lambda: certified(was_reset(bound(make_member())), first="f-1", after=HOURS),
-    "D4-160": lambda: check_machine_name(make_member(), MachineName("node-1")),
+    "D4-160": proving("node-1"),
 }
 
 
 def test_the_machine_that_the_attacks_pretend_to_be_passes_every_rule() -> None:
     member, request = make_member(), make_request()
     assert find_machine(request, [member]) is member
-    check_node_name(request, member, NOBODY, NameSources())
+    check_node_name(NODE, member, NOBODY, NameSources())
     assert pooled("node-0", endorsementKeys=[*REGISTERED])() is None
-    check_no_hijack(member, NOBODY, None)
-    check_machine_name(member, MachineName(member.name))
-    check_binding(request, member, new_attestation(member), secure=True)
-    check_bound_token(replace(request, groups=request.groups | {MINE}), CLUSTER)
+    decide(no_other_node, machine=member, name_context=NOBODY, node=None)
+    proving(member.name)()
+    joining(new_attestation)()
+    by_token(MINE)()
     assert certified(new_attestation(member), first="f-1", after=HOURS)
 
 

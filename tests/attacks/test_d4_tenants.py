@@ -31,9 +31,9 @@ from nodeattest_controller.controllers.bootstrap_config.render import render
 from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.model.certificate_authority import load_authority
-from nodeattest_controller.model.identity_rules import check_machine_ready
 from nodeattest_controller.model.machine_view import view_of_machine
 from nodeattest_controller.model.policy import selecting
+from nodeattest_controller.model.resolver import check_machine_ready
 from nodeattest_controller.runtime.cluster_log import BURST, REQUESTER_BURST, ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_kube.addresses import TENANT_ADDRESSES

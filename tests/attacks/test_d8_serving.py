@@ -8,12 +8,13 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from builders import CREATED, make_member, make_request
+from builders import CREATED, decide, make_member, make_request
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import DNS, OTHER_NAME, PROVIDER_ID, SAN, TRUE, extended, extension, general, seq
 
+from nodeattest_controller.controllers.csr.machine_checks import joined_machine, serving_allowed
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
@@ -21,17 +22,17 @@ from nodeattest_controller.model.policy import Policy, ServingPolicy
 from nodeattest_controller.model.serving_names import (
     ClusterNetwork,
     ConflictingMachines,
-    check_client_certificate,
     check_sans_listed,
     check_sans_unclaimed,
-    check_serving_allowed,
     network_of,
     normalize_host,
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
+from nodeattest_providers.insecure.verifier import InsecureSigner
 from nodeattest_providers.pkcs10 import parse_csr
+from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import Addresses
 
 Case = Callable[[], object]
@@ -117,7 +118,7 @@ OF_THE_NODE: Final = make_request(username="system:node:node-0", dns_names=("nod
 def attested(*, username: str = "system:node:node-0", secure: bool = True, signs: bool = True) -> Case:
     policy = replace(POLICY, serving=ServingPolicy(signs_attested=signs))
     request = make_request(username=username, dns_names=("node-0",))
-    return lambda: check_serving_allowed(request, policy, secure=secure)
+    return lambda: decide(serving_allowed, request, policy=policy, verifier=TpmSigner() if secure else InsecureSigner())
 
 
 def joined(provider: str = "tpm", spki: str = "sha256:client") -> Attestation:
@@ -138,14 +139,15 @@ def joined(provider: str = "tpm", spki: str = "sha256:client") -> Attestation:
 
 
 def with_ledger(ledger: Attestation) -> Case:
-    return lambda: check_client_certificate(OF_THE_NODE, ledger, CREATED)
+    return lambda: decide(joined_machine, OF_THE_NODE, machine=make_member(), attestation=ledger)
 
 
 def with_the_clients_key() -> object:
     request = make_request(
         username="system:node:node-0", dns_names=("node-0",), key=ec.generate_private_key(ec.SECP256R1())
     )
-    return check_client_certificate(request, joined(spki=request.csr.spki_sha256), CREATED)
+    ledger = joined(spki=request.csr.spki_sha256)
+    return decide(joined_machine, request, machine=make_member(), attestation=ledger)
 
 
 def parsed(*names: bytes, critical: bytes = b"") -> Case:

@@ -39,7 +39,7 @@ from kinds import (
 from world import World, node_of
 
 from nodeattest_controller.controllers.bootstrap_config.render import ATTESTOR_ANNOTATION
-from nodeattest_controller.model.challenge_secret import SECRET_FILE
+from nodeattest_controller.model.kubeadm_config import SECRET_FILE
 from nodeattest_controller.model.webhook_configuration import LABEL, label_command
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.client import ApiRefusal

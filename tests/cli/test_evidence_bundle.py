@@ -15,9 +15,9 @@ from nodeattest_cli.explain.collect import Collected
 from nodeattest_cli.fleet import rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller.model.csr_request import summarize
+from nodeattest_controller.model.kubeadm_config import named_tokens
 from nodeattest_controller.model.machine_record import cluster_flaw, machine_views
 from nodeattest_controller.model.serving_names import network_of
-from nodeattest_controller.model.token_binding import named_tokens
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable

@@ -12,7 +12,7 @@ from kustomized import TREE
 from polling import eventually
 from webhook_world import NAMESPACE, WebhookWorld
 
-from nodeattest_controller.model.challenge_secret import SECRET_TYPE
+from nodeattest_controller.model.kubeadm_config import SECRET_TYPE
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import free_ports, start_real

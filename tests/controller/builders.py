@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from nodeattest_controller.controllers.csr.checks import (
+    answered_once,
+    live_certificates,
+    pinned_fingerprints,
+    replacement_interval,
+)
 from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation, record_certificate
 from nodeattest_controller.model.certificate_authority import SignedCertificate
-from nodeattest_controller.model.issuance_rules import (
-    check_challenge_answered_once,
-    check_live_certificates,
-    check_pinned_fingerprints,
-    check_replacement_interval,
-)
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.verification.checks import RequestCheck
+from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import pkcs10
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, signer_for
@@ -106,12 +112,41 @@ def bound(member: MachineView, spki: str = "sha256:old") -> Attestation:
     )
 
 
+def known(request: NodeRequest | None = None, **facts: Any) -> CSRFacts:
+    """Return the facts of a request that are given here, and those of an empty cluster besides."""
+
+    async def nothing(*_: object) -> list[str]:
+        return []
+
+    def recorded_attestation(_machine: MachineView) -> Attestation:
+        return facts["attestation"]
+
+    now: datetime = facts.pop("now", CREATED)
+    source: dict[str, Any] = {
+        "key": cluster_key("fleet", "c"),
+        "inventory": Inventory(),
+        "now": lambda: now,
+        "hosts_with_name": nothing,
+        "others_with_provider_id": nothing,
+        "recorded_attestation": recorded_attestation,
+        "named_tokens": nothing,
+    }
+    source |= {name: facts.pop(name) for name in source if name in facts}
+    found = CSRFacts(SimpleNamespace(**source), request or make_request())  # pyright: ignore[reportArgumentType]
+    found.gathered.update({name: (value, None) for name, value in facts.items()})
+    return found
+
+
+def decide(check: RequestCheck[CSRFacts], request: NodeRequest | None = None, **facts: Any) -> None:
+    """Run a check on facts that are all at hand."""
+    with pytest.raises(StopIteration):
+        check.run(known(request, **facts)).__await__().send(None)
+
+
 def recorded(
     ledger: Attestation, request: NodeRequest, attested: AttestedNode, issued: SignedCertificate, now: datetime
 ) -> Attestation:
-    """Ask the rules of issuing, as the declared checks do, and record the certificate."""
-    check_challenge_answered_once(request, ledger, attested)
-    check_replacement_interval(request, ledger, now)
-    check_live_certificates(request.purpose, ledger, now)
-    check_pinned_fingerprints(ledger, attested)
+    """Run the checks of issuing, and record the certificate."""
+    for check in (answered_once, replacement_interval, live_certificates, pinned_fingerprints):
+        decide(check, request, attestation=ledger, attested=attested, now=now)
     return record_certificate(ledger, request, attested, issued, now)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pytest
-from builders import CREATED, make_member, make_request, recorded
+from builders import CREATED, decide, make_member, make_request, recorded
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nodeattest_controller.controllers.csr.checks import new_key, pinned_fingerprints
 from nodeattest_controller.model.attestation import (
     KEEP_ISSUED,
     Attestation,
@@ -27,7 +28,6 @@ from nodeattest_controller.model.attestation import (
     retire,
 )
 from nodeattest_controller.model.certificate_authority import SignedCertificate
-from nodeattest_controller.model.issuance_rules import check_key_is_new, check_pinned_fingerprints
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_parsing.objects import items, mapping
 from nodeattest_parsing.values import JsonObject
@@ -110,7 +110,7 @@ def test_history_is_bounded_and_keeps_the_newest_and_every_key() -> None:
     with pytest.raises(Denied, match=Reason.REPLAYED):
         recorded(ledger, renewal(99), attested("f-0"), ISSUED, CREATED)
     with pytest.raises(Denied, match=Reason.KEY_REUSED):
-        check_key_is_new(request, make_member(), ledger, ())
+        decide(new_key, request, machine=make_member(), attestation=ledger)
 
 
 def test_the_owner_is_the_machine_whoever_else_owns_the_ledger() -> None:
@@ -341,7 +341,7 @@ def test_a_pin_is_never_replaced_but_by_a_reset(earlier: Mapping[str, str], step
             shown = {kind: value for part in parts for kind, value in machine.shown_by(part).items()}
             before = dict(ledger.fingerprints)
             with suppress(Denied):
-                check_pinned_fingerprints(ledger, attested)
+                decide(pinned_fingerprints, attestation=ledger, attested=attested)
                 ledger = stored(record_certificate(ledger, make_request(), attested, ISSUED, CREATED))
                 assert {**shown, **pinned} == {**pinned, **shown}
                 pinned = {**shown, **pinned}

@@ -24,9 +24,8 @@ from nodeattest_controller.controllers.challenge_secret import (
     candidate,
     evaluate,
 )
-from nodeattest_controller.model.challenge_secret import SECRET_FILE, new_secret, read_secret
+from nodeattest_controller.model.kubeadm_config import SECRET_FILE, kept_config, new_secret, read_secret, slim_config
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
-from nodeattest_controller.model.token_binding import kept_config, slim_config
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube.errors import ApiError, Forbidden

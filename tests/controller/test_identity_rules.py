@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import bound, make_member, make_request
+from builders import bound, decide, make_member, make_request
 
+from nodeattest_controller.controllers.csr.checks import adoption, no_takeover
+from nodeattest_controller.controllers.csr.machine_checks import not_bound_otherwise
 from nodeattest_controller.model.attestation import Attestation, new_attestation
-from nodeattest_controller.model.identity_rules import (
-    NameContext,
-    check_adoption,
-    check_binding,
-    check_no_hijack,
-    check_node_name,
-    check_takeover,
-    find_machine,
-)
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.node_names import NameSources
+from nodeattest_controller.model.node_names import NameContext, NameSources, check_node_name
+from nodeattest_controller.model.resolver import find_machine
+from nodeattest_controller.verification.shared_checks import no_other_node
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID
+from nodeattest_providers.insecure.verifier import InsecureSigner
+from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import ClusterAPISigner
 
 NOBODY = NameContext(claimants=(), holders=())
 NODE = NodeName("node-0")
@@ -53,7 +52,7 @@ def liar(**changes: object) -> MachineView:
 
 def check(machine: MachineView, *claimants: MachineView, sources: NameSources = NOTHING) -> None:
     around = NameContext(claimants=[machine, *claimants], holders=())
-    check_node_name(make_request(), machine, around, sources)
+    check_node_name(NODE, machine, around, sources)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +116,8 @@ def test_a_node_that_joined_keeps_its_name_and_gets_no_other() -> None:
 def test_a_node_of_that_name_must_be_the_machines_own(
     node: JsonObject | None, member: dict[str, object], taken: bool
 ) -> None:
-    if not taken:
-        check_no_hijack(make_member(**member), NOBODY, node)
-        return
-    with pytest.raises(Denied, match=Reason.NODE_NAME_TAKEN):
-        check_no_hijack(make_member(**member), NOBODY, node)
+    with pytest.raises(Denied, match=Reason.NODE_NAME_TAKEN) if taken else nullcontext():
+        decide(no_other_node, machine=make_member(**member), name_context=NOBODY, node=node)
 
 
 # Rules 3 and 4: bound machines
@@ -130,24 +126,25 @@ RESET: Mapping[str, Any] = {"was_reset": True}
 
 
 @pytest.mark.parametrize(
-    ("member", "ledger", "options"),
+    ("member", "ledger", "verifier"),
     [
-        (WITH_NODE, replace(bound(WITH_NODE), issued=(), **RESET), {"secure": True}),
-        (WITH_NODE, replace(bound(WITH_NODE), issued=(), **RESET), {"secure": False}),
-        (WITH_NODE, bound(WITH_NODE), {"secure": True}),
-        (MEMBER, bound(MEMBER, make_request().csr.spki_sha256), {"secure": True}),
+        (WITH_NODE, replace(bound(WITH_NODE), issued=(), **RESET), TpmSigner()),
+        (WITH_NODE, replace(bound(WITH_NODE), issued=(), **RESET), InsecureSigner()),
+        (WITH_NODE, bound(WITH_NODE), TpmSigner()),
+        (MEMBER, bound(MEMBER, make_request().csr.spki_sha256), TpmSigner()),
     ],
     ids=["reset", "insecure and reset", "a lost key", "a first key"],
 )
-def test_a_machine_may_be_bound(member: MachineView, ledger: Attestation, options: dict[str, bool]) -> None:
-    check_binding(make_request(), member, ledger, **options)
+def test_a_machine_may_be_bound(member: MachineView, ledger: Attestation, verifier: ClusterAPISigner) -> None:
+    decide(not_bound_otherwise, machine=member, attestation=ledger, verifier=verifier)
 
 
 def test_a_pools_instance_that_became_a_machine_keeps_its_ledger_and_a_predecessors_is_waited_out() -> None:
     joined = replace(new_attestation(make_member(kind="MachinePool", name="pool", uid="p-0")), resource_version="1")
-    check_binding(AS_NODE, MEMBER, joined, secure=True, is_owned=True)
+    facts = {"machine": MEMBER, "attestation": joined, "verifier": TpmSigner()}
+    decide(not_bound_otherwise, AS_NODE, **facts, owns_record=True)
     with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
-        check_binding(AS_NODE, MEMBER, joined, secure=True, is_owned=False)
+        decide(not_bound_otherwise, AS_NODE, **facts, owns_record=False)
 
 
 # Adoption
@@ -164,7 +161,7 @@ RECORD = make_member(kind="MachineRecord", given_name=NODE)
     ],
 )
 def test_a_node_that_joined_before_is_adopted_as_the_machines_own(member: MachineView, node: JsonObject) -> None:
-    check_adoption(AS_NODE, member, new_attestation(member), node)
+    decide(adoption, AS_NODE, machine=member, attestation=new_attestation(member), node=node)
 
 
 @pytest.mark.parametrize(
@@ -172,18 +169,18 @@ def test_a_node_that_joined_before_is_adopted_as_the_machines_own(member: Machin
 )
 def test_a_node_that_its_machine_does_not_know_waits_for_adoption(member: MachineView, node: JsonObject | None) -> None:
     with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
-        check_adoption(AS_NODE, member, new_attestation(member), node)
+        decide(adoption, AS_NODE, machine=member, attestation=new_attestation(member), node=node)
 
 
 def test_no_token_takes_over_a_node_that_stands_and_never_joined_attested() -> None:
     with pytest.raises(Denied, match=Reason.MACHINE_ALREADY_BOUND):
-        check_takeover(make_request(), new_attestation(RECORD), REGISTERED)
+        decide(no_takeover, attestation=new_attestation(RECORD), node=REGISTERED)
 
 
 def test_who_joined_attested_or_was_reset_or_has_a_token_is_neither_adopted_nor_a_takeover() -> None:
     new, reset = new_attestation(MEMBER), replace(new_attestation(MEMBER), **RESET)
     for request, ledger in ((make_request(), new), (AS_NODE, reset), (AS_NODE, bound(MEMBER))):
-        check_adoption(request, MEMBER, ledger, None)
+        decide(adoption, request, machine=MEMBER, attestation=ledger, node=None)
     for request, ledger in ((make_request(), bound(MEMBER)), (make_request(), reset), (AS_NODE, new)):
-        check_takeover(request, ledger, REGISTERED)
-    check_takeover(make_request(), new, None)
+        decide(no_takeover, request, attestation=ledger, node=REGISTERED)
+    decide(no_takeover, attestation=new, node=None)

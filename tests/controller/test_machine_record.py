@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 from builders import make_request
 
-from nodeattest_controller.model.identity_rules import (
-    find_machine,
-)
 from nodeattest_controller.model.machine_record import (
     MAX_ADDRESSES,
     check_cluster_active,
     cluster_flaw,
     views_of_record,
 )
+from nodeattest_controller.model.resolver import find_machine
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from builders import make_member, make_request
+from builders import decide, make_member, make_request
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodeattest_controller.controllers.csr.machine_checks import one_machine, one_provider_id, own_provider_id
+from nodeattest_controller.model.attestation import new_attestation
 from nodeattest_controller.model.infrastructure_kinds import KINDS, Expression, InfrastructureKind, parse_expression
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
-from nodeattest_controller.model.policy import TokenBinding
+from nodeattest_controller.model.policy import Policy, TokenBinding
 from nodeattest_controller.model.resolver import (
     ExpectedProviderID,
     Infrastructure,
-    check_provider_id,
-    check_renewable,
     expected_provider_id,
     host_names,
     platform_endorsement_keys,
-    select_machine,
 )
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -31,6 +31,9 @@ from nodeattest_providers.identifiers import (
     ProviderID,
     is_dns_name,
 )
+from nodeattest_providers.insecure.verifier import InsecureSigner
+from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_providers.verifier_interface import NodeRequest
 
 REQUIRED = TokenBinding.REQUIRED
 GROUP = "infrastructure.cluster.x-k8s.io"
@@ -58,11 +61,22 @@ def metal(infra: JsonObject | None = None, host: JsonObject | None = None, **cha
 # Selection
 
 
+def select(
+    request: NodeRequest, by_id: list[MachineView], by_token: list[MachineView], binding: TokenBinding = REQUIRED
+) -> None:
+    policy = Policy(name="p", attestors=frozenset(), lifetime=None, enforce=True, token_binding=binding)
+    decide(one_machine, request, by_provider_id=by_id, by_token=by_token, policy=policy)
+
+
+def check_id(expected: ExpectedProviderID) -> None:
+    decide(own_provider_id, NO_ID, selected_machine=nameless(), expected_provider_id=expected)
+
+
 @pytest.mark.parametrize("binding", [REQUIRED, TokenBinding.PREFERRED])
 def test_token_and_provider_id_lead_to_the_same_machine(binding: TokenBinding) -> None:
-    assert select_machine(make_request(), [make_member()], [make_member()], binding) == make_member()
+    select(ITS_ID, [make_member()], [make_member()], binding)
     with pytest.raises(Denied, match=Reason.TOKEN_NOT_THIS_MACHINES) as refused:
-        select_machine(make_request(), [make_member()], [other(provider_id=ProviderID("sandbox://node-1"))], binding)
+        select(ITS_ID, [make_member()], [other(provider_id=ProviderID("sandbox://node-1"))], binding)
     assert "node-0" in refused.value.got
     assert "node-1" in refused.value.expected
 
@@ -77,11 +91,11 @@ RECORDED = nameless().with_provider_id("x://1", "a record")
 @pytest.mark.parametrize(
     ("check", "reason"),
     [
-        (lambda: select_machine(NO_ID, [], [make_member(), other()], REQUIRED), Reason.MACHINE_AMBIGUOUS),
-        (lambda: select_machine(ITS_ID, [make_member(), other()], [make_member()], REQUIRED), Reason.MACHINE_AMBIGUOUS),
+        (lambda: select(NO_ID, [], [make_member(), other()]), Reason.MACHINE_AMBIGUOUS),
+        (lambda: select(ITS_ID, [make_member(), other()], [make_member()]), Reason.MACHINE_AMBIGUOUS),
         (lambda: expected_provider_id(nameless(), metal(STATED)), Reason.MACHINE_AMBIGUOUS),
         (lambda: expected_provider_id(RECORDED, metal(STATED)), Reason.PROVIDER_ID_CHANGED),
-        (lambda: check_provider_id(NO_ID, nameless(), PREFIX), Reason.PROVIDER_ID_REQUIRED),
+        (lambda: check_id(PREFIX), Reason.PROVIDER_ID_REQUIRED),
         (lambda: platform_endorsement_keys(nameless(), SHARED, has_joined=False), Reason.ENDORSEMENT_KEY_UNTRUSTED),
     ],
 )
@@ -93,7 +107,7 @@ def test_sources_that_contradict_each_other_are_refused(check: Callable[[], obje
 
 def test_a_request_without_a_provider_id_is_told_which_it_is() -> None:
     with pytest.raises(Denied, match=Reason.PROVIDER_ID_REQUIRED) as refused:
-        check_provider_id(NO_ID, nameless(), TOLD)
+        check_id(TOLD)
     assert refused.value.annotations == {ANNOTATION_PROVIDER_ID: "x://1"}
 
 
@@ -125,9 +139,11 @@ def test_a_free_suffix_is_one_dns_label(suffix: str, matches: bool) -> None:
 
 
 def test_a_certificate_that_cannot_be_renewed_waits_for_cluster_api() -> None:
+    machine = nameless(is_confirmed=False)
+    facts: dict[str, Any] = {"machine": machine, "attestation": new_attestation(machine)}
     with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
-        check_renewable(nameless(), secure=False)
-    check_renewable(nameless(), secure=True)
+        decide(one_provider_id, **facts, verifier=InsecureSigner())
+    decide(one_provider_id, **facts, verifier=TpmSigner())
 
 
 # Names and keys of host objects

@@ -11,27 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import make_member, make_request
+from builders import decide, known, make_member, make_request
 from fake_api import FakeApi
 from management_kit import tasks
 from polling import until
 
+from nodeattest_controller.controllers.csr.machine_checks import own_token
 from nodeattest_controller.model.bootstrap_providers import BOOTSTRAP_PROVIDERS, provider_of_kind
-from nodeattest_controller.model.issuance_rules import bound_group
+from nodeattest_controller.model.kubeadm_config import NamedTokens, bound_group, named_tokens
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
     bootstrap_config_ref,
     view_of_machine,
 )
-from nodeattest_controller.model.policy import TokenBinding
-from nodeattest_controller.model.token_binding import (
-    NamedTokens,
-    asking_token,
-    check_token_binding,
-    check_token_named,
-    named_tokens,
-)
+from nodeattest_controller.model.policy import Policy, TokenBinding
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_controller.runtime.references import KubeadmConfigs
@@ -59,9 +53,26 @@ def named(*ids: str, settled: bool = True, by_file: bool = False) -> NamedTokens
     return NamedTokens(frozenset(ids), settled, by_file)
 
 
-def refused(token_id: str, found: NamedTokens | None, binding: TokenBinding) -> Denied:
+def under(binding: TokenBinding) -> Policy:
+    return Policy(name="p", attestors=frozenset(), lifetime=None, enforce=True, token_binding=binding)
+
+
+def ask(token: str, found: NamedTokens | None, binding: TokenBinding, member: MachineView = MEMBER) -> None:
+    """Ask with a token for a machine whose configuration names these."""
+
+    async def tokens(_machine: MachineView, _token_id: str) -> NamedTokens:
+        assert found is not None, "there is no KubeadmConfig"
+        return found
+
+    request = make_request(username=f"system:bootstrap:{token}")
+    decide(own_token, request, machine=member, policy=under(binding), named_tokens=tokens)
+
+
+def refused(
+    token: str, found: NamedTokens | None, binding: TokenBinding = REQUIRED, member: MachineView = MEMBER
+) -> Denied:
     with pytest.raises(Denied) as denied:
-        check_token_named(token_id, MEMBER, found, binding)
+        ask(token, found, binding, member)
     return denied.value
 
 
@@ -71,7 +82,7 @@ def test_any_other_token_is_denied_wherever_one_is_named(binding: TokenBinding) 
     assert denied.reason is Reason.TOKEN_NOT_THIS_MACHINES
     assert "abcdef" in denied.expected
     assert "abcdef" not in denied.remedy  # which every holder of a token reads
-    check_token_named("fedcba", MEMBER, named("abcdef"), OFF)
+    ask("fedcba", named("abcdef"), OFF)
 
 
 SETTLED: JsonObject = {"status": {"initialization": {"dataSecretCreated": True}}}
@@ -87,23 +98,22 @@ def test_a_token_that_the_bootstrap_provider_never_named_is_denied_with_the_mach
     assert denied.reason is Reason.TOKEN_NOT_NAMED
     assert denied.got == "one that has bootstrap data, but names no token"
     assert denied.remedy == "delete the Machine, so that its MachineSet or control plane makes another"
-    check_token_named("abcdef", MEMBER, found, PREFERRED)
-    with pytest.raises(Denied) as of_pool:
-        check_token_named("abcdef", make_member(kind="MachinePool", bootstrap=REF), found, REQUIRED)
-    assert "new KubeadmConfig" in of_pool.value.remedy
+    ask("abcdef", found, PREFERRED)
+    of_pool = refused("abcdef", found, member=make_member(kind="MachinePool", bootstrap=REF))
+    assert "new KubeadmConfig" in of_pool.remedy
 
 
 def test_a_configuration_that_is_not_written_yet_is_waited_for() -> None:
     with pytest.raises(Unavailable, match=Reason.BOOTSTRAP_CONFIG_UNREADABLE):
-        check_token_named("abcdef", MEMBER, named(settled=False), REQUIRED)
+        ask("abcdef", named(settled=False), REQUIRED)
     assert refused("abcdef", named("fedcba", settled=False), REQUIRED).reason is Reason.TOKEN_NOT_THIS_MACHINES
 
 
 @pytest.mark.parametrize("member", [make_member(), make_member(bootstrap=ContractReference(GROUP, "RKE2Config", "x"))])
 def test_what_stands_in_the_place_of_a_kubeadm_config_is_said(member: MachineView) -> None:
-    with pytest.raises(Denied, match=r"no reference|RKE2Config") as denied:
-        check_token_named("abcdef", member, None, REQUIRED)
-    assert denied.value.reason is Reason.TOKEN_NOT_NAMED
+    denied = refused("abcdef", None, member=member)
+    assert denied.reason is Reason.TOKEN_NOT_NAMED
+    assert denied.got in {"no reference to a bootstrap configuration", f"a RKE2Config of {GROUP}"}
 
 
 @pytest.mark.parametrize(
@@ -125,27 +135,21 @@ def test_each_place_in_which_a_configuration_names_a_token_counts(told: JsonObje
 
 
 def test_only_bootstrap_tokens_are_asked_for_and_our_own_group_binds_already() -> None:
-    assert asking_token(make_request(username="system:bootstrap:abcdef"), MEMBER) == "abcdef"
-    assert asking_token(make_request(username="system:node:node-0"), MEMBER) is None
-    asked = make_request(username="system:bootstrap:abcdef")
+    asked, node = make_request(username="system:bootstrap:abcdef"), make_request(username="system:node:node-0")
     mine, other = (bound_group("fleet/c", f"sandbox://{name}") for name in ("node-0", "node-1"))
-    assert asking_token(replace(asked, groups=asked.groups | {mine}), MEMBER) is None
-    assert asking_token(replace(asked, groups=asked.groups | {other}), MEMBER) == "abcdef"
+    facts = {"machine": make_member(), "policy": under(REQUIRED)}
+    for passes in (node, replace(asked, groups=asked.groups | {mine})):
+        decide(own_token, passes, **facts)
+    with pytest.raises(Denied, match=Reason.TOKEN_NOT_NAMED):
+        decide(own_token, replace(asked, groups=asked.groups | {other}), **facts)
 
 
-async def test_a_record_s_own_token_is_the_one_that_it_names() -> None:
+@pytest.mark.parametrize("binding", [REQUIRED, PREFERRED])
+def test_a_record_s_own_token_is_the_one_that_it_names(binding: TokenBinding) -> None:
     record = make_member(kind="MachineRecord", bootstrap_token_id="abcdef")
-
-    async def never(_machine: MachineView, _token_id: str) -> NamedTokens:
-        raise AssertionError("a record has no KubeadmConfig")
-
-    own, stolen = (make_request(username=f"system:bootstrap:{token}") for token in ("abcdef", "fedcba"))
-    for binding in (REQUIRED, PREFERRED):
-        await check_token_binding(own, record, binding, never)
-        with pytest.raises(Denied, match=Reason.TOKEN_NOT_THIS_MACHINES):
-            await check_token_binding(stolen, record, binding, never)
-    assert asking_token(stolen, make_member(kind="MachineRecord")) is None
-    assert asking_token(make_request(username="system:node:node-0"), record) is None
+    ask("abcdef", None, binding, record)
+    assert refused("fedcba", None, binding, record).reason is Reason.TOKEN_NOT_THIS_MACHINES
+    ask("fedcba", None, binding, make_member(kind="MachineRecord"))
 
 
 def test_the_vector_of_the_wire_format_page_is_the_codes() -> None:
@@ -181,7 +185,7 @@ class Site(InformerSet):
 
     async def check(self, member: MachineView, asks: str = "abcdef", binding: TokenBinding = REQUIRED) -> None:
         request = make_request(username=f"system:bootstrap:{asks}")
-        await check_token_binding(request, member, binding, self.configs.tokens_of)
+        await own_token.run(known(request, machine=member, policy=under(binding), named_tokens=self.configs.tokens_of))
 
     async def shows(self, name: str, token_id: str) -> None:
         """Wait until the watch has a configuration with this token."""
@@ -291,15 +295,11 @@ def test_each_kind_of_a_provider_is_known_in_its_own_group_only(prefix: str) -> 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("versioned", [True, False])
-async def test_a_token_opens_no_machine_of_another_provider(prefix: str, versioned: bool) -> None:
+def test_a_token_opens_no_machine_of_another_provider(prefix: str, versioned: bool) -> None:
     names: JsonObject = {"apiVersion": f"{GROUP}/v1beta1"} if versioned else {"apiGroup": GROUP}
     config: JsonObject = {**names, "kind": f"{prefix}Config", "name": "blue-w-0"}
     spec: JsonObject = {"bootstrap": {"configRef": config, "dataSecretName": "blue-w-0"}}
     member = make_member(bootstrap=bootstrap_config_ref({"spec": spec}))
 
-    async def never(*_: object) -> NamedTokens:
-        raise AssertionError("nothing of another provider is read")
-
-    with pytest.raises(Denied, match=Reason.TOKEN_NOT_NAMED) as denied:
-        await check_token_binding(make_request(), member, TokenBinding.REQUIRED, never)
-    assert denied.value.got == f"a {prefix}Config of {GROUP}"
+    denied = refused("abcdef", None, member=member)
+    assert (denied.reason, denied.got) == (Reason.TOKEN_NOT_NAMED, f"a {prefix}Config of {GROUP}")

@@ -51,7 +51,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "the checks of each kind of request",
         (
-            "controller/nodeattest_controller/controllers/csr/checks.py",
+            "controller/nodeattest_controller/controllers/csr/{machine_checks,checks}.py",
             "controller/nodeattest_controller/controllers/kubelet_serving/checks.py",
         ),
     ),

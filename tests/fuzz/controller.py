@@ -24,7 +24,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     RenderOptions,
 )
 from nodeattest_controller.controllers.bootstrap_config.render import render
-from nodeattest_controller.model import csr_request, machine_view, policy, serving_names, token_binding
+from nodeattest_controller.model import csr_request, kubeadm_config, machine_view, policy, serving_names
 from nodeattest_controller.model.attestation import parse_attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
 from nodeattest_controller.runtime.indexes import Inventory
@@ -109,7 +109,7 @@ def _machine_token(found: JsonObject, _data: bytes) -> bool:
     until = bootstrap_token.renewal(token, record, now)
     require(until is None or until >= token.expires, "a renewal never shortens")
     require(token.value not in str(bootstrap_token.patch_of(token, record, until or now)), "no token in a write")
-    config = token_binding.kept_config(token_binding.slim_config(found))
+    config = kubeadm_config.kept_config(kubeadm_config.slim_config(found))
     require(not config.provides(token.value), "a Secret is no configuration")
     return True
 
@@ -118,9 +118,9 @@ def _machine_token(found: JsonObject, _data: bytes) -> bool:
 def _kubeadm_config(found: JsonObject, _data: bytes) -> bool:
     """Read which tokens a configuration names."""
     bootstrap_token.token_owner(found, "Machine")
-    kept = token_binding.kept_config(token_binding.slim_config(found))
+    kept = kubeadm_config.kept_config(kubeadm_config.slim_config(found))
     try:
-        named = token_binding.named_tokens(found)
+        named = kubeadm_config.named_tokens(found)
     except Unavailable:
         require(kept.ids is None, "what names no token is kept so")
         return False

@@ -20,29 +20,27 @@ from cryptography import x509
 from nodeattest_cli.fleet import ATTESTATION, POLICY, index, named, of_kind
 from nodeattest_controller.model.attestation import Attestation, new_attestation, parse_attestation
 from nodeattest_controller.model.certificate_authority import bundle_pins
-from nodeattest_controller.model.challenge_secret import (
+from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
+from nodeattest_controller.model.infrastructure_kinds import HostReference
+from nodeattest_controller.model.kubeadm_config import (
+    KUBEADM_CONFIG,
+    NamedTokens,
     challenge_secret_name,
     creates_secrets,
     has_own_config,
+    kept_config,
+    named_tokens,
     no_own_config,
     operators_secret_name,
     read_secret,
     secret_value,
+    slim_config,
 )
-from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
-from nodeattest_controller.model.infrastructure_kinds import HostReference
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, check_cluster_active, machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, instances_have_machines
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
 from nodeattest_controller.model.resolver import Infrastructure, platform_endorsement_keys
-from nodeattest_controller.model.token_binding import (
-    KUBEADM_CONFIG,
-    NamedTokens,
-    kept_config,
-    named_tokens,
-    slim_config,
-)
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.references import slim_object
 from nodeattest_controller.verification.facts import CSRFacts, FactSource, RequestFacts

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, Inputs, NotChecked, Platforms, pick
 from nodeattest_cli.explain.tpm import tpm_facts
-from nodeattest_controller.controllers.csr.checks import CHECKS, EVIDENCE, ROUND, VERIFICATION
+from nodeattest_controller.controllers.csr.checks import CHECKS, VERIFICATION
 from nodeattest_controller.controllers.csr.issuer import is_reusable
+from nodeattest_controller.controllers.csr.machine_checks import EVIDENCE, ROUND
 from nodeattest_controller.controllers.kubelet_serving.checks import CHECKS as KUBELET_CHECKS
 from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
 from nodeattest_controller.model.attestation import Attestation

@@ -16,25 +16,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.challenge_secret import (
+from nodeattest_controller.model.kubeadm_config import (
+    KUBEADM_CONFIG,
     challenge_secret_name,
     creates_secrets,
+    has_bootstrap_data,
+    kept_config,
+    machine_uid,
     new_secret,
     read_secret,
     refers_to_secret,
+    slim_config,
 )
 from nodeattest_controller.model.machine_view import (
     CONTROL_PLANE_LABEL,
     PAUSED_ANNOTATION,
     ContractReference,
     bootstrap_config_ref,
-)
-from nodeattest_controller.model.token_binding import (
-    KUBEADM_CONFIG,
-    has_bootstrap_data,
-    kept_config,
-    machine_uid,
-    slim_config,
 )
 from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey

@@ -1,4 +1,4 @@
-"""Which node names a machine may have, and how strong its claim to each is (identity rule 2). Pure.
+"""Which node names a machine may have, how strong its claim to each is, and who else has it (identity rule 2). Pure.
 
 Sources are compared in lower case without the final dot, as kubelet writes its name (kubernetes pkg/util/node
 GetHostname). The request's name is never normalized.
@@ -6,17 +6,28 @@ GetHostname). The request's name is never normalized.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_address
 from typing import Final
 
+from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.infrastructure_kinds import HostReference, known_kind
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.identifiers import NodeName, is_dns_name
+from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
 
+POOL_REMEDY: Final = (
+    "name each instance's providerID, endorsement key and nodeName in the policy's spec.tpm.endorsementKeys (provider "
+    "tpm), attest by aws, azure or gcp, which prove names, or use a MachineDeployment or an infrastructure provider "
+    "that makes Machines for the pool's instances"
+)
+"""What gives a MachinePool's instances names; trust on first use never does."""
+_NO_NAME: Final = "a name that the provider proves: an instance of a MachinePool without Machines has none of its own"
+_MAX_LISTED: Final = 8
+"""Names that a message lists."""
 _NAME_ADDRESSES: Final = frozenset({"Hostname", "InternalDNS"})
 
 
@@ -57,6 +68,24 @@ class NameSources:
 _NO_OTHER: Final = NameSources()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameContext:
+    """What else claims the requested name."""
+
+    claimants: Sequence[MachineView]
+    """Members of the cluster whose own name sources give the requested node name."""
+    holders: Sequence[Attestation]
+    """Ledgers of the cluster that bound the requested node name to a machine."""
+    registered: frozenset[ProviderID] = frozenset()
+    """Machines to which the policy gives the requested node name."""
+    hosts: Sequence[str] = ()
+    """Other host objects that give a node the requested name."""
+    short_names: bool = False
+    """Whether a short name stands for a fully qualified one."""
+    is_alive: Callable[[Attestation], bool] = lambda _attestation: True
+    """Whether an attestation record's machine still exists; a record without one is about to be collected."""
+
+
 def node_names(machine: MachineView, sources: NameSources = _NO_OTHER) -> tuple[NameClaim, ...]:
     """Return what a machine may be called, strongest first; nothing where nothing gives it a name.
 
@@ -93,6 +122,64 @@ def claim_to(claims: Iterable[NameClaim], name: str, *, short_names: bool = Fals
 def is_named(own: str, name: str, *, short: bool) -> bool:
     """Return whether a name is a machine's own; ``short``: also one of one label that its own name begins with."""
     return own == name or (short and "." not in name and own.partition(".")[0] == name)
+
+
+def has_name(member: MachineView, node_name: str, holders: Sequence[Attestation]) -> bool:
+    """Rule 2: whether a node's name is a member's by more than the addresses that its guest reports now.
+
+    By its nodeRef, by a record, or by the ledger, of which ``holders`` bound the name. The guest may have chosen it.
+    """
+    return node_name in {member.node_ref_name, member.given_name} or any(
+        one.provider_id == member.provider_id and one.has_joined for one in holders
+    )
+
+
+def check_node_name(name: NodeName, machine: MachineView, around: NameContext, sources: NameSources) -> None:
+    """Rule 2: the requested name is this Machine's, and no other Machine's too.
+
+    Of two claims the stronger one counts; two of the same strength exclude each other. So addresses, which a guest can
+    invent, take no name from a Machine that has it by more.
+    """
+    own = check_claim(name, node_names(machine, sources), short_names=around.short_names)
+    if around.registered - {machine.provider_id}:
+        raise name_taken(
+            "the policy gives this node name to another machine",
+            "give this host another name, or correct the nodeName in the policy (spec.tpm.endorsementKeys)",
+        )
+    others = [
+        other.name
+        for other in around.claimants
+        if other.uid != machine.uid
+        and not other.deleting
+        and (claim := claim_to(node_names(other), name, short_names=around.short_names)) is not None
+        and claim.strength >= own.strength
+    ]
+    others += around.hosts if own.strength is not NameStrength.REGISTERED else ()
+    if others:
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="one Machine that claims this node name",
+            got=", ".join(sorted({*others, machine.name})),
+            remedy="give each Machine its own host name",
+        )
+
+
+def check_claim(name: str, claims: Sequence[NameClaim], *, short_names: bool = False) -> NameClaim:
+    """Rule 2: the name is one of the machine's; returns the claim to it."""
+    claim = claim_to(claims, name, short_names=short_names)
+    if claim is None:
+        raise Denied(
+            Reason.NODE_NAME_MISMATCH,
+            expected=" or ".join(f"{one.name} ({one.source})" for one in claims[:_MAX_LISTED]) or _NO_NAME,
+            got=name,
+            remedy="let the node use its own Machine's name" if claims else POOL_REMEDY,
+        )
+    return claim
+
+
+def name_taken(got: str, remedy: str) -> Denied:
+    """Refuse a node name that belongs to another machine."""
+    return Denied(Reason.NODE_NAME_TAKEN, expected="a free node name, or this Machine's own", got=got, remedy=remedy)
 
 
 def names_of_host(host: JsonObject, reference: HostReference, cluster: str = "") -> tuple[str, ...]:

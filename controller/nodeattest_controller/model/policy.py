@@ -215,18 +215,6 @@ def parse_attestation_policy(policy: JsonObject) -> Policy:
     )
 
 
-def check_authorized(policy: Policy, provider: ProviderName) -> None:
-    """Let the provider through only if the policy names it (identity rule 0); raises Denied."""
-    if provider not in policy.attestors:
-        named = ", ".join(sorted(policy.attestors)) or "none (an empty list means none)"
-        raise Denied(
-            Reason.ATTESTOR_NOT_AUTHORIZED,
-            expected=f"one of the policy's authorizedAttestors: {named}",
-            got=provider,
-            remedy="use an attestor that the cluster's policy names",
-        )
-
-
 def _check_fields(section: JsonObject, known: Collection[str], path: str) -> None:
     """Refuse a field that nobody reads: a mistyped restriction must not be silently lost."""
     for name in section:

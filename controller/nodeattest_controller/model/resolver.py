@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.identity_rules import check_machine_ready, find_machine
 from nodeattest_controller.model.infrastructure_kinds import InfrastructureKind, ObjectKey, Objects
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import TokenBinding
 from nodeattest_parsing.objects import mapping, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ProviderID
 from nodeattest_providers.verifier_interface import NodeRequest
 
 _MAX_LISTED: Final = 8
@@ -71,43 +69,58 @@ class Infrastructure:
         return ObjectKey(host.group, host.kind, text(meta, "namespace"), text(meta, "name")) if host and meta else None
 
 
-def select_machine(
-    request: NodeRequest, by_provider_id: Sequence[MachineView], by_token: Sequence[MachineView], binding: TokenBinding
-) -> MachineView:
-    """Rule 1: the provider ID and the bootstrap token name one Machine of this cluster, and the same.
-
-    ``by_token``: Machines whose bootstrap configuration names the requester's token; none for a renewal.
-    """
-    provider_id = request.csr.provider_id
-    if binding is TokenBinding.OFF and by_provider_id:
-        return find_machine(request, by_provider_id)
-    if len(by_token) > 1:
-        raise Denied(
-            Reason.MACHINE_AMBIGUOUS,
-            expected="a bootstrap token that one Machine's bootstrap configuration names",
-            got=", ".join(sorted(f"{one.kind} {one.name}" for one in by_token[:_MAX_LISTED])),
-            remedy="let the bootstrap provider make a token for each Machine: name none in the template",
+def find_machine(request: NodeRequest, candidates: Sequence[MachineView]) -> MachineView:
+    """Rule 1: the provider ID names exactly one Machine of this cluster, alive and ready."""
+    if not request.csr.provider_id:
+        raise Unavailable(
+            Reason.MACHINE_NOT_FOUND,
+            "the request has no provider ID, and no one Machine's bootstrap configuration names its token",
+            remedy="give the node its provider ID (--provider-id), as an instance of a MachinePool always needs, or "
+            "let the Machine's KubeadmConfig name its token",
         )
-    if not by_token:
-        return find_machine(request, by_provider_id)
-    machine = by_token[0]
-    others = [one for one in by_provider_id if one.uid != machine.uid]
-    if others and machine.provider_id == provider_id:
+    if not candidates:
+        raise Unavailable(
+            Reason.MACHINE_NOT_FOUND,
+            f"no Machine of this cluster has provider ID {request.csr.provider_id!r}",
+            remedy="check the provider ID that the node was given against Machine.spec.providerID",
+        )
+    if len(candidates) > 1:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,
             expected="one Machine with this provider ID",
-            got=", ".join(f"{one.kind} {one.name} ({one.provider_id_source})" for one in (machine, others[0])),
-            remedy="delete the Machine that has it wrongly, or correct its infrastructure objects",
+            got=", ".join(sorted(f"{member.kind} {member.name}" for member in candidates)),
+            remedy="give each Machine its own provider ID",
         )
-    if others:
+    check_machine_ready(candidates[0])
+    return candidates[0]
+
+
+def check_machine_ready(member: MachineView) -> None:
+    """Rule 1: the Machine stays, is not paused, can be read whole, and its bootstrap data is ready."""
+    if member.deleting:
         raise Denied(
-            Reason.TOKEN_NOT_THIS_MACHINES,
-            expected=f"the provider ID of {machine.kind} {machine.name}, whose bootstrap configuration names the token",
-            got=f"{provider_id!r}, the provider ID of {others[0].kind} {others[0].name}",
-            remedy="let each machine use its own bootstrap data",
+            Reason.MACHINE_DELETING,
+            expected="a Machine that stays",
+            got=f"{member.kind} {member.name} is being deleted",
+            remedy="none: the machine is on its way out",
         )
-    check_machine_ready(machine)
-    return machine
+    if member.paused:
+        raise not_ready(f"{member.kind} {member.name} or its cluster is paused", "resume it")
+    if member.flaw:
+        raise Unavailable(
+            Reason.RECORD_INVALID if member.kind == "MachineRecord" else Reason.MACHINE_TOO_LARGE,
+            f"{member.kind} {member.name}: {member.flaw}",
+            remedy=f"correct the {member.kind}; the request continues by itself",
+        )
+    if not member.bootstrap_ready and not member.node_ref_name:  # a machine with a node has had its data
+        raise not_ready(
+            f"the bootstrap data of {member.kind} {member.name} is not ready", "wait for BootstrapConfigReady"
+        )
+
+
+def not_ready(detail: str, remedy: str) -> Unavailable:
+    """Wait for a machine that may become ready."""
+    return Unavailable(Reason.MACHINE_NOT_READY, detail, remedy=remedy)
 
 
 def expected_provider_id(machine: MachineView, infrastructure: Infrastructure | None) -> ExpectedProviderID | None:
@@ -122,7 +135,7 @@ def expected_provider_id(machine: MachineView, infrastructure: Infrastructure | 
         stated = text(infrastructure.infra, "spec", "providerID") if infrastructure is not None else ""
         if stated and not machine.is_confirmed and stated != expected.value:
             kind = machine.infra.kind if machine.infra is not None else ""
-            raise _changed(machine, expected.value, f"{stated} ({kind} spec.providerID)")
+            raise provider_id_changed(machine, expected.value, f"{stated} ({kind} spec.providerID)")
         return expected
     if infrastructure is None or machine.infra is None:
         return None
@@ -152,65 +165,12 @@ def _derived(kind: str, infrastructure: Infrastructure) -> ExpectedProviderID | 
     return None
 
 
-def check_provider_id(request: NodeRequest, machine: MachineView, expected: ExpectedProviderID | None) -> MachineView:
-    """Rule 1: the request has the Machine's provider ID; returns the Machine with it.
-
-    A request without one is told which it is. Raises Denied, or Unavailable while no source has one.
-    """
-    if expected is None:
-        raise Unavailable(
-            Reason.MACHINE_NOT_FOUND,
-            f"{machine.kind} {machine.name} has no provider ID yet: not in spec.providerID, not in its infrastructure "
-            "machine, and no expression for that kind gives one",
-            remedy="wait until the infrastructure provider sets it, or add an expression for the kind to the policy's "
-            "spec.infrastructure.providerIDs",
-        )
-    requested = request.csr.provider_id
-    if not requested:
-        raise _required(expected, machine)
-    if not expected.matches(requested):
-        raise Denied(
-            Reason.PROVIDER_ID_MISMATCH,
-            expected=f"{expected.value}{'*' if expected.is_prefix else ''} ({expected.source})",
-            got=requested,
-            remedy=f"give the node the provider ID of {machine.kind} {machine.name}, or none: then the controller "
-            "tells it",
-        )
-    return identified(machine, requested, expected)
-
-
 def identified(machine: MachineView, provider_id: ProviderID, expected: ExpectedProviderID | None) -> MachineView:
     """Give a Machine without a provider ID the requested one, by the source that expects one."""
     if machine.provider_id or expected is None:
         return machine
     prefix = expected.value if expected.is_prefix else ""
     return machine.with_provider_id(provider_id, expected.source, prefix=prefix)
-
-
-def _required(expected: ExpectedProviderID, machine: MachineView) -> Denied:
-    what = f"a request with the provider ID of {machine.kind} {machine.name}"
-    remedy = "file another request with the provider ID in the annotation; the agent does so by itself"
-    if expected.is_prefix:  # kubelet needs the same suffix, and nobody tells it one
-        what += f", which begins with {expected.value}"
-        remedy = f"give agent and kubelet one provider ID that begins with {expected.value}"
-    return Denied(
-        Reason.PROVIDER_ID_REQUIRED,
-        expected=what,
-        got="a request without one",
-        remedy=remedy,
-        annotations={} if expected.is_prefix else {ANNOTATION_PROVIDER_ID: expected.value},
-    )
-
-
-def check_provider_id_free(machine: MachineView, others: Sequence[str]) -> None:
-    """Rule 1: no other object of the cluster has the provider ID that Cluster API has not confirmed yet."""
-    if others and not machine.is_confirmed:
-        raise Denied(
-            Reason.MACHINE_AMBIGUOUS,
-            expected=f"a provider ID of {machine.kind} {machine.name} alone",
-            got=f"{machine.provider_id}, which {', '.join(sorted(others)[:_MAX_LISTED])} has, too",
-            remedy="delete the object that has it wrongly",
-        )
 
 
 def record_of_other_id(machine: MachineView, records: Sequence[Attestation]) -> Attestation | None:
@@ -220,37 +180,14 @@ def record_of_other_id(machine: MachineView, records: Sequence[Attestation]) -> 
     return next((one for one in records if one.has_joined and one.provider_id != machine.provider_id), None)
 
 
-def check_recorded_provider_id(machine: MachineView, records: Sequence[Attestation]) -> None:
-    """Rule 1: a Machine that joined keeps its provider ID. ``records`` are those that it owns."""
-    record = record_of_other_id(machine, records)
-    if record is not None:
-        raise _changed(machine, record.provider_id, f"{machine.provider_id} ({machine.provider_id_source})")
-
-
-def _changed(machine: MachineView, recorded: str, got: str) -> Denied:
+def provider_id_changed(machine: MachineView, recorded: str, got: str) -> Denied:
+    """Refuse a Machine that joined with another provider ID."""
     return Denied(
         Reason.PROVIDER_ID_CHANGED,
         expected=f"{recorded}, with which {machine.kind} {machine.name} joined",
         got=got,
         remedy="correct what is wrong, the infrastructure objects or the policy's expression, and delete the Machine",
     )
-
-
-def check_record_owner(request: NodeRequest, record: Attestation, owner: MachineView | None) -> None:
-    """Rule 1: a node whose Machine has another provider ID by now is refused at once."""
-    if request.is_renewal and owner is not None and owner.provider_id != record.provider_id:
-        raise _changed(owner, record.provider_id, f"{owner.provider_id} ({owner.provider_id_source})")
-
-
-def check_renewable(machine: MachineView, *, secure: bool) -> None:
-    """Rule 1: no certificate that cannot be renewed is issued for a provider ID that Cluster API has not confirmed."""
-    if not secure:
-        raise Unavailable(
-            Reason.MACHINE_NOT_READY,
-            f"{machine.kind} {machine.name} has no spec.providerID; until it has, certificates last "
-            f"{UNCONFIRMED_LIFETIME // 3600} hours, and a provider that is not secure renews none",
-            remedy="use a secure provider, or wait until Cluster API sets the Machine's spec.providerID",
-        )
 
 
 def host_names(infrastructure: Infrastructure | None) -> Mapping[str, Sequence[str]]:

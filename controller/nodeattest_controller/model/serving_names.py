@@ -14,15 +14,13 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import Policy
 from nodeattest_parsing.objects import mapping, strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import NodeName, Purpose, is_dns_name, printable
-from nodeattest_providers.verifier_interface import Addresses, NodeRequest
+from nodeattest_providers.identifiers import NodeName, is_dns_name, printable
+from nodeattest_providers.verifier_interface import Addresses
 
 ConflictingMachines = Callable[[str], Sequence[MachineView]]
 """Other machines of the cluster that list or claim a name or address."""
@@ -63,49 +61,6 @@ class ClusterNetwork:
     """The control plane's host as ``normalize_host`` writes it; empty while unknown, and for those who answer there."""
     services: tuple[IPv4Network | IPv6Network, ...] = ()
     service_domain: str = _SERVICE_DOMAIN
-
-
-def check_serving_allowed(request: NodeRequest, policy: Policy, *, secure: bool) -> None:
-    """Let an attested serving request through that the policy and its provider allow, and that a node makes."""
-    if not policy.serving.signs_attested:
-        raise _not_allowed(
-            "a policy with serving.attested: Sign",
-            "one with Refuse",
-            "use kubelet's serverTLSBootstrap, or let the policy sign",
-        )
-    if not secure:
-        raise _not_allowed(
-            "a secure provider", request.evidence.provider, "use a secure attestation provider for serving certificates"
-        )
-    if not request.is_renewal:
-        raise _not_allowed(
-            "a request of the node itself",
-            "one of a bootstrap token",
-            "join first, and ask for serving certificates with the node's own client certificate",
-        )
-
-
-def check_client_certificate(request: NodeRequest, attestation: Attestation, now: datetime) -> None:
-    """Let through what comes from a node whose own client certificate is the ledger's, with a key for this alone."""
-    if attestation.live(now) is None:
-        raise _not_allowed(
-            "a machine with a client certificate of the ledger",
-            "one without",
-            "let the node renew its client certificate with evidence first",
-        )
-    if attestation.provider != request.evidence.provider:
-        raise _not_allowed(
-            f"the provider that attested the client certificate, {attestation.provider}",
-            request.evidence.provider,
-            "attest the serving certificate by the provider that the node joined with",
-        )
-    if attestation.serves_otherwise(request.csr.spki_sha256, Purpose.SERVING):
-        raise Denied(
-            Reason.KEY_REUSED,
-            expected="a key of its own for the serving certificate",
-            got="the key of a client certificate",
-            remedy="make a new key",
-        )
 
 
 def network_of(cluster: JsonObject) -> ClusterNetwork:
@@ -262,10 +217,6 @@ def _block(written: str) -> IPv4Network | IPv6Network | None:
         return ip_network(written, strict=False)
     except ValueError:
         return None
-
-
-def _not_allowed(expected: str, got: str, remedy: str) -> Denied:
-    return Denied(Reason.SERVING_NOT_ALLOWED, expected=expected, got=got, remedy=remedy)
 
 
 def _refused(expected: str, got: str) -> Denied:

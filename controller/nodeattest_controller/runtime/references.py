@@ -14,6 +14,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from nodeattest_controller.model.infrastructure_kinds import HOSTS, HostReference, ObjectKey
+from nodeattest_controller.model.kubeadm_config import KUBEADM_CONFIG, KeptConfig, NamedTokens, kept_config, slim_config
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
     ContractReference,
@@ -22,7 +23,6 @@ from nodeattest_controller.model.machine_view import (
 )
 from nodeattest_controller.model.node_names import is_named, names_of_host
 from nodeattest_controller.model.policy import InfrastructurePolicy
-from nodeattest_controller.model.token_binding import KUBEADM_CONFIG, KeptConfig, NamedTokens, kept_config, slim_config
 from nodeattest_controller.runtime.informers import InformerSet
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient

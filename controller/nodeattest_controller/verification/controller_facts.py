@@ -8,22 +8,23 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.model.challenge_secret import (
+from nodeattest_controller.model.infrastructure_kinds import known_kind
+from nodeattest_controller.model.kubeadm_config import (
+    NamedTokens,
     challenge_secret_name,
     creates_secrets,
     has_own_config,
+    is_kubeadm_config,
     no_own_config,
     operators_secret_name,
     owner_uid,
     read_secret,
     secret_value,
 )
-from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.machine_record import check_cluster_active
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.resolver import Infrastructure, expected_provider_id, platform_endorsement_keys
-from nodeattest_controller.model.token_binding import NamedTokens, is_kubeadm_config
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.management_cache import ManagementCache

@@ -15,19 +15,19 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, parse_request, summarize
-from nodeattest_controller.model.identity_rules import NameContext, find_machine
 from nodeattest_controller.model.infrastructure_kinds import known_kind
+from nodeattest_controller.model.kubeadm_config import NamedTokens
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import NameSources, claim_to, node_names
+from nodeattest_controller.model.node_names import NameContext, NameSources, claim_to, node_names
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.resolver import (
     ExpectedProviderID,
     Infrastructure,
     expected_provider_id,
+    find_machine,
     host_names,
     identified,
 )
-from nodeattest_controller.model.token_binding import NamedTokens
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.verification.checks import Round
 from nodeattest_discovery.token import USER_PREFIX
@@ -403,6 +403,13 @@ class CSRFacts(RequestFacts):
     async def node(self) -> JsonObject | None:
         return await self.source.node(self.node_name, by_node=self.request.is_renewal)
 
+    @fact
+    async def owns_record(self) -> bool:
+        """Return whether the record's owner lists the machine: a pool's instance may join before it has a Machine."""
+        provider_id, owner = (await self.machine()).provider_id, (await self.attestation()).owner_uid
+        return self.source.inventory.is_owner(self.source.key, provider_id, owner)
+
+    @fact
     async def holders_of_fingerprints(self) -> list[Attestation]:
         """Return the attestations of the cluster that pin what this machine proved itself by."""
         inventory, key = self.source.inventory, self.source.key

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from nodeattest_controller.model.identity_rules import check_no_hijack, has_name
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import object_names
+from nodeattest_controller.model.node_names import has_name, name_taken, object_names
+from nodeattest_controller.model.resolver import not_ready
 from nodeattest_controller.model.serving_names import (
     addresses_final,
     check_sans_listed,
@@ -24,6 +24,7 @@ from nodeattest_controller.model.serving_names import (
 )
 from nodeattest_controller.verification.checks import Round, declare
 from nodeattest_controller.verification.facts import RequestFacts
+from nodeattest_parsing.objects import text
 from nodeattest_providers.identifiers import Purpose
 
 _SERVING: Final = [Purpose.SERVING]
@@ -45,7 +46,24 @@ async def machine_now(facts: RequestFacts) -> None:
 @declare("no other node of this name", "identity rule 3")
 async def no_other_node(facts: RequestFacts) -> None:
     """No other machine is bound to the name, and a Node that has it is this machine's."""
-    check_no_hijack(await facts.machine(), await facts.name_context(), await facts.node())
+    machine, around, node = await facts.machine(), await facts.name_context(), await facts.node()
+    holders = [holder for holder in around.holders if holder.provider_id != machine.provider_id]
+    if any(around.is_alive(holder) for holder in holders):
+        raise name_taken("another Machine is bound to this node name", "delete the other Machine first")
+    if holders:
+        raise not_ready("the attestation record of the name's former machine is not collected yet", "wait")
+    provider_id = text(node, "spec", "providerID")
+    if node is None or provider_id == machine.provider_id:
+        return
+    if provider_id:
+        raise name_taken(
+            "the Node of this name has another provider ID", "delete the stale Node, or rename this machine"
+        )
+    if machine.node_ref_uid != text(node, "metadata", "uid"):
+        raise name_taken(
+            "the Node of this name has no provider ID and is not the Machine's nodeRef",
+            "set the Node's provider ID, or delete the stale Node",
+        )
 
 
 @declare("names of one machine alone", _SOURCE, purposes=_SERVING)

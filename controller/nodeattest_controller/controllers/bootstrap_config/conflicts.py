@@ -32,7 +32,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     section,
     words,
 )
-from nodeattest_controller.model.challenge_secret import SECRET_FILE
+from nodeattest_controller.model.kubeadm_config import SECRET_FILE
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied

@@ -31,9 +31,9 @@ from nodeattest_controller.controllers.bootstrap_config.admission_review import 
     touch_each_other,
 )
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import DROP_IN, MARK
+from nodeattest_controller.model.kubeadm_config import has_bootstrap_data
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL, PAUSED_ANNOTATION
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.model.token_binding import has_bootstrap_data
 from nodeattest_controller.model.webhook_configuration import EXPECTED, label_command, needs_webhook
 from nodeattest_controller.verification.verifiers import flaw_of
 from nodeattest_parsing.objects import dig, items, mapping, number, strings, text

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from nodeattest_controller.model.challenge_secret import SECRET_FILE, SECRET_KEY
+from nodeattest_controller.model.kubeadm_config import SECRET_FILE, SECRET_KEY
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import IntegerJsonValue, JsonObject, JsonValue

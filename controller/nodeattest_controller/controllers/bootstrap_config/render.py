@@ -30,7 +30,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
     spec_path,
     words,
 )
-from nodeattest_controller.model.challenge_secret import SECRET_FILE, challenge_secret_name, creates_secrets
+from nodeattest_controller.model.kubeadm_config import SECRET_FILE, challenge_secret_name, creates_secrets
 from nodeattest_controller.model.policy import Policy
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue

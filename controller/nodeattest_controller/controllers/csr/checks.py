@@ -1,49 +1,39 @@
 """Every check of an attested request, in the order in which they run: the one list of controller and ``explain``.
 
 Cheap first: what the request itself says, then memory, then the provider's verification and live reads; last, under
-the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of
-docs/identity-rules.md. The rules are pure functions of ``model``; a check here says which facts they get.
-The parser (``model.csr_request``) comes before all of these: without a ``NodeRequest`` there is nothing to check.
-Leaves to others: where a fact comes from (``verification.facts``).
+the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of docs/identity-rules.md.
+The parser (``model.csr_request``) comes before all of these. This module has the checks of names and nodes (rules 2, 3
+and 7), those of the two steps, and those of issuing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
+from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.model.identity_rules import (
-    check_adoption,
-    check_binding,
-    check_fingerprints,
-    check_machine_name,
-    check_node_name,
-    check_pool_instance,
-    check_takeover,
+from nodeattest_controller.controllers.csr.machine_checks import (
+    attestor_authorized,
+    bound_token,
+    evidence_version,
+    first_request_named,
+    joined_machine,
+    not_bound_otherwise,
+    one_machine,
+    one_provider_id,
+    own_provider_id,
+    own_token,
+    policy,
+    serving_allowed,
+    unattested,
 )
-from nodeattest_controller.model.issuance_rules import (
-    check_approval_known,
-    check_bound_token,
-    check_challenge_answered_once,
-    check_first_request_pending,
-    check_key_is_new,
-    check_live_certificates,
-    check_not_answered,
-    check_pinned_fingerprints,
-    check_replacement_interval,
-)
-from nodeattest_controller.model.node_names import NameStrength, claim_to, is_named, node_names
-from nodeattest_controller.model.policy import check_authorized
-from nodeattest_controller.model.resolver import (
-    check_provider_id,
-    check_provider_id_free,
-    check_record_owner,
-    check_recorded_provider_id,
-    check_renewable,
-    select_machine,
-)
-from nodeattest_controller.model.serving_names import check_client_certificate, check_serving_allowed
-from nodeattest_controller.model.token_binding import check_token_binding
+from nodeattest_controller.model.attestation import KEEP_ISSUED, MAX_LIVE, Attestation, first_uid_of, live_keys
+from nodeattest_controller.model.csr_request import RequestState
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import NameStrength, check_node_name, claim_to, is_named, node_names
+from nodeattest_controller.model.resolver import not_ready
 from nodeattest_controller.verification.checks import RequestCheck, Round, Stage, declare
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_controller.verification.shared_checks import (
@@ -55,98 +45,20 @@ from nodeattest_controller.verification.shared_checks import (
     names_unclaimed_now,
     no_other_node,
 )
-from nodeattest_parsing.objects import key_of
-from nodeattest_providers import evidence_versions
-from nodeattest_providers.identifiers import NodeName, Purpose
+from nodeattest_parsing.objects import key_of, text
+from nodeattest_providers.config_fields import pins_for, split_pin
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.identifiers import NodeName, printable
 from nodeattest_providers.platform import provable_names
 
-EVIDENCE: Final = "evidence version and schema"
-ROUND: Final = "round of the request"
 VERIFICATION: Final = "the provider's verification"
-_SERVING: Final = [Purpose.SERVING]
+REPLACEMENT_INTERVAL: Final = timedelta(minutes=10)
+"""A machine that proved itself but lost its key may replace a live one this often."""
+_RESTARTS: Final = MappingProxyType({str(reason): reason for reason in (Reason.SUPERSEDED, Reason.CHALLENGE_EXPIRED)})
+"""What may have become of a first request whose agent may begin anew: an answer can wait too long for its turn."""
 
 
-@declare("a token of no other machine", "identity rule 4")
-async def bound_token(facts: CSRFacts) -> None:
-    """A requester whose group binds it to a machine asks for that machine, and is bound to no other."""
-    check_bound_token(facts.request, facts.source.key)
-
-
-@declare("one policy", "identity rule 0")
-async def policy(facts: CSRFacts) -> None:
-    """Exactly one NodeAttestationPolicy selects the cluster, and it can be read."""
-    await facts.policy()
-
-
-@declare("attestor authorized", "identity rule 0")
-async def attestor_authorized(facts: CSRFacts) -> None:
-    """The policy's authorizedAttestors name the provider; an empty list names none."""
-    check_authorized(await facts.policy(), facts.request.evidence.provider)
-
-
-@declare(EVIDENCE, "wire format")
-async def evidence_version(facts: CSRFacts) -> None:
-    """The controller knows the provider and the version of its evidence."""
-    evidence_versions.check(facts.request.evidence, (await facts.verifier()).versions)
-
-
-@declare("attested serving request", "serving certificates", purposes=_SERVING)
-async def serving_allowed(facts: CSRFacts) -> None:
-    """The policy signs attested serving requests, the provider is secure, and the node itself asks."""
-    check_serving_allowed(facts.request, await facts.policy(), secure=(await facts.verifier()).secure)
-
-
-@declare(ROUND, "wire format")
-async def first_request_named(facts: CSRFacts) -> None:
-    """The evidence says whether the request is a first one or which first request it answers."""
-    await facts.ref()
-
-
-@declare("one Machine, alive and ready", "identity rule 1")
-async def one_machine(facts: CSRFacts) -> None:
-    """Bootstrap token and provider ID name exactly one machine of the cluster, and the same.
-
-    It stays, is not paused, and has its bootstrap data.
-    """
-    by_provider_id, by_token = await facts.by_provider_id(), await facts.by_token()
-    recorded = facts.source.inventory.attestation(facts.source.key, facts.request.csr.provider_id)
-    if recorded is not None and not by_provider_id:
-        owner = facts.source.inventory.machine_by_uid(facts.source.key, recorded.owner_uid)
-        check_record_owner(facts.request, recorded, owner)
-    select_machine(facts.request, by_provider_id, by_token, (await facts.policy()).token_binding)
-
-
-@declare("the Machine's provider ID", "identity rule 1")
-async def own_provider_id(facts: CSRFacts) -> None:
-    """The provider ID is the one that the Machine has, or that its infrastructure objects give it."""
-    check_provider_id(facts.request, await facts.selected_machine(), await facts.expected_provider_id())
-
-
-@declare("one provider ID for one Machine", "identity rule 1")
-async def one_provider_id(facts: CSRFacts) -> None:
-    """The Machine joined with no other provider ID; until Cluster API confirms it, no other object has it."""
-    machine = await facts.machine()
-    check_recorded_provider_id(machine, facts.source.inventory.attestations_of_owner(facts.source.key, machine.uid))
-    if not machine.is_confirmed:
-        check_renewable(machine, secure=(await facts.verifier()).secure)
-    if not machine.is_confirmed and not (await facts.attestation()).has_joined:
-        check_provider_id_free(machine, await facts.source.others_with_provider_id(machine))
-
-
-@declare("not bound otherwise", "identity rules 3 and 4")
-async def not_bound_otherwise(facts: CSRFacts) -> None:
-    """A machine that is bound already is not bound again by the holder of a token."""
-    machine, secure = await facts.machine(), (await facts.verifier()).secure
-    attestation = await facts.attestation()
-    is_owned = facts.source.inventory.is_owner(facts.source.key, machine.provider_id, attestation.owner_uid)
-    check_binding(facts.request, machine, attestation, secure=secure, is_owned=is_owned)
-
-
-@declare("a joined machine", "serving certificates", purposes=_SERVING)
-async def joined_machine(facts: CSRFacts) -> None:
-    """The node's client certificate is on record, by the same provider, and has a key of its own."""
-    recorded = facts.source.recorded_attestation(await facts.machine())
-    check_client_certificate(facts.request, recorded, facts.source.now())
+# Names and nodes
 
 
 @declare("the Machine's node name", "identity rule 2")
@@ -159,52 +71,22 @@ async def own_node_name(facts: CSRFacts) -> None:
 
 
 async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
-    registered = await facts.registered_names()
-    around = await facts.name_context()
-    machines = (
-        machine for machine, own in registered.items() if is_named(own, facts.node_name, short=around.short_names)
-    )
-    around = replace(around, registered=frozenset(machines))
+    registered, around = await facts.registered_names(), await facts.name_context()
+    short = around.short_names
+    named = frozenset(machine for machine, own in registered.items() if is_named(own, facts.node_name, short=short))
     machine, sources = await facts.machine(), await facts.name_sources(proven)
     claims = node_names(machine, sources)
-    if machine.is_pool_instance and not claims:
-        check_pool_instance(machine, has_machines=await facts.pool_makes_machines())
-    claim = claim_to(claims, facts.node_name, short_names=around.short_names)
-    if claim is not None and claim.strength is not NameStrength.REGISTERED:
-        around = replace(around, hosts=await facts.source.hosts_with_name(machine, facts.node_name))
-    check_node_name(facts.request, machine, around, sources)
-
-
-@declare("first request not answered", "two steps", rounds=[Round.FIRST])
-async def not_answered(facts: CSRFacts) -> None:
-    """No certificate was issued for an answer to this first request."""
-    check_not_answered(facts.request, await facts.attestation())
-
-
-@declare("a token that the machine's bootstrap configuration names", "identity rule 4")
-async def own_token(facts: CSRFacts) -> None:
-    """A bootstrap token is the one in the machine's own bootstrap configuration, as the policy's tokenBinding says."""
-    configured = facts.source.inventory.bootstrap_owner(facts.source.key, await facts.machine())
-    binding = (await facts.policy()).token_binding
-    await check_token_binding(facts.request, configured, binding, facts.source.named_tokens)
-
-
-@declare("first request still pending", "two steps", rounds=[Round.FINAL])
-async def first_request_pending(facts: CSRFacts) -> None:
-    """The first request that is answered was not decided before."""
-    if await facts.ref() is None:  # a provider of one round
-        return
-    request, attestation, first = facts.request, await facts.attestation(), await facts.first()
-    summary = facts.source.summary(await facts.first_object(), request, attestation)
-    if first is None or summary is None or first.csr.der != request.csr.der:
-        return  # the provider's verification says what is wrong with it
-    check_first_request_pending(request, summary, key_of(await facts.first_object() or {}), attestation)
-
-
-@declare(VERIFICATION, "identity rule 6")
-async def verified(facts: CSRFacts) -> None:
-    """The provider's verifier proves that the machine asks, bound to this request, signer and cluster."""
-    await facts.attested()
+    if machine.is_pool_instance and not claims and await facts.pool_makes_machines():
+        raise Unavailable(
+            Reason.MACHINE_NOT_FOUND,
+            f"no Machine of this cluster has provider ID {machine.provider_id!r}, which MachinePool {machine.name} "
+            "lists",
+            remedy="wait until Cluster API has made the instance's Machine",
+        )
+    claim = claim_to(claims, facts.node_name, short_names=short)
+    needs_hosts = claim is not None and claim.strength is not NameStrength.REGISTERED
+    hosts = await facts.source.hosts_with_name(machine, facts.node_name) if needs_hosts else ()
+    check_node_name(facts.node_name, machine, replace(around, registered=named, hosts=hosts), sources)
 
 
 @declare("the node name as proven", "identity rule 2")
@@ -217,62 +99,204 @@ async def proven_node_name(facts: CSRFacts) -> None:
 async def proven_machine(facts: CSRFacts) -> None:
     """The Machine that the evidence proves, if it proves one, is the one that the provider ID names."""
     proven = (await facts.verifier()).machine_name(facts.request, await facts.attested())
-    check_machine_name(await facts.machine(), proven)
+    machine = await facts.machine()
+    if proven is None or (proven == machine.name and not machine.is_pool_instance):
+        return
+    raise Denied(
+        Reason.EVIDENCE_FOR_OTHER_MACHINE,
+        expected=f"evidence of {machine.kind} {machine.name}, which has provider ID {machine.provider_id}",
+        got=f"evidence of Machine {printable(proven)}",
+        remedy="let each machine attest itself, and correct the provider ID of whichever Machine has the wrong one",
+    )
 
 
 @declare("hardware of no other machine", "identity rule 3")
 async def own_hardware(facts: CSRFacts) -> None:
     """The TPM or secret that the machine proved itself by proves no other machine of the cluster."""
-    check_fingerprints(await facts.machine(), await facts.name_context(), await facts.holders_of_fingerprints())
+    machine, around = await facts.machine(), await facts.name_context()
+    others = [one for one in await facts.holders_of_fingerprints() if one.provider_id != machine.provider_id]
+    if any(around.is_alive(other) for other in others):
+        raise Denied(
+            Reason.MACHINE_AMBIGUOUS,
+            expected="a TPM or secret of this Machine alone",
+            got="one that another Machine is bound to",
+            remedy="register each machine's own TPM or secret; a cloned one is refused",
+        )
+    if others:
+        raise not_ready("the attestation record of this hardware's former machine is not collected yet", "wait")
 
 
 @declare("no takeover of a node", "identity rules 3 and 4")
 async def no_takeover(facts: CSRFacts) -> None:
     """A token does not take over a Node whose machine never joined attested."""
-    check_takeover(facts.request, await facts.attestation(), await facts.node())
+    # A Machine gets its nodeRef late, and a MachineRecord none. The Node is read live.
+    attestation, node = await facts.attestation(), await facts.node()
+    if facts.request.is_renewal or node is None or attestation.has_joined or attestation.was_reset:
+        return
+    raise unattested(
+        f"Node {facts.node_name} stands, and no attestation record", "delete the Node if nothing runs there any more"
+    )
 
 
 @declare("adoption of the machine's own node", "identity rules 3 and 4")
 async def adoption(facts: CSRFacts) -> None:
     """A node that never joined attested is the one that its machine has."""
-    check_adoption(facts.request, await facts.machine(), await facts.attestation(), await facts.node())
+    # Its certificate was signed in-tree, where nobody asked which machine gets it. The provider proves the machine now.
+    machine, attestation, node = await facts.machine(), await facts.attestation(), await facts.node()
+    if not facts.request.is_renewal or attestation.has_joined or attestation.was_reset:
+        return
+    what, name = f"{machine.kind} {machine.name}", facts.node_name
+    if machine.given_name is not None and machine.node_ref_name is None:  # an operator's record names the node
+        if node is not None and text(node, "spec", "providerID") == machine.provider_id:
+            return
+        raise not_ready(
+            f"no Node {name} with the provider ID of {what} is in the cluster, so it cannot be adopted",
+            "let kubelet register the Node with --provider-id, or name the Node in the record's status.nodeRef",
+        )
+    if machine.node_ref_name is None and not machine.is_pool_instance:  # whose instances have no nodeRef of their own
+        raise not_ready(
+            f"{what} has no nodeRef, so its node cannot be adopted yet",
+            "let Cluster API find the Node: its provider ID must be the Machine's",
+        )
+    if node is None:
+        raise not_ready(
+            f"no Node {name} is in the cluster, so it cannot be adopted",
+            "let kubelet register the Node",
+        )
+
+
+# Two steps. What a retired key answered is not forgotten, so these hold across an operator's reset
+
+
+@declare("first request not answered", "two steps", rounds=[Round.FIRST])
+async def not_answered(facts: CSRFacts) -> None:
+    """No certificate was issued for an answer to this first request."""
+    if (await facts.attestation()).keys_answering(facts.request.uid):
+        raise Denied(
+            Reason.SUPERSEDED,
+            expected="a first request that nobody answered yet",
+            got="one whose second request was certified",
+            remedy="nothing to do",
+        )
+
+
+@declare("first request still pending", "two steps", rounds=[Round.FINAL])
+async def first_request_pending(facts: CSRFacts) -> None:
+    """The first request that is answered was not decided before."""
+    if await facts.ref() is None:  # a provider of one round
+        return
+    request, attestation, first = facts.request, await facts.attestation(), await facts.first()
+    summary = facts.source.summary(await facts.first_object(), request, attestation)
+    if first is None or summary is None or first.csr.der != request.csr.der:
+        return  # the provider's verification says what is wrong with it
+    # A copy of the second request that was handled earlier closes the first one. The honest one must not be denied.
+    known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
+    if summary.state is not RequestState.PENDING and known is None:
+        raise Denied(
+            _RESTARTS.get(summary.denial_reason, Reason.FIRST_REQUEST_MISMATCH),
+            expected="a first request that is still pending",
+            got=f"{key_of(await facts.first_object() or {})} is {summary.state}",
+            remedy="file a new first request",
+        )
+
+
+@declare(VERIFICATION, "identity rule 6")
+async def verified(facts: CSRFacts) -> None:
+    """The provider's verifier proves that the machine asks, bound to this request, signer and cluster."""
+    await facts.attested()
+
+
+# Issuing: while key, node name and fingerprints are reserved
 
 
 @declare("approval by this controller", "issuing", stage=Stage.ISSUE)
 async def approval_known(facts: CSRFacts) -> None:
     """A request that is approved already has a certificate on record."""
-    check_approval_known(facts.request, await facts.attestation(), facts.state)
+    known = (await facts.attestation()).entry_for(facts.request.csr.spki_sha256, facts.purpose)
+    if facts.state is RequestState.APPROVED and known is None:
+        raise Denied(
+            Reason.APPROVED_ELSEWHERE,
+            expected="an approval by this controller",
+            got="an approval that the ledger does not know",
+            remedy="leave the approval of these signers to the controller, and let the node file anew",
+        )
 
 
 @declare("a key that was never certified", "issuing", stage=Stage.ISSUE)
 async def new_key(facts: CSRFacts) -> None:
     """The key has no certificate: not of this machine, not of another, not for the other purpose."""
-    holders = facts.source.inventory.key_holders(facts.source.key, facts.request.csr.spki_sha256)
-    check_key_is_new(facts.request, await facts.machine(), await facts.attestation(), holders)
+    # The machine's own may have got the key during the verification: then the write conflicts.
+    spki, attestation = facts.request.csr.spki_sha256, await facts.attestation()
+    used = attestation.entry_for(spki, facts.purpose) is not None or attestation.has_retired(spki)
+    if used or attestation.serves_otherwise(spki, facts.purpose):
+        raise _key_reused("a key with another certificate")
+    check_key_of_one_machine(await facts.machine(), facts.source.inventory.key_holders(facts.source.key, spki))
+
+
+def check_key_of_one_machine(machine: MachineView, holders: Sequence[Attestation]) -> None:
+    """Refuse a key that another machine of the cluster has a certificate for, also one that is on record already."""
+    if any(holder.provider_id != machine.provider_id for holder in holders):
+        raise _key_reused("a key of another machine")
+
+
+def _key_reused(got: str) -> Denied:
+    return Denied(Reason.KEY_REUSED, expected="a key that was never certified", got=got, remedy="make a new key")
 
 
 @declare("one key for one challenge", "two steps", stage=Stage.ISSUE)
 async def answered_once(facts: CSRFacts) -> None:
     """The first request was not answered with another key."""
-    check_challenge_answered_once(facts.request, await facts.attestation(), await facts.attested())
+    keys = (await facts.attestation()).keys_answering(first_uid_of(await facts.attested()))
+    if keys - {facts.request.csr.spki_sha256}:
+        raise Denied(
+            Reason.REPLAYED,
+            expected="one key for one answered challenge",
+            got="a second key",
+            remedy="file a new first request",
+        )
 
 
 @declare("time between two keys", "issuing", stage=Stage.ISSUE)
 async def replacement_interval(facts: CSRFacts) -> None:
     """Outside renewal a machine replaces a live key at most every ten minutes."""
-    check_replacement_interval(facts.request, await facts.attestation(), facts.source.now())
+    now = facts.source.now()
+    live = (await facts.attestation()).live(now)
+    if facts.request.is_renewal or live is None or now - live.issued_at >= REPLACEMENT_INTERVAL:
+        return
+    raise Denied(
+        Reason.MACHINE_ALREADY_BOUND,
+        expected=f"at most one new key in {REPLACEMENT_INTERVAL.seconds // 60} minutes outside renewal",
+        got=f"another key {int((now - live.issued_at).total_seconds())} s after the last",
+        remedy="try again in ten minutes; the agent keeps its key until its certificate arrives",
+    )
 
 
 @declare("number of live certificates", "issuing", stage=Stage.ISSUE)
 async def live_certificates(facts: CSRFacts) -> None:
     """A machine has a bounded number of live certificates."""
-    check_live_certificates(facts.purpose, await facts.attestation(), facts.source.now())
+    purpose, most = facts.purpose, MAX_LIVE[facts.purpose]
+    if live_keys((await facts.attestation()).retired, purpose, facts.source.now()) >= most:
+        raise Denied(
+            Reason.MACHINE_ALREADY_BOUND,
+            expected=f"at most {most} live {purpose} certificates of one machine, beside the last {KEEP_ISSUED}",
+            got="one more",
+            remedy="find out what asks on this machine again and again; it is served when older certificates end",
+        )
 
 
 @declare("fingerprints as pinned", "identity rule 3", stage=Stage.ISSUE)
 async def pinned_fingerprints(facts: CSRFacts) -> None:
     """What was pinned for the machine is what it proved itself by."""
-    check_pinned_fingerprints(await facts.attestation(), await facts.attested())
+    attestation = await facts.attestation()
+    for pin, value in (await facts.attested()).pins.items():  # the provider compared them: this is the last line
+        provider, kind = split_pin(pin)
+        if pins_for(attestation.fingerprints, provider).get(kind, value) != value:
+            raise Denied(
+                Reason.MACHINE_ALREADY_BOUND,
+                expected=f"the pinned {kind}",
+                got="another",
+                remedy="if the hardware was replaced: nodeattest machines reset, or re-create the Machine",
+            )
 
 
 CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (

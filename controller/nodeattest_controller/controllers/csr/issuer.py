@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
+from nodeattest_controller.controllers.csr.checks import check_key_of_one_machine
 from nodeattest_controller.controllers.csr.evaluator import Approval
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import attestation as attestations
 from nodeattest_controller.model.certificate_authority import SubjectAltNames, names_in, sign_certificate
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
-from nodeattest_controller.model.issuance_rules import check_key_of_one_machine
 from nodeattest_controller.model.policy import MIN_LIFETIME
 from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
 from nodeattest_controller.runtime.cluster_controller import CSRIssued, CSRObserver

@@ -1,0 +1,296 @@
+"""What a KubeadmConfig says of its machine: its bootstrap token, and the Secret of provider ``challenge``.
+
+A stolen token is worth the one machine, or the one pool, that it was made for, whatever the provider proves (identity
+rule 4). Of a token only the public ID is kept, and of the bootstrap provider's own a digest (it has 82 random bits).
+The Secret has the name, type, owner and immutability that our ValidatingAdmissionPolicy admits. Its name follows
+from the KubeadmConfig, so the webhook can refer to a Secret that does not exist yet: the bootstrap provider retries.
+Source: cluster-api bootstrap/kubeadm/api (v1beta1, v1beta2), internal/controllers/kubeadmconfig_controller.go
+(resolveFiles); k8s.io/cluster-bootstrap/token/api (BootstrapGroupPattern).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+from nodeattest_controller.model.machine_view import CLUSTER_LABEL, PAUSED_ANNOTATION, MachineView
+from nodeattest_controller.model.policy import Policy
+from nodeattest_discovery.token import is_token
+from nodeattest_parsing.objects import flag, items, mapping, object_identity, strings, text
+from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.challenge.protocol import PROVIDER
+from nodeattest_providers.challenge.verifier import parse_policy
+from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.identifiers import is_dns_name
+from nodeattest_providers.node_interface import SecretBytes, length_prefix
+from nodeattest_providers.verifier_interface import UnusableSecret
+
+KUBEADM_CONFIG: Final = ("bootstrap.cluster.x-k8s.io", "KubeadmConfig")
+"""Group and kind of the one configuration that is read."""
+LOST_TOKEN: Final = "has bootstrap data, but names no token"
+"""The bootstrap provider writes the token and the status apart. If the first update fails, it never repeats it."""
+DELETE_UNNAMED: Final = "delete the Machine, so that its MachineSet or control plane makes another"
+BOUND_GROUP_PREFIX: Final = "system:bootstrappers:nodeattest:"
+_LABEL: Final = b"nodeattest/v1/token-machine"
+_DIGITS: Final = 32
+"""Hex digits of the hash: 128 bits, as many as an attestation record's name has."""
+SECRET_TYPE: Final = "attestation.cluster.x-k8s.io/challenge"
+SECRET_KEY: Final = "secret"
+SECRET_FILE: Final = "/etc/kubernetes/nodeattest-challenge-secret"
+"""Where the bootstrap data puts it on the machine."""
+_SUFFIX: Final = "-attestation-challenge"
+_NEW_MACHINE: Final = "delete the Machine, so that its owner makes another one"
+
+
+def bound_group(cluster: str, provider_id: str) -> str:
+    """Name the group of the tokens that are good for one machine; ``cluster`` is ``namespace/name``."""
+    digest = hashlib.sha256(length_prefix(_LABEL, cluster.encode(), provider_id.encode())).hexdigest()
+    return BOUND_GROUP_PREFIX + digest[:_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTokens:
+    """Which tokens a bootstrap configuration names."""
+
+    ids: frozenset[str]
+    settled: bool
+    """Whether the bootstrap data was made of it, so that no token will be named later."""
+    by_file: bool = False
+    """Whether its machines discover the cluster by a file, for which the bootstrap provider makes no token."""
+
+    @property
+    def token_lost(self) -> bool:
+        """Return whether the bootstrap provider made a token that the configuration will never name."""
+        return self.settled and not self.ids and not self.by_file
+
+
+def is_kubeadm_config(member: MachineView) -> bool:
+    """Return whether a machine's bootstrap configuration is one that can be read."""
+    return member.bootstrap is not None and (member.bootstrap.group, member.bootstrap.kind) == KUBEADM_CONFIG
+
+
+def named_tokens(config: JsonObject) -> NamedTokens:
+    """Read which tokens a KubeadmConfig names; raises Unavailable for one that is no token.
+
+    kubeadm asks with ``tlsBootstrapToken`` where that differs from the discovery's own; a first control-plane machine
+    has the tokens that ``kubeadm init`` makes (kubeadm apis/kubeadm/v1beta4 JoinConfiguration, InitConfiguration).
+    """
+    discovery = mapping(config, "spec", "joinConfiguration", "discovery")
+    made = items(config, "spec", "initConfiguration", "bootstrapTokens")
+    named = [text(discovery, "bootstrapToken", "token"), text(discovery, "tlsBootstrapToken")]
+    named += [text(one, "token") for one in made]
+    tokens = [token for token in named if token]
+    if not all(is_token(token) for token in tokens):
+        raise _no_token(text(config, "metadata", "name"))
+    return NamedTokens(
+        ids=frozenset(token.partition(".")[0] for token in tokens),
+        settled=has_bootstrap_data(config),
+        by_file=bool(mapping(discovery, "file")),
+    )
+
+
+def has_bootstrap_data(config: JsonObject) -> bool:
+    """Return whether the bootstrap data was made of a KubeadmConfig, by the contract of v1beta1 or v1beta2."""
+    status = mapping(config, "status")
+    made = flag(status, "ready") or flag(status, "initialization", "dataSecretCreated")
+    return made or bool(text(status, "dataSecretName"))
+
+
+def _no_token(name: str) -> Unavailable:
+    return Unavailable(
+        Reason.BOOTSTRAP_CONFIG_UNREADABLE,
+        f"KubeadmConfig {name} names something that is no bootstrap token",
+        remedy="correct the token in the KubeadmConfig",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptConfig:
+    """One KubeadmConfig, without what nobody needs of it."""
+
+    name: str
+    ids: frozenset[str] | None
+    """Ids of all tokens that it names; None where one of these is no token."""
+    settled: bool
+    by_file: bool
+    paused: bool
+    provided: str
+    """Id of the token of its discovery, which the bootstrap provider made: empty where there is none, and words where
+    what is there is no token."""
+    digest: str
+    uid: str = ""
+    machine_uid: str = ""
+    """UID of the one Machine that owns it; empty where none does, or several."""
+
+    def tokens(self) -> NamedTokens:
+        """Return which tokens it names; raises Unavailable where one of them is no token."""
+        if self.ids is None:
+            raise _no_token(self.name)
+        return NamedTokens(self.ids, self.settled, self.by_file)
+
+    def provides(self, token: str) -> bool:
+        """Return whether its discovery has this very token, secret included: an id could be another's by chance."""
+        return bool(self.digest) and hmac.compare_digest(self.digest, _digest(token))
+
+
+def slim_config(config: JsonObject) -> JsonObject:
+    """Reduce a KubeadmConfig to what ``kept_config`` reads."""
+    provided = text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
+    meta = mapping(config, "metadata")
+    kept: JsonObject = {
+        "metadata": object_identity(meta),
+        "provided": _id(provided),
+        "digest": _digest(provided) if is_token(provided) else "",
+        "paused": PAUSED_ANNOTATION in mapping(meta, "annotations"),
+        "machine": machine_uid(config),
+    }
+    try:
+        named = named_tokens(config)
+    except Unavailable:
+        return kept
+    return {**kept, "ids": [*sorted(named.ids)], "settled": named.settled, "by_file": named.by_file}
+
+
+def kept_config(slim: JsonObject) -> KeptConfig:
+    """Read what ``slim_config`` made."""
+    return KeptConfig(
+        name=text(slim, "metadata", "name"),
+        ids=frozenset(strings(slim, "ids")) if "ids" in slim else None,
+        settled=flag(slim, "settled"),
+        by_file=flag(slim, "by_file"),
+        paused=flag(slim, "paused"),
+        provided=text(slim, "provided"),
+        digest=text(slim, "digest"),
+        uid=text(slim, "metadata", "uid"),
+        machine_uid=text(slim, "machine"),
+    )
+
+
+def machine_uid(config: JsonObject) -> str:
+    """Return the UID of the one Machine that owns a KubeadmConfig; empty where none does, or several."""
+    owners = [one for one in items(config, "metadata", "ownerReferences") if text(one, "kind") == "Machine"]
+    groups = {text(one, "apiVersion").partition("/")[0] for one in owners}
+    return text(owners[0], "uid") if len(owners) == 1 and groups == {"cluster.x-k8s.io"} else ""
+
+
+def _id(token: str) -> str:
+    """Return the part that is public."""
+    return token.partition(".")[0] if not token or is_token(token) else "(no token)"
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def creates_secrets(policy: Policy) -> bool:
+    """Return whether a policy has the controller create the secrets; raises Denied for an invalid section."""
+    return parse_policy(policy.settings(PROVIDER)).create_secrets
+
+
+def operators_secret_name(machine: str) -> str:
+    """Name the Secret that an operator writes for a machine where the controller creates none."""
+    return f"{machine}-attestation"
+
+
+def secret_value(secret: JsonObject | None) -> SecretBytes | None:
+    """Return the value of either Secret; None where it has none."""
+    try:
+        value = decode_base64(text(mapping(secret or {}, "data"), SECRET_KEY))
+    except ValueError:
+        return None
+    return SecretBytes(value) if value else None
+
+
+def challenge_secret_name(config: str) -> str:
+    """Name the Secret of a KubeadmConfig."""
+    return config + _SUFFIX
+
+
+def new_secret(config: JsonObject, *, cluster: str, value: str) -> JsonObject:
+    """Make the Secret; ``value`` is random text, because user data carries text only."""
+    meta = mapping(config, "metadata")
+    name = text(meta, "name")
+    owner: JsonObject = {
+        "apiVersion": text(config, "apiVersion"),
+        "kind": KUBEADM_CONFIG[1],
+        "name": name,
+        "uid": text(meta, "uid"),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": challenge_secret_name(name),
+            "namespace": text(meta, "namespace"),
+            "labels": {CLUSTER_LABEL: cluster},
+            "ownerReferences": [owner],
+        },
+        "type": SECRET_TYPE,
+        "immutable": True,
+        "data": {SECRET_KEY: encode_base64(value.encode())},
+    }
+
+
+def refers_to_secret(config: JsonObject) -> bool:
+    """Return whether the bootstrap data of a KubeadmConfig is to have the Secret's value."""
+    wanted = challenge_secret_name(text(config, "metadata", "name"))
+    named = (text(file, "contentFrom", "secret", "name") for file in items(config, "spec", "files"))
+    return wanted in named
+
+
+def has_own_config(machine: MachineView) -> bool:
+    """Return whether a machine has a KubeadmConfig that is for no other machine, and no control plane's."""
+    named = machine.bootstrap is not None and is_dns_name(machine.bootstrap.name)
+    return named and machine.kind == "Machine" and not machine.is_control_plane and is_kubeadm_config(machine)
+
+
+def no_own_config(machine: MachineView) -> UnusableSecret:
+    """Say that no secret is created for this machine."""
+    return UnusableSecret(
+        reason=Reason.SECRET_MISSING,
+        expected="a worker Machine with a KubeadmConfig of its own, for which the controller creates the secret",
+        got=f"{'control-plane ' if machine.is_control_plane else ''}{machine.kind} {machine.name}",
+        remedy="let control planes, MachinePools and recorded machines attest by another provider, or take "
+        "challenge.createSecrets out of their policy",
+    )
+
+
+def owner_uid(secret: JsonObject) -> str:
+    """Return the UID of the KubeadmConfig that owns a Secret; empty where one does not own it alone."""
+    owners = items(secret, "metadata", "ownerReferences")
+    if len(owners) != 1:
+        return ""
+    group = text(owners[0], "apiVersion").partition("/")[0]
+    return text(owners[0], "uid") if (group, text(owners[0], "kind")) == KUBEADM_CONFIG else ""
+
+
+def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str) -> SecretBytes | UnusableSecret:
+    """Read the Secret of a Machine's KubeadmConfig.
+
+    1. The KubeadmConfig is the Machine's, by its owner reference. 2. The Secret exists. 3. Its type is ours. 4. It is
+    immutable. 5. The KubeadmConfig owns it alone. 6. It has a value.
+    """
+    name = challenge_secret_name(config.name)
+    if not machine_uid or config.machine_uid != machine_uid:  # 1
+        return _untrusted(f"KubeadmConfig {config.name} that belongs to this Machine alone", "another owner")
+    if secret is None:  # 2
+        return UnusableSecret(reason=Reason.SECRET_MISSING, expected=f"Secret {name}", got="none", remedy=_NEW_MACHINE)
+    if text(secret, "type") != SECRET_TYPE:  # 3
+        return _untrusted(f"Secret {name} of type {SECRET_TYPE}", text(secret, "type") or "no type")
+    if not flag(secret, "immutable"):  # 4
+        return _untrusted(f"Secret {name} that is immutable", "one that can be changed")
+    if not config.uid or owner_uid(secret) != config.uid:  # 5
+        return _untrusted(f"Secret {name} that KubeadmConfig {config.name} owns", "another owner")
+    return secret_value(secret) or _untrusted(f"Secret {name} with key {SECRET_KEY}", "none")  # 6
+
+
+def _untrusted(expected: str, got: str) -> UnusableSecret:
+    return UnusableSecret(
+        reason=Reason.SECRET_UNTRUSTED,
+        expected=expected,
+        got=got,
+        remedy=f"find out who made it, delete it, and {_NEW_MACHINE}",
+    )
