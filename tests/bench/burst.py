@@ -16,8 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from bench.joiner import Kind, Node, Orders, Outcome, Server, join_all
-from bench.software_tpm import SoftwareAttestor
+from bench.joiner import Kind, Node, Orders, Outcome, Server, SoftwareAttestor, join_all
 from nodeattest_demo.machines import Children
 from nodeattest_demo.world import (
     Tools,

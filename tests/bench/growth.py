@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 
 from bench.burst import count_requests, provision_in, resident, run, say, server_of, start_environment
 from bench.joiner import Kind
 from bench.page import new_run
-from bench.report import PAGE, TIMES, Case, Goal, Run, goals, replaced, spread, where, wrapped
+from bench.report import PAGE, Case, Run, replaced, spread, where, wrapped
 from nodeattest_demo.world import USER, Tools
 from tools.markdown_tables import table
 
@@ -25,8 +23,6 @@ AT_ONCE = 500
 """Nodes that are on their way at the same time, from ``JOINERS`` processes, each for ``LONGEST`` seconds at most."""
 JOINERS = 4
 LONGEST = 600
-MANY = 1
-"""Which case is the large one."""
 ROWS = (
     ("joins", "joins", ""),
     ("joins that failed", "failed", ""),
@@ -97,28 +93,6 @@ def _grow(tools: Tools, name: str, count: int) -> Case:
     return case
 
 
-def _growth(key: str) -> Callable[[Run], float | None]:
-    """Return how a sample of many nodes compares with the median of the few before and after them."""
-
-    def ratio(result: Run) -> float | None:
-        found = [value for case in result.cases.values() if (value := case.median(key)) is not None]
-        return found[MANY] / median([*found[:MANY], *found[MANY + 1 :]]) if len(found) > MANY else None
-
-    return ratio
-
-
-def _memory(result: Run) -> float | None:
-    found = [*result.cases.values()]
-    return found[MANY].median("resident") if len(found) > MANY else None
-
-
-GOALS: Sequence[Goal] = (
-    Goal("CPU of the controller a join, many nodes / few", TIMES, 1.2, _growth("controller_cpu")),
-    Goal("CPU of API servers and etcds a join, many nodes / few", TIMES, 1.2, _growth("server_cpu")),
-    Goal("memory of the controller of one large cluster", "MiB", 150, _memory),
-)
-
-
 def write(result: Run) -> str:
     """Write the page's section."""
     cases = result.cases.values()
@@ -128,4 +102,4 @@ def write(result: Run) -> str:
         if any(key in case.samples for case in cases)
     ]
     text = f"{where(result)} {AT_ONCE} nodes are on their way at the same time."
-    return "\n\n".join(["\n".join(wrapped(text)), table(["", *result.cases], rows), goals(result, GOALS)])
+    return "\n\n".join(["\n".join(wrapped(text)), table(["", *result.cases], rows)])

@@ -45,7 +45,6 @@ from bench.report import (
     Run,
     alone,
     describe,
-    goals,
     peers,
     where,
     write,
@@ -277,7 +276,7 @@ def main(arguments: list[str], tools: Tools) -> int:
         measured = {case.name: case for name in options.cases for case in CASES[name](tools, sizes)}
         kept = result.cases if len(options.cases) < len(CASES) else {}
         result = new_run(kept | measured, tools)
-    print("\n\n".join((where(result), peers(result), alone(result), goals(result))))
+    print("\n\n".join((where(result), peers(result), alone(result))))
     if not options.no_write:
         result.write(LAST)
         PAGE.write_text(write(PAGE.read_text(encoding="utf-8"), result), encoding="utf-8")

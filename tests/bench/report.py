@@ -8,9 +8,8 @@ import platform
 import re
 import subprocess
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from operator import ge, le
 from pathlib import Path
 from statistics import median
 
@@ -38,11 +37,6 @@ def spread(samples: Sequence[float] | None, unit: str = "") -> str:
         return NOTHING
     ends = f" ({number(min(samples))}{DASH}{number(max(samples))})" if len(samples) > 1 else ""
     return f"{number(median(samples))}{f' {unit}' if unit else ''}{ends}"
-
-
-def times(value: float | None) -> str:
-    """Write a ratio."""
-    return NOTHING if value is None else f"{number(value)} {TIMES}"
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
@@ -80,10 +74,6 @@ class Case:
         for key, value in values.items():
             self.samples.setdefault(key, []).append(value)
 
-    def median(self, key: str) -> float | None:
-        found = self.samples.get(key)
-        return median(found) if found else None
-
 
 @dataclass
 class Run:
@@ -98,14 +88,6 @@ class Run:
         """Return the samples; none where the case was not possible, or not asked for."""
         found = self.cases.get(case)
         return found.samples.get(key, []) if found else []
-
-    def median(self, case: str, key: str) -> float | None:
-        found = self.samples(case, key)
-        return median(found) if found else None
-
-    def ratio(self, over: tuple[str, str], under: tuple[str, str]) -> float | None:
-        found = self.ratios(over, under)
-        return median(found) if found else None
 
     def ratios(self, over: tuple[str, str], under: tuple[str, str]) -> list[float]:
         """Divide round by round; where the cases have not as many samples, one median by the other."""
@@ -125,67 +107,6 @@ class Run:
 
 
 LIFTED, LIMITED, TPM, ONE_STEP = "in-tree lifted", "in-tree default", "tpm", "one-step"
-
-
-@dataclass(frozen=True)
-class Goal:
-    """``value`` gives None where the run did not measure what it needs."""
-
-    name: str
-    unit: str
-    bound: float
-    value: Callable[[Run], float | None]
-    at_least: bool = False
-
-    @property
-    def aim(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {with_unit(self.bound, self.unit)}"
-
-    def is_met(self, value: float) -> bool:
-        counted = value if self.unit else round(value, 1)  # a count a join has a run's few periodic requests in it
-        return (ge if self.at_least else le)(counted, self.bound)
-
-    def row(self, run: Run) -> tuple[str, str, str, str]:
-        value = self.value(run)
-        if value is None:
-            return self.name, self.aim, NOTHING, "not measured"
-        return self.name, self.aim, with_unit(value, self.unit), "met" if self.is_met(value) else "**not met**"
-
-
-def with_unit(value: float, unit: str) -> str:
-    return f"{number(value)} {unit}".strip()
-
-
-def of(case: str, key: str) -> Callable[[Run], float | None]:
-    return lambda run: run.median(case, key)
-
-
-def ratio(over: tuple[str, str], under: tuple[str, str]) -> Callable[[Run], float | None]:
-    return lambda run: run.ratio(over, under)
-
-
-JOIN_GOALS: Sequence[Goal] = (
-    Goal(
-        "TPM joins a second / in-tree, limits lifted",
-        TIMES,
-        0.27,
-        ratio((TPM, "rate"), (LIFTED, "rate")),
-        at_least=True,
-    ),
-    Goal(
-        "TPM joins a second / in-tree, default limits", TIMES, 3, ratio((TPM, "rate"), (LIMITED, "rate")), at_least=True
-    ),
-    Goal("one-step / in-tree, limits lifted", TIMES, 0.5, ratio((ONE_STEP, "rate"), (LIFTED, "rate")), at_least=True),
-    Goal("controller CPU a TPM join / in-tree", TIMES, 4, ratio((TPM, "controller_cpu"), (LIFTED, "controller_cpu"))),
-    Goal("API servers' and etcds' CPU a TPM join", "ms", 35, of(TPM, "server_cpu")),
-    Goal("nodes' CPU a TPM join", "ms", 14, of(TPM, "node_cpu")),
-    Goal("requests of the controller a TPM join, reads of its Lease besides", "", 8, of(TPM, "controller_requests")),
-    Goal("of these, writes", "", 6, of(TPM, "controller_writes")),
-    Goal("requests of the node a TPM join", "", 4, of(TPM, "node_requests")),
-    Goal("cold join / `python3 -I -c pass`, wall", TIMES, 11, ratio(("cold", "wall"), ("idle", "wall"))),
-    Goal("cold join / `python3 -I -c pass`, CPU", TIMES, 11, ratio(("cold", "cpu"), ("idle", "cpu"))),
-    Goal("warm credential / `python3 -I -c pass`, wall", TIMES, 1.2, ratio(("warm", "wall"), ("idle", "wall"))),
-)
 
 
 def describe(assets: Path | None) -> dict[str, str]:
@@ -252,13 +173,10 @@ def alone(run: Run) -> str:
     rows: list[list[str]] = []
     for case, title in ALONE:
         cells = [spread(run.samples(case, key), "ms") for key in ("wall", "cpu")]
-        shares = [times(run.ratio((case, key), ("idle", key))) for key in ("wall", "cpu")]
+        found = [run.ratios((case, key), ("idle", key)) for key in ("wall", "cpu")]
+        shares = [f"{number(median(each))} {TIMES}" if each else NOTHING for each in found]
         rows.append([title, cells[0], shares[0], cells[1], shares[1]])
     return table(["", "wall", f"{TIMES} the interpreter", "CPU", f"{TIMES} the interpreter"], rows)
-
-
-def goals(run: Run, which: Sequence[Goal] = JOIN_GOALS) -> str:
-    return table(["goal", "aim", "measured", ""], [goal.row(run) for goal in which])
 
 
 def write(page: str, run: Run) -> str:
@@ -267,7 +185,6 @@ def write(page: str, run: Run) -> str:
         "machine": "\n".join(wrapped(where(run))),
         "joins": peers(run),
         "one node": alone(run),
-        "goals": goals(run),
     }
     for name, generated in parts.items():
         page = replaced(page, name, generated)

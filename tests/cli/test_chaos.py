@@ -19,7 +19,7 @@ from bench.chaos.checker import LAWS, check
 from bench.chaos.history import History, LedgerSeen, Proof, Request, Signed, Truth, Write, read_request
 from bench.chaos.run import Kind, plan
 from bench.chaos.servers import Link, Mode
-from bench.software_tpm import SoftwareAttestor
+from bench.joiner import SoftwareAttestor
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import envelope
 from nodeattest_providers.identifiers import ProviderName

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from bench.burst import server_of
 from bench.chaos.history import History, Truth
 from bench.chaos.servers import UNREACHABLE
-from bench.joiner import Node, attest
-from bench.software_tpm import SoftwareAttestor
+from bench.joiner import Node, SoftwareAttestor, attest
 from nodeattest_authenticator.errors import AgentError
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile
 from nodeattest_demo.forged_tpm import ForgedTpm
