@@ -1,7 +1,7 @@
-"""The master keys from which challenges are derived, in a Secret of the controller's namespace: current and previous.
+"""The master keys that challenges are derived from: the current and the previous one, in a Secret of ours.
 
-The leader creates the Secret and rotates the keys, by compare-and-swap. The previous key stays for one rotation, much
-longer than any challenge is valid. Losing the Secret costs open challenges only: nodes file new requests.
+The leader creates the Secret and rotates the keys by compare-and-swap. The previous key stays for one rotation, much
+longer than any challenge is valid. If the Secret is lost, nodes with open challenges file new requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECRET_NAME: Final = "node-attestation-challenge-keys"
 ROTATED_AT: Final = "attestation.cluster.x-k8s.io/rotated-at"
 KEY_BYTES: Final = 32
 _RESYNC: Final = ResyncConfig(spread=0.0, period=60.0, min_interval=1.0, retry=2.0, max_retry=2.0)
-"""The period is also how soon an operator's change of the Secret is noticed."""
+"""An operator's change of the Secret is noticed within the period."""
 
 
 class ChallengeKeys:
@@ -59,7 +59,7 @@ class ChallengeKeys:
         return self._keys
 
     async def reconcile(self) -> float | None:
-        """Read, create or rotate; returns the seconds until the next run. Raises ApiError."""
+        """Read, create or rotate the keys; returns the seconds until the next run. Raises ApiError."""
         secret = await self._store.update(self._next_content)
         keys = _read(secret)
         if secret is None or not keys:

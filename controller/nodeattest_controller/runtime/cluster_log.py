@@ -21,7 +21,7 @@ from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube import paths
 from nodeattest_kube.errors import ApiError, Forbidden, Invalid, Unauthorized, Unreachable
 from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
-from nodeattest_kube.periodic import BackoffPolicy, RateLimiter
+from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 
@@ -73,8 +73,8 @@ REQUESTER_BURST, REQUESTER_RATE = 5, 1 / 60
 """Of these, lines about one requester."""
 OUTAGES, OUTAGE_RATE = 4, 1 / 300
 """Lines that a cluster's connection began, ended or is silent, at once, and a second after that."""
-AGAIN: Final = BackoffPolicy(initial=60.0, cap=3600.0, jitter=0.0)
-"""Between two such lines while it lasts."""
+SILENT_PERIOD: Final = 3600.0
+"""Seconds between two lines that a cluster still does not answer."""
 CONNECTED, DISCONNECTED = "connected", "disconnected"
 SILENT: Final = "cluster does not answer"
 _REMEDY: Final = "check the kubeconfig in the Secret <cluster>-kubeconfig, the endpoint and the network"
@@ -85,10 +85,6 @@ class _Connection:
     server: str
     logged: str = DISCONNECTED
     """The last line about it."""
-    lines: int = 0
-    """How often ``logged`` was logged."""
-    again: float = 0.0
-    """When it is due again."""
 
 
 class ClusterLog:
@@ -96,7 +92,7 @@ class ClusterLog:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` is monotonic seconds."""
-        self._clock = clock
+        self._limiter = EventLimiter(clock)
         self._clusters = RateLimiter(burst=BURST, per_second=RATE, clock=clock)
         self._requesters = RateLimiter(burst=REQUESTER_BURST, per_second=REQUESTER_RATE, clock=clock)
         self._outages = RateLimiter(burst=OUTAGES, per_second=OUTAGE_RATE, clock=clock)
@@ -144,22 +140,20 @@ class ClusterLog:
         return is_silent and isinstance(error, Unreachable | Unauthorized)
 
     def _log(self, cluster: ClusterKey, connection: _Connection, line: str, error: ApiError | None = None) -> None:
-        """Log where a connection is now, if that is another state and may be logged, or is due again."""
-        now, more = self._clock(), {"cluster": cluster, "server": connection.server}
+        """Log another state if the cluster has a line left, and repeat that it does not answer once an hour."""
         if line != connection.logged:
             recovers = line == CONNECTED and connection.logged == SILENT
             if not recovers and not self._outages.take(cluster):
                 return
-            connection.logged, connection.lines = line, 0
-        elif now < connection.again:
+            connection.logged = line
+            self._limiter.allow(cluster, SILENT_PERIOD)
+        elif not self._limiter.allow(cluster, SILENT_PERIOD):
             return
         if error is None:
-            _LOG.info(line, extra=fields(**more))
-            return
-        connection.lines += 1
-        delay = AGAIN.delay(connection.lines, lambda: 0.0, None)
-        connection.again = now + delay
-        _LOG.warning(line, extra=fields(**more, error=str(error), next=delay, remedy=_REMEDY))
+            _LOG.info(line, extra=fields(cluster=cluster, server=connection.server))
+        else:
+            more = fields(cluster=cluster, server=connection.server, error=str(error), remedy=_REMEDY)
+            _LOG.warning(line, extra=more)
 
 
 PERIOD: Final = 600.0

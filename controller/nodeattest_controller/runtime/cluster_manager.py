@@ -45,18 +45,18 @@ from nodeattest_parsing.values import JsonObject
 
 _LOG: Final = logging.getLogger(__name__)
 LOG_PERIOD: Final = 60.0
-"""Seconds between two lines that say how many lines about a cluster were left out."""
+"""Seconds between two reports of the log lines that were left out."""
 METRICS_PERIOD: Final = 5.0
-"""Seconds between two looks at the connections, for metrics and refused addresses."""
+"""Seconds between two updates of metrics and refused addresses."""
 ACCEPTED: Final = "KubeconfigAccepted"
 """The type of a Cluster's condition."""
 REFUSED: Final = "KubeconfigRefused"
 """Its reason, and the Event's."""
 _GAP: Final = 60.0
-"""Seconds between two times that the same condition is written."""
+"""Seconds between two writes of the same condition."""
 _REFUSED_LINE: Final = "cannot use the cluster's kubeconfig"
 WORKERS: Final = 4
-"""Clusters that are connected or disconnected at the same time; half as many of one namespace of several."""
+"""Clusters that are connected or disconnected at the same time; half as many of one namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ClusterManager:
         metrics_period: float = METRICS_PERIOD,
         clusters_per_namespace: int,
     ) -> None:
-        """``connect`` makes a client from a kubeconfig, in a thread; raises KubeconfigError."""
+        """``connect`` makes a client from a kubeconfig in a thread; it raises KubeconfigError."""
         self._management, self._controllers = management, controllers
         self._guard, self._marks = guard, marks
         self._metrics, self._events, self._log = metrics, events, log
@@ -103,7 +103,6 @@ class ClusterManager:
         self._now, self._metrics_period = now, metrics_period
         self._connections: dict[ClusterKey, _Connection] = {}
         self._threads = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="kubeconfig")
-        """Apart from the loop's own threads."""
         self._lookups = Lookups()
         self._input = InputScheduler()
         self._limit = clusters_per_namespace
@@ -112,9 +111,9 @@ class ClusterManager:
         self._waiting: defaultdict[str, set[ClusterKey]] = defaultdict(set)
         """Those beyond the limit."""
         self._refused: dict[ClusterKey, _Refusal] = {}
-        """Kubeconfigs that cannot be used: none is parsed twice."""
+        """Kubeconfigs that cannot be used, so that none is parsed twice."""
         self._reported: set[ClusterKey] = set()
-        """Clusters with our condition of a refused kubeconfig."""
+        """Clusters with our condition that the kubeconfig is refused."""
         self._limiter = EventLimiter(clock)
         most = WORKERS if management.caches.namespace is not None else WORKERS // 2
         self._queue: WorkQueue[ClusterKey] = WorkQueue(
@@ -122,7 +121,7 @@ class ClusterManager:
         )
 
     def changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
-        """Pass a change to the cluster's controllers; None: check the connection, too."""
+        """Pass a change to the cluster's controllers; None: check the connection as well."""
         connection = self._connections.get(cluster)
         for runner in connection.runners if connection is not None else ():
             runner.changed(keys)
@@ -178,7 +177,7 @@ class ClusterManager:
             self._leave(key)
             return
         try:
-            # A tenant's document: its bytes and values are bounded, and the worst takes more than a turn of the loop.
+            # In a thread: a tenant's worst document takes long to parse, although its size is bounded.
             client = await asyncio.get_running_loop().run_in_executor(self._threads, self._connect, kubeconfig)
         except KubeconfigError as error:
             self._refused[key] = _Refusal(fingerprint, error.expected, str(error))
@@ -200,10 +199,10 @@ class ClusterManager:
         self._connections[key] = _Connection(client, fingerprint, runners)
 
     async def _claim(self, key: ClusterKey, cluster: JsonObject) -> None:
-        """Mark a Cluster; while the mark cannot be written, it is not served. Raises ApiError."""
+        """Mark a Cluster; disconnect it if the mark cannot be written. Raises ApiError."""
         try:
             await self._marks.claim(key, cluster)
-        except Conflict:  # the cache is late: what the Cluster says now is about to arrive
+        except Conflict:  # the cache is late, and the Cluster's new state is about to arrive
             raise
         except ApiError:
             await self._disconnect(key)
@@ -218,7 +217,7 @@ class ClusterManager:
         return kubeconfig if kubeconfig is not None and self._has_room(key, cluster) else None
 
     def _has_room(self, key: ClusterKey, cluster: JsonObject) -> bool:
-        """Return whether a cluster is one of the first of its namespace; a later one waits for the end of another."""
+        """Return whether a cluster is within the limit of its namespace; others wait until one leaves."""
         namespace = _namespace_of(key)
         members = self._members[namespace]
         if key not in members and len(members) >= self._limit:
@@ -229,7 +228,7 @@ class ClusterManager:
         return True
 
     def _leave(self, key: ClusterKey) -> None:
-        """Give a cluster's room to those that wait for it; one that had none wakes nobody."""
+        """Give a cluster's place to those that wait for it."""
         namespace = _namespace_of(key)
         members = self._members[namespace]
         if key in members:
@@ -240,19 +239,19 @@ class ClusterManager:
             del self._members[namespace]
 
     async def _disconnect(self, key: ClusterKey) -> None:
-        """Close a connection where there is one; its metrics go also where there was none, but a bad kubeconfig."""
+        """Close the connection if there is one, and drop the cluster's metrics."""
         connection = self._connections.pop(key, None)
         if connection is not None:
             try:
                 await asyncio.gather(*(runner.close() for runner in connection.runners))
-            finally:  # also where this replica ends meanwhile, and with it the worker that disconnects
+            finally:  # also if this replica ends meanwhile
                 await connection.client.close()
             self._log.closed(key)
         self._refused.pop(key, None)
         self._metrics.forget_cluster(key)
 
     async def _report_refusal(self, key: ClusterKey) -> None:
-        """Write on a Cluster that its kubeconfig is refused, or take it back; raises ApiError."""
+        """Write the condition that the kubeconfig is refused, or remove it; raises ApiError."""
         cluster, expected, why = self._guard.active_cluster(key), "", ""
         if cluster is None:
             self._reported.discard(key)
@@ -269,7 +268,7 @@ class ClusterManager:
                 await set_condition(client, path, cluster, refused, self._now)
                 self._reported.add(key)
             elif not why and (key in self._reported or condition(items(cluster, "status", "conditions"), ACCEPTED)):
-                # Read now: the cache may lack what was written a moment ago.
+                # Read: the cache may lack what was written a moment ago.
                 await remove_condition(client, path, await client.get(path), ACCEPTED)
                 self._reported.discard(key)
         except NotFound:
@@ -298,17 +297,17 @@ Run = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manager:
-    """The parts, built and connected."""
+    """All that acts while this replica leads; a new one is built each time, so no state survives a lost lead."""
 
     management: ManagementCache
     clusters: ClusterManager
     controllers: Mapping[str, Run]
-    """What runs besides the controllers of each cluster, by name; each is restarted after a bug."""
+    """Controllers that run once, by name; each is restarted after a bug."""
     closers: Sequence[Run]
-    """What has to be closed or flushed at the end."""
+    """Called at the end."""
 
     def unhealthy(self) -> str | None:
-        """Say what keeps this replica from serving; None when nothing does."""
+        """Return what keeps this replica from serving, or None."""
         return self.management.caches.unhealthy()
 
     async def run(self, identity: str) -> None:
@@ -323,6 +322,6 @@ class Manager:
             tasks.create_task(self.clusters.run())
 
     async def aclose(self) -> None:
-        """Close clients and write Events that are under way."""
+        """Close clients, and write the Events that are under way."""
         for close in self.closers:
             await close()

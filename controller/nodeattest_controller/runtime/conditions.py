@@ -1,8 +1,7 @@
-"""One condition of ours on an object whose other conditions are somebody else's, in both contracts of Cluster API.
+"""Writes one condition of an object whose other conditions are somebody else's, in both contracts of Cluster API.
 
-A condition that says the same already is not written again; others' conditions stay, and a write that would undo what
-somebody wrote meanwhile is a Conflict. ``lastTransitionTime`` moves with the status only: a MachineHealthCheck counts
-from it, and what anyone can cause must not move it.
+An equal condition is not written again. Others' conditions stay, and a write over somebody's newer one is a Conflict.
+``lastTransitionTime`` moves with the status only: a MachineHealthCheck counts from it, and strangers must not move it.
 Source: cluster-api util/conditions/setter.go, util/conditions/deprecated/v1beta1/setter.go, util/conditions/patch.go;
 apimachinery pkg/api/meta/conditions.go.
 """
@@ -49,7 +48,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is said of an object; positive polarity, so that ``False`` is the bad news."""
+    """A condition of positive polarity: ``False`` is the bad news."""
 
     type: str
     status: ConditionStatus
@@ -64,33 +63,32 @@ async def set_condition(
 ) -> bool:
     """Write one condition to the status of the object at ``path``; returns whether a write was needed.
 
-    ``obj`` may come from a cache: one that is out of date is read again. Raises ApiError, Conflict when somebody writes
-    faster than this does.
+    ``obj`` may come from a cache: if it is out of date, it is read again. Raises ApiError.
     """
     return await update_status(client, path, obj, lambda current: with_condition(current, condition, now()))
 
 
 async def remove_condition(client: ApiClient, path: str, obj: JsonObject, kind: str) -> bool:
-    """Take a condition of ours away; as ``set_condition``."""
+    """Remove a condition of ours; as ``set_condition``."""
     return await update_status(client, path, obj, lambda current: without_condition(current, kind))
 
 
 def with_condition(obj: JsonObject, condition: Condition, now: datetime) -> JsonObject | None:
-    """Make the merge patch of ``/status`` after which the object has this condition; None when it has it already."""
+    """Return the merge patch of ``/status`` that sets this condition; None if the object has it already."""
     return _patch(obj, lambda known, is_old: _put(known, condition, now, None if is_old else _generation(obj)))
 
 
 def without_condition(obj: JsonObject, kind: str) -> JsonObject | None:
-    """Make the merge patch of ``/status`` after which the object has no such condition; None when it has none."""
+    """Return the merge patch of ``/status`` that removes this condition; None if the object lacks it."""
     return _patch(obj, lambda known, _is_old: [entry for entry in known if entry.get("type") != kind])
 
 
 async def update_status(
     client: ApiClient, path: str, obj: JsonObject, patch_of: Callable[[JsonObject], JsonObject | None]
 ) -> bool:
-    """Change an object's status by compare-and-swap: ``patch_of`` what was read, None where nothing is to change.
+    """Change an object's status by compare-and-swap; ``patch_of`` returns the patch of what was read, or None.
 
-    Returns whether it was written; raises ApiError, Conflict after some attempts.
+    Returns whether it was written. Raises ApiError, Conflict after ``ATTEMPTS``.
     """
     uid = text(obj, "metadata", "uid")
     for attempt in range(ATTEMPTS):
@@ -104,14 +102,14 @@ async def update_status(
                 raise
             obj = await client.get(path)
             if text(obj, "metadata", "uid") != uid:
-                return False  # who was to be told of is gone
+                return False  # another object of the same name
         else:
             return True
     return False
 
 
 def _patch(obj: JsonObject, change: Callable[[list[JsonObject], bool], list[JsonObject]]) -> JsonObject | None:
-    """Change each list of conditions that the object's version has; the patch holds for what was read only."""
+    """Change each list of conditions of the object's version; the patch holds for the version that was read only."""
     status: JsonObject = {}
     for place in _places(obj):
         known = items(obj, "status", *place)
@@ -134,7 +132,7 @@ def _is_old(obj: JsonObject) -> bool:
 
 
 def _places(obj: JsonObject) -> list[tuple[str, ...]]:
-    """List where conditions stand; v1beta1 objects of Cluster API 1.9 and later have both kinds, and both are read."""
+    """Return the paths of conditions; v1beta1 objects of Cluster API 1.9 and later have both kinds."""
     both = _is_old(obj) and "v1beta2" in mapping(obj, "status")
     return [_OLD, _NEW_IN_OLD] if both else [_OLD]
 
@@ -144,7 +142,7 @@ def _generation(obj: JsonObject) -> int:
 
 
 def _put(known: list[JsonObject], condition: Condition, now: datetime, generation: int | None) -> list[JsonObject]:
-    """Replace the condition where it stands, or append it; ``generation`` None: in v1beta1's form."""
+    """Replace the condition in its place, or append it; ``generation`` None: in v1beta1's form."""
     before = find(known, condition.type)
     entry = _document(condition, generation)
     since = text(dict(before), "lastTransitionTime") if before is not None else ""

@@ -1,11 +1,10 @@
-"""Whether this replica may act on a cluster, and the mark by which no other controller serves it at the same time.
+"""Decides whether this replica may act, and marks a Cluster so that no other controller serves it at the same time.
 
-An answer holds for this instant and becomes False by time alone, so ask again after each wait and before each write. A
-Cluster is served only if it has our label (Cluster API's watch filter), and after our mark, a condition, was written by
-compare-and-swap, or found; another's mark is never replaced. Ours is removed after all work in the cluster has ended.
-Before a Cluster is marked, the records that its former controller wrote are in the cache: a check across machines (a
-key or name that another machine has) holds when a Cluster moves. Leaves to others: writes that stay safe when a paused
-replica makes them late (compare-and-swap), connecting and ending (``cluster_manager``).
+An answer holds for this instant, so ask again after each wait and before each write. A Cluster is served only if it has
+our label (Cluster API's watch filter) and our mark, a condition that is written by compare-and-swap. Another
+controller's mark is never replaced. Ours is removed after all work in the cluster has ended. A Cluster is marked only
+after the records of its former controller are in the cache, so that checks across machines hold when a Cluster moves.
+Out of scope: late writes of a paused replica (each is a compare-and-swap), connecting (``cluster_manager``).
 """
 
 from __future__ import annotations
@@ -37,40 +36,30 @@ from nodeattest_providers.errors import Denied, Unavailable
 
 
 class ClusterGuard:
-    """Answers for every controller whether it may act now.
-
-    Cluster API's controllers serve every Cluster where they have no watch filter. Here it is only those without the
-    label: two controllers must never serve one Cluster.
-    """
+    """Tells every controller whether it may act now."""
 
     def __init__(
         self, management: ManagementCache, leads: Callable[[], bool], marks: ClusterMarks | None = None
     ) -> None:
-        """``leads``: whether this replica leads, and so does what belongs to no one cluster.
-
-        ``marks`` leave clusters to other controllers; None: there are none.
-        """
+        """``leads``: whether this replica leads now. ``marks`` leave clusters to other controllers; None: none."""
         self._management = management
         self.leads = leads
         self._marks = marks
 
     def owns(self, key: ClusterKey) -> bool:
-        """Return whether this replica serves the cluster now: reads and writes in it, and of its Machines' objects.
-
-        A deleted Cluster is nobody's: another one of its name may be another controller's.
-        """
+        """Return whether this replica serves the cluster now; nobody serves a deleted Cluster."""
         if not self.leads() or self._marks is None:
             return self.leads()
         found = self._management.cluster(key)
         return found is not None and self._marks.may_serve(found)
 
     def active_cluster(self, key: ClusterKey) -> JsonObject | None:
-        """Return the Cluster if it is this replica's, exists, is not paused and is not being deleted; else None."""
+        """Return the Cluster if this replica serves it, and it is neither paused nor being deleted; else None."""
         cluster = self._management.cluster(key) if self.owns(key) else None
         return cluster if cluster is not None and cluster_active(cluster) else None
 
     def enforced_cluster(self, key: ClusterKey) -> tuple[JsonObject, Policy] | None:
-        """Return such a Cluster with its policy, if that can be read and says ``enforcement: Enforce``; else None."""
+        """Return an active Cluster with its policy if the policy can be read and enforces; else None."""
         cluster = self.active_cluster(key)
         try:
             policy = self._management.policy_of(cluster) if cluster is not None else None
@@ -79,7 +68,7 @@ class ClusterGuard:
         return (cluster, policy) if cluster is not None and policy is not None and policy.enforce else None
 
     def may_act(self, key: ClusterKey) -> bool:
-        """Return whether there is such a Cluster."""
+        """Return whether the Cluster is active."""
         return self.active_cluster(key) is not None
 
 
@@ -87,7 +76,7 @@ log = logging.getLogger(__name__)
 ANOTHER: Final = "ServedByAnotherController"
 """The reason of an Event."""
 TOO_MANY: Final = "TooManyClusters"
-"""Likewise, of a Cluster beyond the limit of its namespace."""
+"""The reason of an Event."""
 
 
 class ClusterMarks:
@@ -116,18 +105,21 @@ class ClusterMarks:
         return mark_of(cluster) == self._controller
 
     def may_serve(self, cluster: JsonObject) -> bool:
-        """Return whether a Cluster has our label, and no other controller's mark."""
+        """Return whether a Cluster has our label, and no other controller's mark.
+
+        Without a watch filter, only Clusters without the label are ours: two controllers must never serve one Cluster.
+        """
         return watch_filter_of(cluster) == self._watch_filter and mark_of(cluster) in {"", self._controller}
 
     def report_conflict(self, cluster: JsonObject) -> None:
-        """Tell, once in ten minutes, of a Cluster with our label that another controller serves."""
+        """Report a Cluster with our label that another controller serves."""
         mark = mark_of(cluster)
         if watch_filter_of(cluster) == self._watch_filter and not self.may_serve(cluster):
             message = f"{mark} serves this Cluster, so {self._controller} does not; docs/scale.md says how to move it"
             self._report(cluster, ANOTHER, message, "another controller serves this cluster", controller=mark)
 
     def report_full(self, cluster: JsonObject, limit: int) -> None:
-        """Tell, once in ten minutes, of a Cluster beyond the limit of its namespace."""
+        """Report a Cluster beyond the limit of its namespace."""
         message = (
             f"{self._controller} serves {limit} Clusters of this namespace (clustersPerNamespace), and this is one "
             "more: raise the limit, or let another controller serve some (docs/scale.md)"
@@ -141,7 +133,7 @@ class ClusterMarks:
             self._events.record(ref, "Warning", reason, message)
 
     async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
-        """Mark a Cluster that ``may_serve`` allows; raises ApiError, Conflict when somebody wrote it meanwhile."""
+        """Mark a Cluster that ``may_serve`` allows; raises ApiError, Conflict if somebody wrote it meanwhile."""
         if self.is_ours(cluster):
             return
         await self._management.check_ledgers(key)
@@ -174,12 +166,12 @@ _LONGEST: Final = 320
 
 
 def watch_filter_of(cluster: JsonObject) -> str:
-    """Return the value of the label; empty where there is none."""
+    """Return the value of the label; empty if there is none."""
     return text(cluster, "metadata", "labels", WATCH_FILTER_LABEL)
 
 
 def mark_of(cluster: JsonObject) -> str:
-    """Name the controller that serves a Cluster; empty where none does."""
+    """Return the controller that serves a Cluster; empty if none does."""
     found = condition(items(cluster, "status", "conditions"), SERVED)
     return one_line(text(dict(found), "message").removeprefix(_BEGIN), _LONGEST) if found is not None else ""
 

@@ -1,12 +1,12 @@
-"""Who is in which cluster: Machines, pool instances and records, by what a request can claim. In memory, no I/O.
+"""Indexes Machines, pool instances and records of all clusters by what a request can claim. In memory, no I/O.
 
-Fed by reflectors object by object; reads cost the same for one machine or MachinePool or ten thousand.
+Reflectors feed it object by object. A read costs the same for one machine and for ten thousand.
 
-A watch, the answers of our own writes and single reads tell of the same records over different connections, so one
-that tells of an earlier state may come later. Were it taken in, what was just recorded would be hidden, and with it
-that a node name, key or fingerprint is another machine's. So an answer counts only if the index is as it was when the
-question was sent (``AttestationOrder``); what a watch shows counts unless an answer told of something later. Versions
-are compared as Kubernetes 1.35 allows (KEP-5504); what is no number is taken in.
+A watch, answers to our writes and single reads show the same records over different connections, so an earlier state
+may arrive later. If it were indexed, a new record would be hidden, with the node name, key or fingerprint that belongs
+to another machine. So an answer counts only if the index is as it was when the question was sent, and an event of a
+watch only if no answer showed a later version (``AttestationOrder``). Versions are compared as Kubernetes 1.35 allows
+(KEP-5504); a version that is no number counts as newer.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ RecordState = tuple[str, str] | None
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """An answer of which the watch has not told yet."""
+    """An answer that the watch has not shown yet."""
 
     version: str
     is_new: bool
-    """Whether the watch has not shown this object at all: if it tells of an end, that is another one's."""
+    """Whether the watch has not shown this object at all; a deletion that it shows is an earlier object's."""
 
 
 class AttestationOrder:
-    """Takes what is told about records into an index, in the order in which it happened."""
+    """Indexes states of records in the order in which they were written."""
 
     def __init__(self, put: Callable[[str, JsonObject | None], None]) -> None:
         """``put`` replaces a record in the index, by its ``namespace/name``."""
@@ -57,11 +57,11 @@ class AttestationOrder:
         self._ahead: dict[str, _Ahead] = {}
 
     def known(self, key: str) -> RecordState:
-        """Return which state of a record the index has; to be asked before a write or read is sent."""
+        """Return the indexed state of a record; call it before a write or read is sent."""
         return self._known.get(key)
 
     def shown(self, key: str, attestation: JsonObject | None) -> None:
-        """Take in what the watch shows of a record: a state, or its end."""
+        """Index what the watch shows of a record: a state, or None for its deletion."""
         ahead = self._ahead.get(key)
         if ahead is not None:
             if ahead.is_new if attestation is None else is_before(version_of(attestation)[1], ahead.version):
@@ -70,9 +70,9 @@ class AttestationOrder:
         self._take_in(key, attestation)
 
     def answered(self, key: str, before: RecordState, attestation: JsonObject | None) -> None:
-        """Take in the answer to a write, or to a read, that was sent when the index had ``before``."""
+        """Index the answer to a write or read that was sent when the index had ``before``."""
         if self._known.get(key) != before:
-            return  # the watch was faster, or another answer
+            return  # the watch or another answer was faster
         if attestation is None:
             self._ahead.pop(key, None)
         elif (now := version_of(attestation)) != before:
@@ -93,7 +93,7 @@ ClusterKey = NewType("ClusterKey", str)
 """``namespace/name`` of a Cluster object."""
 
 MAX_CLAIMS: Final = 8
-"""Pools that are named as claimants of one provider ID: from two on it is refused, whoever else lists it."""
+"""Pools that are named as claimants of one provider ID; two are enough to refuse it."""
 T = TypeVar("T")
 
 
@@ -103,19 +103,19 @@ def cluster_key(namespace: str, name: str) -> ClusterKey:
 
 
 class _Index(Generic[T]):
-    """Values of one source object each, found again by derived keys."""
+    """Values by derived keys, each from one source object."""
 
     def __init__(self, derive: Callable[[T], Iterable[tuple[str, ...]]]) -> None:
         """``derive`` gives the keys of a value within its cluster."""
         self._derive = derive
         self._of_source: dict[str, tuple[ClusterKey, tuple[T, ...]]] = {}
         self._single: dict[Hashable, T] = {}
-        """By key, of keys that have one value, as most have: a dict for each would take more memory than the rest."""
+        """By key, if the key has one value, as most have: saves the memory of a dict each."""
         self._shared: dict[Hashable, dict[int, T]] = {}
-        """Of the others, by identity: each is taken out in one step."""
+        """By key and identity, if the key has several values: each is removed in one step."""
 
     def put(self, source: str, cluster: ClusterKey, values: Iterable[T]) -> tuple[T, ...]:
-        """Replace all that came from a source; returns its values."""
+        """Replace the values of a source, and return them."""
         self.remove(source)
         taken = tuple(values)
         self._of_source[source] = cluster, taken
@@ -132,7 +132,7 @@ class _Index(Generic[T]):
         return taken
 
     def remove(self, source: str) -> None:
-        """Forget all that came from a source."""
+        """Remove the values of a source."""
         if source not in self._of_source:
             return
         cluster, values = self._of_source.pop(source)
@@ -146,14 +146,14 @@ class _Index(Generic[T]):
                     self._shared.pop(whole, None)
 
     def find(self, cluster: ClusterKey, *key: str, most: int | None = None) -> list[T]:
-        """Return what has a key, or so many of it."""
+        """Return the values of a key, at most ``most``."""
         whole = (cluster, *key)
         if whole in self._single:
             return [self._single[whole]]
         return list(islice(self._shared.get(whole, {}).values(), most))
 
     def first(self, cluster: ClusterKey, *key: str) -> T | None:
-        """Return one value that has a key."""
+        """Return one value of a key."""
         return next(iter(self.find(cluster, *key, most=1)), None)
 
 
@@ -166,28 +166,27 @@ class Inventory:
         self._attestations: _Index[Attestation] = _Index(_attestation_keys)
 
     def put_machine(self, key: str, machine: JsonObject | None) -> tuple[MachineView, ...]:
-        """Take in a Machine, or forget it; returns what it is."""
+        """Index a Machine, or remove it; returns its view."""
         return _put(self._members, f"machine:{key}", machine, lambda obj: (view_of_machine(obj),))
 
     def put_pool(self, key: str, pool: JsonObject | None) -> tuple[PoolView, ...]:
-        """Take in a MachinePool, or forget it; returns the same."""
+        """Index a MachinePool, or remove it; returns its view."""
         return _put(self._pools, key, pool, lambda obj: (pool_view(obj),))
 
     def put_record(self, key: str, record: JsonObject | None) -> tuple[MachineView, ...]:
-        """Take in a MachineRecord, or forget it; returns the same."""
+        """Index a MachineRecord, or remove it; returns its views."""
         return _put(self._members, f"record:{key}", record, views_of_record)
 
     def put_attestation(self, key: str, attestation: JsonObject | None) -> None:
-        """Take in a MachineAttestation, or forget it."""
+        """Index a MachineAttestation, or remove it."""
         _put(self._attestations, key, attestation, lambda obj: (parse_attestation(obj),))
 
     def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
-        """Return the members of a cluster with this provider ID; a pool that lists its Machines counts once.
+        """Return the members of a cluster with this provider ID; none for an empty one.
 
-        A Machine to which Cluster API has given none yet has the one of its MachineAttestation.
-        A Machine or a pool does not answer for a record: two sources that claim one machine are two members. Where a
-        pool is not read, it alone is the member: who else lists this machine cannot be told. A request without a
-        provider ID names no member.
+        1. A Machine without a provider ID has that of its MachineAttestation. 2. A pool does not count beside the
+        Machine of its instance. 3. A Machine and a record with one provider ID are two members. 4. If a pool is not
+        read, it alone is the member, because it may list any machine.
         """
         if not provider_id:
             return []
@@ -203,7 +202,7 @@ class Inventory:
         return (found if unread is None else []) + [pool.member(provider_id) for pool in listed]
 
     def machine_by_uid(self, cluster: ClusterKey, uid: str) -> MachineView | None:
-        """Return a Machine or MachineRecord; a Machine without a provider ID has the one that it joined with."""
+        """Return a Machine or MachineRecord."""
         found = self._members.first(cluster, "uid", uid)
         return self._recorded(cluster, found) if found is not None else None
 
@@ -225,11 +224,11 @@ class Inventory:
         return self._members.find(cluster, "token", token_id)
 
     def attestations_of_owner(self, cluster: ClusterKey, uid: str) -> list[Attestation]:
-        """Return the ledgers that a Machine owns; more than one only where its provider ID changed."""
+        """Return the ledgers that a Machine owns; more than one only if its provider ID changed."""
         return self._attestations.find(cluster, "owner", uid)
 
     def bootstrap_owner(self, cluster: ClusterKey, member: MachineView) -> MachineView:
-        """Return who has a machine's bootstrap configuration: itself, or the one pool that lists a Machine without."""
+        """Return who has a machine's bootstrap configuration: itself, or the one pool that lists it."""
         if member.kind != "Machine" or member.bootstrap is not None:
             return member
         pools = self._pools.find(cluster, "id", member.provider_id, most=MAX_CLAIMS)
@@ -237,17 +236,14 @@ class Inventory:
         return pools[0].member(member.provider_id) if len(pools) == 1 and not unread else member
 
     def is_owner(self, cluster: ClusterKey, provider_id: str, uid: str) -> bool:
-        """Return whether an object lists a machine, or may: a pool's instance may be a Machine besides."""
+        """Return whether an object is a machine, or a pool that lists it."""
         pool = self._pools.first(cluster, "uid", uid)
         if pool is not None and pool.lists(provider_id):
             return True
         return any(member.uid == uid for member in self.members(cluster, provider_id))
 
     def members_of(self, cluster: ClusterKey) -> Iterator[MachineView]:
-        """Yield every member of a cluster, each once; a pool's instances that are Machines are those Machines.
-
-        Those that are there when the first is asked for: what changes meanwhile does no harm.
-        """
+        """Yield every member of a cluster once; a pool's instance with a Machine is the Machine."""
         everyone = [self._recorded(cluster, machine) for machine in self._members.find(cluster, "all")]
         found, pools = [machine for machine in everyone if machine.provider_id], self._pools.find(cluster, "all")
         yield from found
@@ -260,7 +256,7 @@ class Inventory:
         return sum(one.policy_at(now) == policy for one in self._attestations.find(cluster, "policy", policy))
 
     def members_by_node_name(self, cluster: ClusterKey, node_name: str) -> list[MachineView]:
-        """Return the members of a cluster whose own name sources give this name, with a provider ID or without."""
+        """Return the members of a cluster whose own sources give this node name."""
         return [self._recorded(cluster, machine) for machine in self._members.find(cluster, "name", node_name)]
 
     def members_by_short_name(self, cluster: ClusterKey, label: str) -> list[MachineView]:
@@ -295,7 +291,7 @@ class Inventory:
         return self._attestations.first(cluster, "id", provider_id)
 
     def own_attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
-        """Return the ledger of one machine, unless it is a predecessor's that is about to be collected."""
+        """Return the ledger of one machine, unless its owner is a predecessor that is gone."""
         attestation = self.attestation(cluster, provider_id)
         known = attestation is not None and self.is_owner(cluster, provider_id, attestation.owner_uid)
         return attestation if known else None
@@ -305,7 +301,7 @@ class Inventory:
         return self._attestations.find(cluster, "name", node_name)
 
     def key_holders(self, cluster: ClusterKey, spki: str) -> list[Attestation]:
-        """Return the ledgers of a cluster that issued for this key, ever as far as is known."""
+        """Return the ledgers of a cluster with a certificate for this key, past or present."""
         return self._attestations.find(cluster, "spki", spki)
 
     def fingerprint_holders(self, cluster: ClusterKey, kind: str, value: str) -> list[Attestation]:

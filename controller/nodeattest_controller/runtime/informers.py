@@ -30,13 +30,13 @@ from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 
 MOST: Final = 20_000
-"""Things that are kept of one list: some times what a large cluster has."""
+"""Things that are kept of one list; a large cluster has fewer."""
 _CHARACTERS: Final = 400
-"""Characters a thing, on the average: names have 253 at most."""
+"""Characters of a thing on average: names have 253 at most."""
 
 
 class ListLimit:
-    """Counts what is kept in one look."""
+    """Bounds what is kept of one list."""
 
     def __init__(self, what: str, most: int = MOST) -> None:
         self._what = what
@@ -45,7 +45,7 @@ class ListLimit:
         self._characters = 0
 
     def take(self, *words: str) -> None:
-        """Count one thing that is kept, with the words that are kept of it; raises TooLarge."""
+        """Count one thing and the words that are kept of it; raises TooLarge."""
         self._things += 1
         self._characters += sum(map(len, words))
         if self._things > self._most or self._characters > self._most * _CHARACTERS:
@@ -60,21 +60,21 @@ MAX_OBJECTS: Final = 200_000
 
 
 class InformerSet:
-    """Starts caches and knows how they are; the tasks are its owner's."""
+    """The reflectors of one API server, which run as tasks of the owner."""
 
     def __init__(
         self, client: ApiClient, tasks: asyncio.TaskGroup, memory: MemoryPool, *, namespace: str | None
     ) -> None:
-        """``namespace``: the only one that is watched, which may fill the memory; None: all, and each has its share."""
+        """``namespace``: the only one that is watched; None: all, and each gets a share of the memory."""
         self.client, self.memory, self.namespace = client, memory, namespace
         self.waits_for = ""
-        """What is waited for before anything can be cached; empty when nothing is."""
+        """What must exist before anything can be cached; empty if nothing is awaited."""
         self._tasks = tasks
         self._required: dict[str, Reflector] = {}
         self._all: list[Reflector] = []
 
     def path(self, group: str, version: str, resource: str) -> str:
-        """Return the path of a collection in what is watched."""
+        """Return the path of a collection in the watched namespaces."""
         return paths.collection_path(group, version, resource, namespace=self.namespace)
 
     def start(
@@ -88,10 +88,9 @@ class InformerSet:
         may_be_absent: bool = False,
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> Reflector:
-        """Start a cache.
+        """Start a cache; ``keep`` returns what is kept of an object.
 
-        ``keep``: what is kept of an object, by default all.
-        ``required``: nothing is complete without it; ``may_be_absent``: maybe nobody serves it.
+        ``required``: the caches are complete only with it. ``may_be_absent``: the kind may not be served.
         """
 
         def kept(obj: JsonObject) -> JsonObject:
@@ -122,7 +121,7 @@ class InformerSet:
         keep: Callable[[JsonObject], JsonObject],
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> Reflector:
-        """Start the cache of a kind that nothing waits for, and whose changes wake nobody."""
+        """Start a cache that nothing waits for, and whose changes wake nobody."""
         path = self.path(group, version, resource)
         return self.start(path, lambda _key, _obj: None, keep=keep, required=False, watch_seconds=watch_seconds)
 
@@ -133,11 +132,11 @@ class InformerSet:
 
     @property
     def left_out(self) -> int:
-        """How many objects of the server are in none of the caches, and should be."""
+        """Objects that are missing in the caches for lack of room."""
         return sum(reflector.left_out for reflector in self._all)
 
     def unhealthy(self) -> str | None:
-        """Say what keeps the caches from being complete; None when nothing does."""
+        """Return what keeps the caches from being complete, or None."""
         if self.waits_for:
             return f"waiting for {self.waits_for}"
         if not self._required:
@@ -147,7 +146,7 @@ class InformerSet:
 
 
 def without_managed_fields(obj: JsonObject) -> JsonObject:
-    """Leave out the API server's record of who wrote which field; an object without it comes back as it is."""
+    """Leave out ``metadata.managedFields``; an object without it is returned as it is."""
     meta = obj.get("metadata")
     if not isinstance(meta, dict) or "managedFields" not in meta:
         return obj
@@ -165,18 +164,9 @@ async def _if_served(reflector: Reflector, client: ApiClient, path: str) -> None
     await reflector.run()
 
 
-SECRET_SUFFIXES: Final = ("-kubeconfig", "-ca")
-"""Of the Secrets that are read, after the cluster's name."""
-
-
 def cluster_of_object(obj: JsonObject) -> ClusterKey:
     """Name the cluster of a Machine, pool, record or MachineAttestation."""
     return cluster_key(text(obj, "metadata", "namespace"), cluster_of(obj))
-
-
-def is_read(secret: JsonObject) -> bool:
-    """Return whether a Secret has a kubeconfig or a CA, by its name."""
-    return text(secret, "metadata", "name").endswith(SECRET_SUFFIXES)
 
 
 ClusterChanged = Callable[[ClusterKey, frozenset[str] | None], None]
@@ -217,7 +207,7 @@ OWN_VERSION: Final = "v1alpha1"
 
 @dataclass(frozen=True, slots=True)
 class InformerRef:
-    """The objects that machines of one kind are read from."""
+    """A kind of objects that machines are read from."""
 
     objects: Reflector
     """With an index ``cluster`` by the cluster's key."""
@@ -226,22 +216,22 @@ class InformerRef:
 
 
 def machine_key(uid: str) -> str:
-    """Name a Machine among what changed; one without a provider ID has no other name there."""
+    """Return the key of a Machine among changed keys, for a Machine without a provider ID."""
     return f"machine:{uid}"
 
 
 def node_key(node_name: str) -> str:
-    """Spell a node's name among provider IDs, for requests that name a node only."""
+    """Return the key of a node's name among changed keys, for requests that name a node only."""
     return f"node:{node_name}"
 
 
 def namespaces(obj: JsonObject) -> list[str]:
-    """Name the namespace of an object, for an index."""
+    """Return the keys of an index by namespace."""
     return [text(obj, "metadata", "namespace")]
 
 
 class Source(ABC):
-    """One place that clusters and machines are kept in: with a change it updates the inventory, then notifies."""
+    """One source of clusters and machines: updates the inventory with each change, then notifies."""
 
     def __init__(self, inventory: Inventory, changes: ChangeBus) -> None:
         self._inventory, self._changes = inventory, changes
@@ -250,7 +240,7 @@ class Source(ABC):
 
     @abstractmethod
     async def start(self, caches: InformerSet) -> None:
-        """Start the caches, when their kinds are served; waits for that as long as it takes."""
+        """Start the caches once their kinds are served."""
 
     def cluster(self, key: ClusterKey) -> JsonObject | None:
         """Return one cluster's object."""
@@ -362,9 +352,9 @@ def _cluster_keys(obj: JsonObject) -> list[str]:
 
 
 _SOURCES: Final[Mapping[str, type[Source]]] = {"ClusterAPI": ClusterAPI, "MachineRecords": MachineRecords}
-"""By the name in ``Settings.inventory``; where both have a cluster of one name, Cluster API's counts."""
+"""By the name in ``Settings.inventory``; of two clusters with one name, Cluster API's counts."""
 
 
 def sources_of(names: Collection[str], inventory: Inventory, changes: ChangeBus) -> tuple[Source, ...]:
-    """Make the sources of these names, in one order whatever theirs: the first that has a cluster is believed."""
+    """Make the sources of these names, in the order of precedence."""
     return tuple(source(inventory, changes) for name, source in _SOURCES.items() if name in names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,11 +27,9 @@ from nodeattest_controller.runtime.indexes import AttestationOrder, ClusterKey, 
 from nodeattest_controller.runtime.informers import (
     OWN_GROUP,
     OWN_VERSION,
-    SECRET_SUFFIXES,
     ChangeBus,
     InformerRef,
     InformerSet,
-    is_read,
     namespaces,
     sources_of,
 )
@@ -49,27 +48,23 @@ from nodeattest_providers.verifier_interface import ClusterFacts
 
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _FILES: Final = ("memory.max", "memory/memory.limit_in_bytes")
-"""Of versions 2 and 1."""
-_MOST: Final = 1 << 30
-"""Bytes, and what is taken where there is no limit."""
+"""The memory limit in versions 2 and 1."""
+_MAX_MEMORY: Final = 1 << 30
+"""Bytes."""
 
 
 def cache_memory(cgroup: Path = _CGROUP) -> int:
-    """Return bytes."""
-    limits = [_limit(cgroup / name) for name in _FILES]
-    return min([_MOST, *(limit // 2 for limit in limits if limit is not None)])
-
-
-def _limit(file: Path) -> int | None:
-    """Read a limit; None where there is none."""
-    try:
-        written = file.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return int(written) if written.isdecimal() else None  # "max" is none
+    """Return half of the container's memory limit, in bytes."""
+    memory = _MAX_MEMORY
+    for name in _FILES:
+        with suppress(OSError, ValueError):  # "max" is no number
+            memory = min(memory, int((cgroup / name).read_text(encoding="ascii")) // 2)
+    return memory
 
 
 CLUSTER_API_ONLY: Final = ("ClusterAPI",)
+_SECRET_SUFFIXES: Final = ("-kubeconfig", "-ca")
+"""Of the Secrets that are read, after the cluster's name."""
 _MORE_ROOM: Final = "raise the controller's memory limit, or delete what the namespace does not need"
 
 
@@ -85,24 +80,20 @@ class ManagementCache:
         memory: int | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``inventory`` names the sources (``Settings.inventory``).
-
-        ``memory``: bytes of all objects; None: by this container's limit.
-        """
+        """``inventory``: the names of sources. ``memory``: bytes of all objects; None: by the container's limit."""
         self.client = client
         self.inventory = Inventory()
         self.attestation_order = AttestationOrder(self.inventory.put_attestation)
-        """What puts records into the inventory, whoever tells of them."""
         self.changes: Final = ChangeBus()
         self._sources = sources_of(inventory, self.inventory, self.changes)
         self._now = now
         self._reflectors: dict[str, Reflector] = {}
         self._policies: dict[str, tuple[str, Policy | Denied]] = {}
-        """By the version of the spec; one that is refused is not parsed twice, either."""
+        """By the version of the spec; an invalid policy is not parsed twice, either."""
         self._policy_versions: dict[str, str] = {}
-        """By policy: the version of its spec that the clusters beside it have been woken for."""
+        """By policy, the version of the spec that its clusters were notified of."""
         self._authorities: dict[ClusterKey, tuple[str, CertificateAuthority | Unavailable]] = {}
-        """By the Secret's version; a CA that cannot be read is not read twice, either."""
+        """By the Secret's version; an invalid CA is not parsed twice, either."""
         self._tasks = asyncio.TaskGroup()
         pool = MemoryPool(memory if memory is not None else cache_memory())
         self.caches: Final = InformerSet(client, self._tasks, pool, namespace=namespace)
@@ -127,12 +118,12 @@ class ManagementCache:
     # Clusters and what belongs to them
 
     def cluster(self, key: ClusterKey) -> JsonObject | None:
-        """Return one cluster's object: a Cluster, or a ClusterRecord where no Cluster has that name."""
+        """Return a Cluster, or a ClusterRecord if no Cluster has that name."""
         found = (source.cluster(key) for source in self._sources)
         return next((cluster for cluster in found if cluster is not None), None)
 
     def clusters(self) -> list[JsonObject]:
-        """Return every cluster's object, each name once."""
+        """Return all Clusters and ClusterRecords, each name once."""
         found = {key_of(cluster): cluster for source in reversed(self._sources) for cluster in source.clusters()}
         return list(found.values())
 
@@ -142,7 +133,7 @@ class ManagementCache:
         return list(found.values())
 
     def policies(self, namespace: str) -> list[JsonObject]:
-        """Return the policies beside a namespace's clusters."""
+        """Return the policies of a namespace."""
         return self._reflectors["policies"].by_index("namespace", namespace)
 
     def policy_of(self, cluster: JsonObject) -> Policy:
@@ -153,26 +144,26 @@ class ManagementCache:
         )
 
     def machines_under(self, cluster: JsonObject, policy: str) -> int:
-        """Count the machines of a cluster that joined under a policy, and whose certificate is valid."""
+        """Count the machines of a cluster that joined under a policy and have a valid certificate."""
         return self.inventory.machines_under(ClusterKey(key_of(cluster)), policy, self._now())
 
     def opts_in(self, cluster: JsonObject) -> bool:
-        """Return whether a cluster is served; an invalid policy opts in too, so that its requests get the reason."""
+        """Return whether a policy selects a cluster; also an invalid one, so that requests get the reason."""
         return any(selects(policy, cluster) for policy in self.policies(text(cluster, "metadata", "namespace")))
 
     def check_attestations(self, cluster: ClusterKey) -> None:
-        """Raise Unavailable while there is no room for a MachineAttestation of the cluster's namespace.
+        """Raise Unavailable while a MachineAttestation of the namespace has no room in the cache.
 
-        What it holds, a node name, a key or a TPM, would pass as nobody's.
+        Its node name, key or TPM would seem to belong to nobody.
         """
         if (lack := self._lack_of_room(cluster.partition("/")[0])) is not None:
             raise Unavailable(Reason.API_UNAVAILABLE, lack, remedy=_MORE_ROOM)
 
     async def check_ledgers(self, cluster: ClusterKey) -> None:
-        """Raise ApiError unless the inventory has each ledger of a cluster as the API server has it.
+        """Raise ApiError unless the cache has each record of a cluster in the API server's version.
 
-        For who takes a cluster over: what its last owner wrote a moment ago may still be on its way here. It does not
-        wait, because one namespace's ledgers may never find room, and others must be taken up meanwhile.
+        A controller that takes a cluster over calls it: the former controller's last writes may still be on their way.
+        It does not wait, because the records of one namespace may never find room.
         """
         namespace, _, name = cluster.partition("/")
         if (lack := self._lack_of_room(namespace)) is not None:
@@ -184,15 +175,12 @@ class ManagementCache:
                     raise Conflict(409, "Conflict", f"the cache lacks the newest version of {key_of(attestation)}")
 
     def _lack_of_room(self, namespace: str) -> str | None:
-        """Say that a MachineAttestation of a namespace was passed over, or return None."""
+        """Return a message if the cache left out a MachineAttestation of a namespace."""
         lacks = self._reflectors["ledgers"].lacks_any_of(namespace)
         return f"the controller has no room for all MachineAttestations of namespace {namespace}" if lacks else None
 
     def parsed_policy(self, policy: JsonObject) -> Policy:
-        """Parse a policy once a generation: its settings keep their identity, by which providers cache what they read.
-
-        Raises Denied.
-        """
+        """Parse a policy once a generation; raises Denied. Providers cache what they read by the settings' identity."""
         key, version = key_of(policy), _spec_version(policy)
         known = self._policies.get(key)
         if known is None or known[0] != version:
@@ -202,7 +190,7 @@ class ManagementCache:
         return known[1]
 
     def kubeconfig(self, key: ClusterKey) -> bytes | None:
-        """Return the workload cluster's kubeconfig, or None while its Secret is absent or unreadable."""
+        """Return the workload cluster's kubeconfig; None if its Secret is absent or unreadable."""
         secret = self._reflectors["secrets"].get(f"{key}-kubeconfig")
         if secret is None:
             return None
@@ -212,10 +200,10 @@ class ManagementCache:
             return None
 
     def authority(self, key: ClusterKey) -> CertificateAuthority:
-        """Return the cluster's CA; raises Unavailable that says what is missing."""
+        """Return the cluster's CA; raises Unavailable."""
         secret = self._reflectors["secrets"].get(f"{key}-ca")
         if secret is None:
-            return load_authority(None, key.partition("/")[2])  # raises; nothing is remembered of who has no Secret
+            return load_authority(None, key.partition("/")[2])  # raises
         version = text(secret, "metadata", "resourceVersion")
         known = self._authorities.get(key)
         if known is None or known[0] != version or not version:
@@ -236,17 +224,17 @@ class ManagementCache:
     # Members
 
     def objects_of(self, cluster: ClusterKey, resource: MachineResource) -> Iterator[JsonObject]:
-        """Yield the Machines, MachinePools or MachineRecords of a cluster as they are, with their status."""
+        """Yield the Machines, MachinePools or MachineRecords of a cluster."""
         kept = self._kept(resource)
         return kept.objects.each("cluster", cluster) if kept is not None else iter(())
 
     def object_at(self, resource: MachineResource, namespace: str, name: str) -> JsonObject | None:
-        """Return one of these as it is."""
+        """Return one of these objects."""
         kept = self._kept(resource)
         return kept.objects.get(f"{namespace}/{name}") if kept is not None else None
 
     def path_of(self, resource: MachineResource, namespace: str, name: str) -> str:
-        """Return the path of one of these in the version that is served; raises KeyError where none of them is read."""
+        """Return the path of one of these in the served version; raises KeyError if none of them is read."""
         kept = self._kept(resource)
         if kept is None:
             raise KeyError(resource)
@@ -257,7 +245,7 @@ class ManagementCache:
         return next((kept for kept in found if kept is not None), None)
 
     async def live_member(self, member: MachineView) -> MachineView | None:
-        """Read a Machine again, now; None when it is gone, is another by now, or no longer has the provider ID."""
+        """Read a Machine now; None if it is gone, is another object, or no longer has the provider ID."""
         group, _, version = member.api_version.partition("/")
         try:
             found = await self.client.get(
@@ -273,7 +261,7 @@ class ManagementCache:
         return now.with_provider_id(member.provider_id, member.provider_id_source, prefix=member.provider_id_prefix)
 
     async def secret(self, namespace: str, name: str) -> JsonObject | None:
-        """Read a Secret now; None where it does not exist."""
+        """Read a Secret now; None if it does not exist."""
         try:
             return await self.client.get(paths.core_path("secrets", name, namespace=namespace))
         except NotFound:
@@ -284,10 +272,7 @@ class ManagementCache:
     async def ask_attestation(
         self, namespace: str, name: str, ask: Callable[[str], Awaitable[JsonObject]]
     ) -> JsonObject:
-        """Send a read or write of a MachineAttestation by its path, and take in the answer unless a newer one came.
-
-        Raises ApiError; NotFound is an answer, too.
-        """
+        """Send a read or write of a MachineAttestation, and index the answer unless it is old; raises ApiError."""
         key = f"{namespace}/{name}"
         before = self.attestation_order.known(key)
         try:
@@ -315,7 +300,7 @@ class ManagementCache:
         self.changes.policies_changed(namespace)
 
     def _secret_changed(self, key: str, secret: JsonObject | None) -> None:
-        for suffix in SECRET_SUFFIXES:
+        for suffix in _SECRET_SUFFIXES:
             if key.endswith(suffix):
                 self.changes.cluster_changed(ClusterKey(key.removesuffix(suffix)), None)
         if secret is None:
@@ -323,7 +308,7 @@ class ManagementCache:
 
 
 def _spec_version(policy: JsonObject) -> str:
-    """Tell one spec of one policy from every other; a server that counts no generations changes it with any write."""
+    """Return a version that changes with the spec; without a generation, with any write."""
     generation = number(policy, "metadata", "generation")
     version = str(generation) if generation is not None else text(policy, "metadata", "resourceVersion")
     return f"{text(policy, 'metadata', 'uid')}/{version}"
@@ -337,12 +322,13 @@ def _parsed_or_denied(policy: JsonObject) -> Policy | Denied:
 
 
 def _copy_of(denied: Denied) -> Denied:
-    """Make an exception that no other task raises or adds to."""
+    """Make an exception that no other task raises."""
     return Denied(denied.reason, expected=denied.expected, got=denied.got, remedy=denied.remedy)
 
 
 def _slim_secret(secret: JsonObject) -> JsonObject:
-    """Keep the kubeconfigs and CAs only; bootstrap data has no business in this process."""
+    """Keep kubeconfigs and CAs only, no bootstrap data."""
     meta = mapping(secret, "metadata")
     identity: JsonObject = {"metadata": object_identity(meta)}
-    return {**identity, "data": mapping(secret, "data")} if is_read(secret) else identity
+    is_read = text(meta, "name").endswith(_SECRET_SUFFIXES)
+    return {**identity, "data": mapping(secret, "data")} if is_read else identity

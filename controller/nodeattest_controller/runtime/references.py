@@ -48,7 +48,7 @@ async def makes_machines(client: ApiClient, reference: ContractReference, namesp
 
 
 async def path_of_reference(client: ApiClient, reference: ContractReference, namespace: str) -> str:
-    """Return the path of the object that is referred to; raises NotFound where nobody serves its kind, or ApiError."""
+    """Return the path of an object; raises ApiError, NotFound if its kind is not served."""
     if not paths.is_segment(reference.name):
         raise _not_served(reference)
     version, resource = await served_resource(client, reference)
@@ -56,10 +56,9 @@ async def path_of_reference(client: ApiClient, reference: ContractReference, nam
 
 
 async def served_resource(client: ApiClient, reference: ContractReference) -> tuple[str, str]:
-    """Return a version that serves a kind, and the kind's resource; raises NotFound where none does, or ApiError.
+    """Return a version that serves a kind, and the kind's resource; raises ApiError, NotFound if none does.
 
-    Infrastructure providers share a group, and each has versions of its own: the group's preferred version, which is
-    listed first, does not serve all its kinds.
+    Infrastructure providers share a group: the group's preferred version does not serve all its kinds.
     """
     if not paths.is_segment(reference.group):
         raise _not_served(reference)
@@ -80,7 +79,7 @@ def _not_served(reference: ContractReference) -> NotFound:
 
 
 _TIMEOUT: Final = 1.0
-"""Seconds for a list or a read; after that the request waits, not its worker."""
+"""Seconds for a list or a read; after that the request waits without a worker."""
 _READS: Final = 4
 """Of pools' objects, at the same time."""
 _DEPTH: Final = 6
@@ -98,7 +97,7 @@ class PlatformCache:
         self._reads = asyncio.Semaphore(_READS)
 
     async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
-        """Return the namespaces of the objects of a kind that have an endorsement key, one each; raises Unavailable."""
+        """Return the namespace of each object of a kind that has an endorsement key; raises Unavailable."""
         objects = await self._listed(reference)
         return [text(found, "metadata", "namespace") for found in objects.by_index("key", fingerprint)]
 
@@ -110,7 +109,7 @@ class PlatformCache:
     async def hosts_with_name(
         self, hosts: Iterable[HostReference], policy: InfrastructurePolicy, machine: MachineView, name: str
     ) -> list[ObjectKey]:
-        """Return the host objects of these kinds that give a node this name, where they count; raises Unavailable."""
+        """Return the host objects of these kinds that name a node, in namespaces that count; raises Unavailable."""
         counting = {machine.namespace, *policy.host_namespaces}
         is_short = policy.short_node_names and "." not in name
         found: list[ObjectKey] = []
@@ -129,7 +128,7 @@ class PlatformCache:
         return found
 
     async def others_with(self, machine: MachineView, provider_id: str) -> list[str]:
-        """Return the infrastructure machines of a Machine's cluster that have a provider ID, but for its own."""
+        """Return the other infrastructure machines of a Machine's cluster with a provider ID; raises Unavailable."""
         own = machine.infra
         if own is None:
             return []
@@ -144,7 +143,7 @@ class PlatformCache:
         ]
 
     async def _listed(self, reference: ContractReference) -> Reflector:
-        """Return all objects of a kind, whose cache starts with the first call; raises Unavailable without a list."""
+        """Return all objects of a kind; the first call starts the cache. Raises Unavailable."""
         kind = (reference.group, reference.kind)
         async with self._locks.setdefault(kind, asyncio.Lock()):
             objects = self._caches.get(kind)
@@ -158,11 +157,7 @@ class PlatformCache:
         raise no_platform(f"{reference.kind} objects are being listed")
 
     async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
-        """Return an object, from a cache that starts with its kind.
-
-        What the platform says must be known before anything else is believed, so an object that cannot be read raises
-        Unavailable.
-        """
+        """Return an object from the cache; raises Unavailable, because nothing is believed without it."""
         found = (await self._listed(reference)).get(f"{namespace}/{reference.name}")
         if found is None:
             raise no_platform(f"{reference.kind} {reference.name} is not there")
@@ -202,7 +197,7 @@ class PlatformCache:
 
 
 def slim_object(infra: JsonObject) -> JsonObject:
-    """Keep what expressions and providers can read: short texts and whole numbers, not below ``_DEPTH`` levels."""
+    """Keep what expressions and providers can read: short texts and whole numbers, ``_DEPTH`` levels deep."""
     meta = mapping(infra, "metadata")
     kept: JsonObject = {
         **object_identity(meta),
@@ -219,7 +214,7 @@ def _values(obj: JsonObject, *path: str) -> list[str]:
 
 
 def _short(value: JsonValue, depth: int) -> JsonValue:
-    """Keep short texts and whole numbers of objects and of lists' first elements; None in the place of others."""
+    """Keep short texts and whole numbers, of a list the first elements; None in place of other values."""
     if isinstance(value, dict) and depth:
         found = {name: _short(each, depth - 1) for name, each in value.items()}
         return {name: each for name, each in found.items() if each is not None}
@@ -230,7 +225,7 @@ def _short(value: JsonValue, depth: int) -> JsonValue:
 
 
 def no_platform(detail: str) -> Unavailable:
-    """Say that an infrastructure provider's object cannot be used yet."""
+    """Return the error that an infrastructure object cannot be used yet."""
     return Unavailable(
         Reason.PLATFORM_UNAVAILABLE,
         detail,
@@ -240,26 +235,24 @@ def no_platform(detail: str) -> Unavailable:
 
 _RESOURCE: Final = "kubeadmconfigs"
 CURRENT: Final = 60.0
-"""Seconds since the watch's last sign of life within which what it shows is believed. It lags by milliseconds; only a
-server that stopped sending without a word lags longer, or one that grants watches and learns of no change itself.
-Deleting the token's Secret shuts it out at once in any case, but for the ten seconds that an API server remembers it
-(TokenSuccessCacheTTL)."""
+"""Seconds since the watch's last sign of life within which it is believed. A watch lags by milliseconds, longer only if
+the server hangs. A token whose Secret is deleted is refused within ten seconds anyway (TokenSuccessCacheTTL)."""
 _WATCH_SECONDS: Final = (40, 50)
-"""So short, with time to open the next one, that a server on which nothing happens is believed all the time."""
+"""Shorter than ``CURRENT``, so that a server without changes is believed all the time."""
 
 
 class KubeadmConfigs:
     """The KubeadmConfigs of the management cluster."""
 
     def __init__(self, client: ApiClient, caches: InformerSet) -> None:
-        """``client`` is the management cluster's; the watch starts when the first configuration is asked for."""
+        """``client`` is the management cluster's; the watch starts with the first read of a configuration."""
         self._client = client
         self._caches = caches
         self._watched: Reflector | None = None
         self._versions: dict[str, str] = {}
 
     async def tokens_of(self, member: MachineView, token_id: str) -> NamedTokens:
-        """Tell which tokens a machine's KubeadmConfig names; raises Unavailable. ``token_id`` is the one that asks."""
+        """Return the tokens that a machine's KubeadmConfig names; raises Unavailable. ``token_id``: the requester's."""
         if member.bootstrap is None:
             raise _unreadable("a machine without a bootstrap configuration", "name one in bootstrap.configRef")
         found = await self.find(
@@ -268,7 +261,7 @@ class KubeadmConfigs:
         return found.tokens()
 
     def naming(self, namespace: str, token_id: str) -> list[KeptConfig]:
-        """Return the KubeadmConfigs of a namespace that name a token, as far as the watch shows them."""
+        """Return the KubeadmConfigs of a namespace that name a token, by the watch."""
         watched = self._watched
         if watched is None or not watched.is_current(CURRENT):
             return []
@@ -282,7 +275,7 @@ class KubeadmConfigs:
         return kept.ids is not None and token_id in kept.ids
 
     async def follow(self) -> None:
-        """Start the watch, where KubeadmConfigs are served; else the first configuration that is read starts it."""
+        """Start the watch if KubeadmConfigs are served; else the first read of a configuration starts it."""
         if self._watched is None:
             with suppress(ApiError):
                 version = await self._version(KUBEADM_CONFIG[0])
@@ -292,7 +285,7 @@ class KubeadmConfigs:
     async def find(
         self, reference: ContractReference, namespace: str, is_wished: Callable[[KeptConfig], bool]
     ) -> KeptConfig:
-        """Return a KubeadmConfig as the watch has it, where it is as wished, and else read it; raises Unavailable."""
+        """Return a KubeadmConfig from the watch if it is as wished, else read it; raises Unavailable."""
         watched = self._watched
         if watched is not None and reference.group == KUBEADM_CONFIG[0] and watched.is_current(CURRENT):
             found = watched.get(f"{namespace}/{reference.name}")
@@ -332,7 +325,7 @@ class KubeadmConfigs:
         self._watched = watched
 
     async def _version(self, group: str) -> str:
-        """Learn which version is served; a v1beta2 reference names none."""
+        """Return the served version; a v1beta2 reference names none."""
         if group not in self._versions:
             self._versions[group] = text(await self._client.get(paths.api_group(group)), "preferredVersion", "version")
         return self._versions[group]

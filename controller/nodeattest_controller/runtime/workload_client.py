@@ -1,15 +1,14 @@
-"""One workload cluster: its requests, and all that the controller writes of them.
+"""The CertificateSigningRequests of one workload cluster: one watch, and all writes.
 
-Every write carries the resourceVersion that was evaluated (an approval without one overwrites blindly), so a request
-that was deleted and made anew in between is a Conflict, never an approval. The controller's own writes do not wake it
-again, whichever comes first: the write's answer or the watch event.
+Every write carries the resourceVersion that was evaluated: an approval without it overwrites blindly. A request that
+was deleted and created again in between is a Conflict, never an approval. The controller's own writes do not wake it.
 """
 
 from __future__ import annotations
 
 import base64
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
@@ -39,12 +38,11 @@ _LOG: Final = logging.getLogger(__name__)
 _CSR: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
 CURRENT: Final = 10.0
-"""Seconds since the watch's last sign of life within which it tells that nobody has decided a request: the event that
-brought the request's answer is one."""
+"""Seconds since the watch's last sign of life within which it tells that nobody has decided a request."""
 MAX_ANNOTATIONS: Final = 32 * 1024
 """Characters; the API server would take 256 KiB."""
 MAX_METADATA: Final = 8 * 1024
-"""Characters of labels, owner references or finalizers; an honest request has none of them."""
+"""Characters of labels, owner references or finalizers; an honest request has none."""
 _FREE_METADATA: Final = ("labels", "ownerReferences", "finalizers")
 OUR_ANNOTATIONS: Final = frozenset(
     {ANNOTATION_CHALLENGE, ANNOTATION_PROVIDER_ID, ANNOTATION_REASON, ANNOTATION_SUPPORTED_VERSIONS}
@@ -60,7 +58,7 @@ _SETTLED: Final[Mapping[RequestState, JsonObject]] = MappingProxyType(
         RequestState.ISSUED: {"certificate": "kept on the server"},
     }
 )
-"""The status that is kept of a settled request: one for all of a state."""
+"""The status that is kept of a settled request; shared by all requests of a state."""
 
 
 class WorkloadClient:
@@ -80,7 +78,7 @@ class WorkloadClient:
         """``has_provider``: whose signers are ours; requests for any other signer are left alone.
 
         ``memory``: of the requests of all clusters; an ordinary one takes 4.5 KiB.
-        ``on_settled`` hears of a request that is open no more, by name and UID (empty: it is gone); once or more often.
+        ``on_settled``: called at least once for a request that is no longer open, by name and UID (empty: deleted).
         """
         self.key = key
         self.client = client
@@ -88,10 +86,10 @@ class WorkloadClient:
         self._on_request, self._on_settled = on_request, on_settled
         self._now = now
         self._own_writes: dict[str, set[str]] = defaultdict(set)
-        self._in_flight: Counter[str] = Counter()
-        self._seen_meanwhile: dict[str, str] = {}
+        """Versions that our writes made of open requests."""
+        self._writing: set[str] = set()
         self.kubelet_requests: set[str] = set()
-        """Names of kubelet's own open requests: a change of the policy may make them our business."""
+        """Names of kubelet's own open requests, which a change of the policy may concern."""
         self.requests = Reflector(
             client,
             paths.collection_path(*_CSR),
@@ -103,14 +101,14 @@ class WorkloadClient:
         )
 
     async def run(self) -> None:
-        """Watch the cluster's requests until cancelled; gives their memory back."""
+        """Watch the cluster's requests until cancelled, then release their memory."""
         try:
             await self.requests.run()
         finally:
             self.requests.close()
 
     async def ensure_bootstrappers_may_ask(self) -> None:
-        """Create the binding that lets bootstrap tokens file requests, where kubeadm did not."""
+        """Create the binding that lets bootstrap tokens file requests, unless kubeadm did."""
         for name in (KUBEADM_BINDING, BOOTSTRAP_BINDING):
             try:
                 await self.client.get(paths.object_path(*_RBAC, name))
@@ -124,7 +122,7 @@ class WorkloadClient:
         _LOG.info("let bootstrap tokens file requests", extra=fields(cluster=self.key, binding=BOOTSTRAP_BINDING))
 
     def summarize(self, request: JsonObject) -> CSRSummary | None:
-        """Tell where a request stands; None when its signer is none of ours."""
+        """Summarize a request; None if its signer is not ours."""
         stored = summarize(request)
         ours = stored is not None and (stored.is_kubelets or self._has_provider(stored.provider))
         return stored if ours else None
@@ -132,7 +130,7 @@ class WorkloadClient:
     # Reads
 
     def pending_request(self, name: str, uid: str) -> JsonObject | None:
-        """Return a request that nobody has decided, as the watch has it; None where only a read tells."""
+        """Return a request that nobody has decided, from the watch; None if only a read can tell."""
         if not self.requests.is_current(CURRENT):
             return None
         found = self.requests.get(name)
@@ -157,7 +155,7 @@ class WorkloadClient:
     # Writes
 
     async def publish_annotations(self, request: JsonObject, annotations: Mapping[str, str]) -> None:
-        """Write our output annotations, over whatever is there; raises Conflict when the request changed."""
+        """Write our output annotations, over what is there; raises Conflict if the request changed."""
         meta = metadata(request)
         patch: JsonObject = {
             "metadata": {
@@ -176,14 +174,14 @@ class WorkloadClient:
     async def deny(
         self, request: JsonObject, reason: str, message: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS
     ) -> JsonObject:
-        """Deny for good, with output annotations in the same write: who sees the one sees the other."""
+        """Deny for good, with output annotations in the same write."""
         denied = self._with_condition(request, "Denied", reason, message)
         return await self._put(_annotated(denied, annotations), "approval")
 
     async def fail(
         self, request: JsonObject, reason: str, message: str, annotations: Mapping[str, str] = _NO_ANNOTATIONS
     ) -> JsonObject:
-        """End an approved request that must not be signed: Approved and Denied exclude each other."""
+        """Fail an approved request that must not be signed: it cannot be denied any more."""
         failed = self._with_condition(request, "Failed", reason, message)
         return await self._put(_annotated(failed, annotations), "status")
 
@@ -214,24 +212,25 @@ class WorkloadClient:
         return {**request, "status": {**mapping(request, "status"), "conditions": [*kept, entry]}}
 
     async def _write(self, name: str, request: Awaitable[JsonObject]) -> JsonObject:
-        self._in_flight[name] += 1
+        """Write, and wake the request for what somebody else wrote meanwhile; the caller retries a failed write."""
+        before = self._open_version(name)
+        self._writing.add(name)
         try:
             written = await request
-            if self._is_open(name):  # else the watch has shown how it ended, and shows nothing more
-                self._own_writes[name].add(text(written, "metadata", "resourceVersion"))
         finally:
-            self._in_flight[name] -= 1
-            if not self._in_flight[name]:
-                del self._in_flight[name]
-                seen = self._seen_meanwhile.pop(name, None)
-                if seen is not None and seen not in self._own_writes.get(name, ()):
-                    self._on_request(name)
+            self._writing.discard(name)
+        now = self._open_version(name)
+        if now:  # else the watch has shown how it ended
+            self._own_writes[name].add(text(written, "metadata", "resourceVersion"))
+            if now != before and now not in self._own_writes[name]:
+                self._on_request(name)
         return written
 
-    def _is_open(self, name: str) -> bool:
+    def _open_version(self, name: str) -> str:
+        """Return the resourceVersion of an open request; empty if there is none."""
         kept = self.requests.get(name)
         stored = self.summarize(kept) if kept is not None else None
-        return stored is not None and stored.is_open
+        return stored.resource_version if stored is not None and stored.is_open else ""
 
     def _slim(self, request: JsonObject) -> JsonObject:
         return _slim_request(request, self.summarize(request))
@@ -244,11 +243,8 @@ class WorkloadClient:
             self.kubelet_requests.discard(name)
         if stored is None or not stored.is_open:
             self._own_writes.pop(name, None)
-            self._seen_meanwhile.pop(name, None)
             self._on_settled(name, stored.uid if stored is not None else "")
-        elif name in self._in_flight:
-            self._seen_meanwhile[name] = stored.resource_version
-        elif stored.resource_version not in self._own_writes.get(name, ()):
+        elif name not in self._writing and stored.resource_version not in self._own_writes.get(name, ()):
             self._on_request(name)
 
 
@@ -265,10 +261,10 @@ def _annotated(request: JsonObject, annotations: Mapping[str, str]) -> JsonObjec
 
 
 def _slim_request(request: JsonObject, stored: CSRSummary | None) -> JsonObject:
-    """Keep open requests, within bounds; of others only which they are and where they stand.
+    """Keep open requests within bounds; of settled requests and kubelet's own, only identity and state.
 
-    A settled one averages 4.5 KB, and each join leaves two for an hour. Kubelet's own are among the others: where
-    nobody approves them, each kubelet leaves one every 15 minutes.
+    A settled request averages 4.5 KB, and each join leaves two for an hour. If nobody approves kubelet's own requests,
+    each kubelet leaves one every 15 minutes.
     """
     if stored is not None and stored.is_open and not stored.is_kubelets:
         return _bounded(request)
@@ -284,11 +280,10 @@ def _slim_request(request: JsonObject, stored: CSRSummary | None) -> JsonObject:
 
 
 def _bounded(request: JsonObject) -> JsonObject:
-    """Leave out what no honest request has: half a megabyte of metadata, or an envelope that is refused anyway.
+    """Leave out oversized metadata, and an envelope that is refused anyway.
 
-    A request without its envelope is denied as malformed. Writing it back changes nothing in its spec (the API server
-    restores that), and takes oversized metadata away. ``managedFields`` are the API server's; a write without them
-    leaves them as they are (apimachinery pkg/util/managedfields).
+    A request without its envelope is denied as malformed. A write back removes oversized metadata and changes nothing
+    in the spec, which the API server restores, or in ``managedFields`` (apimachinery pkg/util/managedfields).
     """
     fat = {name for name in _FREE_METADATA if len(str(metadata(request).get(name, ""))) > MAX_METADATA}
     kept: JsonObject = {
