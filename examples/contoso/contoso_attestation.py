@@ -18,17 +18,24 @@ from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.checks import Checks, check_block, check_parsed
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge, length_prefix
+from nodeattest_providers.node_interface import (
+    Attestor,
+    Binding,
+    Evidence,
+    JsonValue,
+    PublishedChallenge,
+    length_prefix,
+)
 from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
 
 _SIGNATURE = 64
 """Bytes of an Ed25519 signature (RFC 8032 §5.1.6)."""
 
 
-class ContosoAttestor:
+class ContosoAttestor(Attestor):
     """Makes the evidence on the node; its one setting is the ``socket`` of the rack's controller."""
 
-    provider, versions, two_step = ProviderName("contoso"), (1,), False
+    provider, versions = ProviderName("contoso"), (1,)
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         self._socket = Fields.of(dict(settings), "contoso settings", ("socket",)).text("socket", 1, 100)

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from nodeattest_providers.canonical_json import Fields, b64encode
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
 
 
-class ContosoCloudAttestor:
+class ContosoCloudAttestor(Attestor):
     """Asks for a ticket for what the request binds."""
 
-    provider, versions, two_step = ProviderName("contosocloud"), (1,), False
+    provider, versions = ProviderName("contosocloud"), (1,)
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         self._url = Fields.of(dict(settings), "contosocloud settings", ("metadata",)).text("metadata", 1, 200)

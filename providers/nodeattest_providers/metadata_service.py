@@ -16,10 +16,12 @@ from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_providers.config_fields import check_keys, text
+from nodeattest_providers.config_fields import Section
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
-from nodeattest_providers.node_interface import JsonValue
+from nodeattest_providers.node_interface import Attestor, JsonValue
 
+DOCUMENTED: Final = "http://169.254.169.254"
+"""Where every cloud's metadata service is."""
 TIMEOUT: Final = 2.0
 """Seconds for a whole request; the service answers within milliseconds or is not there."""
 LIMIT: Final = 64 * 1024
@@ -66,12 +68,6 @@ def endpoint(url: str) -> tuple[str, int]:
             remedy="correct the provider's setting, or leave it out to take the cloud's documented address",
         )
     return host, port
-
-
-def setting_of(provider: str, settings: Mapping[str, JsonValue], documented: str) -> tuple[str, int]:
-    """Read the one setting ``metadataEndpoint`` of a cloud's attestor; ``documented`` is its default."""
-    check_keys(settings, provider, ("metadataEndpoint",))
-    return endpoint(text(settings.get("metadataEndpoint", documented), f"{provider}.metadataEndpoint"))
 
 
 class MetadataService:
@@ -162,3 +158,21 @@ def _cut(connection: socket, late: Event) -> None:
     late.set()
     with suppress(OSError):  # it was closed meanwhile
         connection.shutdown(SHUT_RDWR)
+
+
+class MetadataAttestor(Attestor):
+    """The attestor of a cloud, whose metadata service proves the machine. Its one setting is ``metadataEndpoint``."""
+
+    versions: tuple[int, ...] = (1,)
+    service_name: str
+
+    def __init__(self, settings: Mapping[str, JsonValue], *, sleep: Callable[[float], None] = sleep) -> None:
+        section = Section(settings, self.provider, ("metadataEndpoint",))
+        host, port = endpoint(section.text("metadataEndpoint", DOCUMENTED))
+        self._service = MetadataService(host, port, name=self.service_name, sleep=sleep)
+
+    def _unusable(self, what: str) -> Unavailable:
+        return platform_unavailable(
+            f"{self.service_name} gave {what}",
+            remedy="try again; if this comes back, check what answers at the metadata service's address",
+        )

@@ -6,8 +6,9 @@ It names provider and version, so that no proof of one is a proof of another.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Self
 
 from nodeattest_parsing.values import IntegerJsonObject, IntegerJsonValue
 from nodeattest_providers.identifiers import (
@@ -136,27 +137,43 @@ class PublishedChallenge:
     """``sha256:<hex>`` of the node's own key, for challenges that name it; the PKCS#10 digest covers it already."""
 
 
-class Attestor(Protocol):
-    """A provider's attestor on the node."""
+class Attestor(ABC):
+    """A provider's attestor on the node. Whatever has a default is optional."""
 
     provider: ProviderName
     versions: tuple[int, ...]
-    """Evidence versions, newest first. ``attest`` makes the newest; older ones are for a ``VersionedAttestor``."""
-    two_step: bool
+    """Evidence versions, newest first. ``attest`` makes the newest; a version that is no longer secure must leave."""
+    two_step: bool = False
     """Whether a second request with an answered challenge follows the first."""
+    holds_device: bool = False
+    """Whether it opens a device that other processes of the agent use, too; the agent locks it and calls ``close``."""
+    parts: tuple[Attestor, ...] = ()
+    """The attestors that make its evidence, where it is made of others."""
 
+    @abstractmethod
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Make the evidence for a CSR; raises Unavailable (device, metadata service) or Denied (foreign challenge)."""
-        ...
-
-
-@runtime_checkable
-class VersionedAttestor(Protocol):
-    """An attestor that also makes older evidence, which the agent asks for when the controller refused a newer one.
-
-    A version that is no longer secure must leave ``versions``.
-    """
 
     def in_version(self, version: int) -> Attestor:
-        """Return the attestor of an older version; it may share this one's device, and the agent closes this one."""
-        ...
+        """Return the attestor of one of ``versions``; it may share this one's device. Older ones are the provider's."""
+        if version != self.versions[0]:
+            raise ValueError(f"{self.provider} makes no evidence of version {version}")
+        return self
+
+    def provider_id(self) -> str | None:
+        """Return the machine's provider ID, None if the provider does not know it; raises Unavailable or Denied."""
+        return None
+
+    def endorsement_fingerprint(self) -> str | None:
+        """Return ``sha256:<hex>`` of the endorsement key that identifies the machine, if one does; or Unavailable."""
+        return None
+
+    def close(self) -> None:
+        """Release the device; harmless when done twice. A later use opens it again."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

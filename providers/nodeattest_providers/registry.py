@@ -74,8 +74,11 @@ def make_attestor(provider: ProviderName, settings: Mapping[str, JsonValue]) -> 
     """Make a provider's attestor from its settings; ``Denied`` for an unknown provider or a wrong setting."""
     row = BUILT_IN.get(provider)
     attestor = _load(provider, ATTESTORS, row.attestor if row else None)(settings)
-    check_made(attestor, provider, is_complete=callable(getattr(attestor, "attest", None)))
-    return cast("Attestor", attestor)
+    check_made(attestor, provider, is_complete=isinstance(attestor, Attestor))
+    made = cast("Attestor", attestor)
+    if len(made.versions) > 1 and type(made).in_version is Attestor.in_version:
+        raise _unknown(f"an implementation of {provider} that makes each of its evidence versions", "one without")
+    return made
 
 
 def find_signer(provider: ProviderName) -> Callable[..., object]:

@@ -39,8 +39,8 @@ BITS = 128
 """Of the template's AES."""
 
 
-class SoftwareAttestor:
-    """Implements ``Attestor``."""
+class SoftwareAttestor(Attestor):
+    """A node whose TPM is software of this process."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)

@@ -285,7 +285,7 @@ def test_a_parts_refusal_of_its_version_names_no_version_of_the_composite() -> N
 BINDING = Binding(evidence_block(PROVIDER, 1), PIN, signer_for(PROVIDER, Purpose.CLIENT), hashlib.sha256(CSR).digest())
 
 
-class MoonAttestor:
+class MoonAttestor(Attestor):
     """The node's half of a third party's provider of one step."""
 
     provider = MOON

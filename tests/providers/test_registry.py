@@ -18,7 +18,7 @@ from nodeattest_providers import registry
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose
 from nodeattest_providers.insecure.verifier import InsecureSigner
-from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.node_interface import Attestor, Evidence
 from nodeattest_providers.platform import Platform, make_signer
 
 ROOT = Path(__file__).parents[2]
@@ -54,15 +54,17 @@ def _install(folder: Path, distribution: str, **targets: str) -> None:
 
 
 _MODULE = """
+from nodeattest_providers.node_interface import Attestor
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
-class Acme(ClusterAPISigner):
+class Acme(ClusterAPISigner, Attestor):
     provider = "acme"
     versions = (2, 1)
     async def verify_client_attestation_data(self, request, facts): ...
     async def verify_serving_attestation_data(self, request, facts): ...
     def __init__(self, settings=None): self.settings = settings
     def attest(self, binding, challenge=None): ...
+    def in_version(self, version): return self
 
 class Asking(Acme):
     provider, takes_platform = "asking", True
@@ -125,6 +127,14 @@ def test_a_class_of_another_provider_or_without_methods_or_versions_is_refused(
         with pytest.raises(Denied) as denied:
             find()
         assert denied.value.reason is Reason.SIGNER_UNKNOWN
+
+
+def test_an_attestor_that_lists_older_versions_and_makes_none_is_refused(third_party: Path) -> None:
+    with (third_party / "acme_attestation.py").open("a") as module:
+        module.write("class Made(Acme):\n    in_version = Attestor.in_version\n")
+    _install(third_party, "acme", acme="acme_attestation:Made")
+    with pytest.raises(Denied, match="makes each of its evidence versions"):
+        registry.make_attestor(ProviderName("acme"), {})
 
 
 def _modules_after(code: str) -> set[str]:
@@ -194,7 +204,7 @@ def test_the_policys_definition_has_the_sections_of_the_table() -> None:
 @pytest.mark.parametrize("row", registry.BUILT_IN.values(), ids=registry.BUILT_IN)
 def test_the_table_tells_which_attestors_know_their_machine(row: registry.BuiltIn) -> None:
     module, _, kind = row.attestor.partition(":")
-    is_telling = hasattr(getattr(import_module(module), kind), "provider_id")
+    is_telling = getattr(import_module(module), kind).provider_id is not Attestor.provider_id
     assert is_telling is row.knows_provider_id or row.name == "composite"  # which asks its parts
 
 

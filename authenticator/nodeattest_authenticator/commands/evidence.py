@@ -6,7 +6,6 @@ The PKCS#10 request is made over a key that is thrown away, so the output is of 
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol, runtime_checkable
 
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.config.settings import Settings
@@ -18,15 +17,6 @@ from nodeattest_authenticator.errors import attestation_unavailable
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import evidence_block
 from nodeattest_providers.node_interface import Attestor, Binding, JsonObject
-
-
-@runtime_checkable
-class HasEndorsementKey(Protocol):
-    """An attestor whose machine is known by an endorsement key."""
-
-    def endorsement_fingerprint(self) -> str:
-        """Return the key's fingerprint as the controller's allow-list spells it; raises Unavailable."""
-        ...
 
 
 def evidence(settings: Settings) -> JsonObject:
@@ -62,12 +52,13 @@ def fingerprint(attestor: Attestor) -> JsonObject:
     Nothing for a provider without either; raises ``AgentError``.
     """
     found: JsonObject = {}
-    parts = parts_of(attestor)
     try:
-        for part in (one for one in parts if isinstance(one, HasEndorsementKey)):
-            found.setdefault("endorsementFingerprint", part.endorsement_fingerprint())
-        for part in (one for one in parts if isinstance(one, provider_id.KnowsProviderId)):
-            found.setdefault("providerID", part.provider_id())
+        for part in parts_of(attestor):
+            if "endorsementFingerprint" not in found and (key := part.endorsement_fingerprint()) is not None:
+                found["endorsementFingerprint"] = key
+        for part in parts_of(attestor):
+            if "providerID" not in found and (machine := part.provider_id()) is not None:
+                found["providerID"] = machine
     except (Denied, Unavailable) as error:
         raise attestation_unavailable(error) from None
     return found

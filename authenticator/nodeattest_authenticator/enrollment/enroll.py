@@ -48,7 +48,7 @@ from nodeattest_providers import envelope, errors, evidence_versions
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, ProviderName, SignerName, evidence_block
 from nodeattest_providers.keys import PrivateKey
-from nodeattest_providers.node_interface import Attestor, Binding, Evidence, PublishedChallenge, VersionedAttestor
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, PublishedChallenge
 from nodeattest_providers.pkcs10 import build_csr
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class _Enrollment:
         A challenge that is not ours to answer may have been overwritten; the controller writes its own again.
         """
         tried: set[str] = set()
-        two_step = attestor_for_version(self._attestor, self._pending.version).two_step
+        two_step = self._attestor.in_version(self._pending.version).two_step
 
         def decided(seen: Csr) -> bytes | str | None:
             if seen.certificate is not None:
@@ -231,7 +231,7 @@ class _Enrollment:
         self._keep(replace(pending, assigned=self._assigned))
         self._restarts += 1
         deadline = self._session.deadline
-        if self._restarts == _MAX_ATTEMPTS + len(supported_versions(self._attestor)) - 1 or deadline.passed:
+        if self._restarts == _MAX_ATTEMPTS + len(self._attestor.versions) - 1 or deadline.passed:
             raise restart.error
         deadline.sleep(RETRY.pause(self._restarts - 1, self._session.random))
 
@@ -251,7 +251,7 @@ class _Enrollment:
     def _resume(self) -> PendingRequest | None:
         """Load the pending request if it is still for this certificate, and in a version that may still be sent."""
         pending = self._store.load()
-        if pending is None or pending.version not in supported_versions(self._attestor):
+        if pending is None or pending.version not in self._attestor.versions:
             return None
         assigned = pending.assigned if self._spec.provider_id is None else None
         spec = self._spec if assigned is None else replace(self._spec, provider_id=assigned)
@@ -266,7 +266,7 @@ class _Enrollment:
         block = evidence_block(self._attestor.provider, version)
         binding = Binding(block, spec.pin, spec.signer, hashlib.sha256(self._pending.csr_der).digest())
         try:
-            evidence = attestor_for_version(self._attestor, version).attest(binding, challenge)
+            evidence = self._attestor.in_version(version).attest(binding, challenge)
         except errors.Denied as denied:
             raise refusal(denied) from None
         except errors.Unavailable as unavailable:
@@ -321,17 +321,12 @@ def _is_coherent(pending: PendingRequest) -> bool:
         return False
 
 
-def supported_versions(attestor: Attestor) -> tuple[int, ...]:
-    """Return what may be sent, newest first."""
-    return attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
-
-
 def next_version(attestor: Attestor, refused: Collection[int], published: str | None) -> int:
     """Choose the version to submit after a refusal; raises ``AgentError`` when there is none.
 
     ``published`` is the annotation of the refused request: a claim, read strictly.
     """
-    provider, versions = attestor.provider, supported_versions(attestor)
+    provider, versions = attestor.provider, attestor.versions
     mine = ", ".join(evidence_block(provider, version) for version in versions)
     try:
         understood = evidence_versions.parse(published or "", provider)
@@ -348,13 +343,6 @@ def next_version(attestor: Attestor, refused: Collection[int], published: str | 
         f"the controller refused the evidence and {theirs}; this agent makes {mine}",
         remedy="upgrade the older of both: the controller, or the agent of this node",
     )
-
-
-def attestor_for_version(attestor: Attestor, version: int) -> Attestor:
-    """Return the attestor of one of the supported versions."""
-    if version != attestor.versions[0] and isinstance(attestor, VersionedAttestor):
-        return attestor.in_version(version)
-    return attestor
 
 
 def check_version(evidence: Evidence, provider: ProviderName, version: int) -> None:

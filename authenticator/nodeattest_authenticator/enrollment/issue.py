@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.api_client import ApiServerClient, Credentials, UnreachableError, select_server
 from nodeattest_authenticator.config.settings import Settings, invalid
 from nodeattest_authenticator.context import AgentContext
 from nodeattest_authenticator.enrollment import bootstrap_token, provider_id
-from nodeattest_authenticator.enrollment.enroll import CertificateSpec, attestor_for_version, enroll
+from nodeattest_authenticator.enrollment.enroll import CertificateSpec, enroll
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
 from nodeattest_authenticator.state import credential_cache, failure_backoff
 from nodeattest_authenticator.state.credential_cache import CachedCredential, CacheEntry
@@ -50,7 +50,6 @@ from nodeattest_providers.node_interface import (
     Evidence,
     JsonValue,
     PublishedChallenge,
-    VersionedAttestor,
 )
 
 if TYPE_CHECKING:
@@ -58,13 +57,6 @@ if TYPE_CHECKING:
 
 
 _DEVICE_LOCK: Final = "device.lock"
-
-
-@runtime_checkable
-class _Closable(Protocol):
-    """An attestor that holds a device."""
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +123,8 @@ def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValu
         attestor = registry.make_attestor(provider, provider_settings)
     except Denied as denied:
         raise invalid(f"provider: {said(denied)}") from None
-    try:
+    with attestor:
         yield attestor
-    finally:
-        if isinstance(attestor, _Closable):
-            attestor.close()
 
 
 def by_certificate(settings: Settings, current: CachedCredential) -> Credentials:
@@ -187,9 +176,9 @@ def _enroll(
         client = ApiServerClient(settings.cluster, credentials, deadline)
         stack.callback(client.close)
         attestor = used = stack.enter_context(attestor_of(settings.provider, settings.provider_settings))
-        if isinstance(attestor, _Closable) and names is None:
+        if attestor.holds_device and names is None:
             stack.enter_context(exclusive(context.storage, deadline, name=_DEVICE_LOCK))
-        elif isinstance(attestor, _Closable):
+        elif attestor.holds_device:
             used = _SharedDevice(context, deadline, attestor)
         what = f"the API server {settings.endpoint.url}, with evidence of provider {settings.provider}"
         deadline.waits_for("certificate", what)
@@ -220,7 +209,7 @@ def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) ->
     return kept, False
 
 
-class _SharedDevice:
+class _SharedDevice(Attestor):
     """An attestor that locks and opens its device for each piece of evidence; every provider's protocol allows that."""
 
     def __init__(
@@ -231,8 +220,8 @@ class _SharedDevice:
         self._attestor = attestor
         self._version = version or attestor.versions[0]
         self.provider = attestor.provider
-        self.versions = attestor.versions if isinstance(attestor, VersionedAttestor) else attestor.versions[:1]
-        self.two_step = attestor_for_version(attestor, self._version).two_step
+        self.versions = attestor.versions
+        self.two_step = attestor.in_version(self._version).two_step
 
     def in_version(self, version: int) -> Attestor:
         return _SharedDevice(self._context, self._deadline, self._attestor, version)
@@ -243,7 +232,7 @@ class _SharedDevice:
             exclusive(self._context.storage, self._deadline, name=_DEVICE_LOCK),
             attestor_of(settings.provider, settings.provider_settings) as attestor,
         ):
-            return attestor_for_version(attestor, self._version).attest(binding, challenge)
+            return attestor.in_version(self._version).attest(binding, challenge)
 
 
 def _spec(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from nodeattest_authenticator.config.settings import ProviderIdSource
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind, said
@@ -31,15 +31,6 @@ _COMMAND_SECONDS: Final = 10
 _REMEDY: Final = "give the value that kubelet gets: join --provider-id, --provider-id-file or --provider-id-command"
 _LIMIT: Final = 4096
 """Bytes read from a file or command; a provider ID has at most 1024 characters."""
-
-
-@runtime_checkable
-class KnowsProviderId(Protocol):
-    """An attestor that knows the machine's provider ID, mostly from a cloud's metadata service."""
-
-    def provider_id(self) -> str:
-        """Return it; raises Unavailable, or Denied for an answer that makes no sense."""
-        ...
 
 
 def resolve(source: ProviderIdSource, attestor: Attestor) -> ProviderID | None:
@@ -98,9 +89,8 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str | None:
             raise _unknown(f"{where}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise _unknown(f"what {where} gives is not UTF-8") from None
-    knowing = next((part for part in parts_of(attestor) if isinstance(part, KnowsProviderId)), None)
     try:
-        return None if knowing is None else knowing.provider_id()
+        return next((found for part in parts_of(attestor) if (found := part.provider_id()) is not None), None)
     except (Denied, Unavailable) as verdict:  # its remedy is the best where the provider does not know
         raise _unknown(said(verdict), remedy=verdict.remedy) from None
 
@@ -136,16 +126,9 @@ def _unknown(message: str, kind: FailureKind = FailureKind.TEMPORARY, *, remedy:
     )
 
 
-@runtime_checkable
-class HasParts(Protocol):
-    """An attestor that lets others attest."""
-
-    parts: tuple[Attestor, ...]
-
-
 def parts_of(attestor: Attestor) -> tuple[Attestor, ...]:
-    """Return an attestor, and its parts where it has any."""
-    return (attestor, *attestor.parts) if isinstance(attestor, HasParts) else (attestor,)
+    """Return an attestor, and its parts."""
+    return (attestor, *attestor.parts)
 
 
 _VALUE: Final = re.compile(r"[!#-&(-\[\]-z|~]{1,1024}")

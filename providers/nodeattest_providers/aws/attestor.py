@@ -12,7 +12,6 @@ from time import sleep
 from typing import Any, cast
 
 from nodeattest_providers.aws.node import (
-    ADDRESS,
     NAME,
     InstanceCredentials,
     Session,
@@ -29,7 +28,7 @@ from nodeattest_providers.aws.protocol import (
     sts_request,
 )
 from nodeattest_providers.errors import platform_unavailable
-from nodeattest_providers.metadata_service import MetadataService, setting_of
+from nodeattest_providers.metadata_service import MetadataAttestor
 from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
 
 
@@ -37,12 +36,11 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class AwsAttestor:
-    """Attests an EC2 instance; implements ``Attestor``. Its one setting, ``metadataEndpoint``, is rarely needed."""
+class AwsAttestor(MetadataAttestor):
+    """Attests an EC2 instance."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
-    two_step = False
+    service_name = NAME
 
     def __init__(
         self,
@@ -51,8 +49,7 @@ class AwsAttestor:
         now: Callable[[], datetime] = _utc_now,
         sleep: Callable[[float], None] = sleep,
     ) -> None:
-        host, port = setting_of(PROVIDER, settings, f"http://{ADDRESS}")
-        self._service = MetadataService(host, port, name=NAME, sleep=sleep)
+        super().__init__(settings, sleep=sleep)
         self._now = now
 
     def provider_id(self) -> str:

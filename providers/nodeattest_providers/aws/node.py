@@ -24,7 +24,6 @@ from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_un
 from nodeattest_providers.metadata_service import MetadataService
 from nodeattest_providers.node_interface import SecretBytes
 
-ADDRESS: Final = "169.254.169.254"
 NAME: Final = "the EC2 instance metadata service"
 _HEADER: Final = "X-aws-ec2-metadata-token"
 _ROLES: Final = "/latest/meta-data/iam/security-credentials/"

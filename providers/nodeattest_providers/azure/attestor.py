@@ -6,7 +6,6 @@ Source: Azure, "Instance Metadata Service" (attested data, instance metadata).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from nodeattest_parsing import strict_json
@@ -20,11 +19,9 @@ from nodeattest_providers.azure.protocol import (
     nonce_for,
     provider_id_of,
 )
-from nodeattest_providers.errors import Unavailable, platform_unavailable
-from nodeattest_providers.metadata_service import MetadataService, setting_of
-from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.metadata_service import MetadataAttestor
+from nodeattest_providers.node_interface import Binding, Evidence, PublishedChallenge
 
-_ENDPOINT: Final = "http://169.254.169.254"
 _HEADERS: Final = {"Metadata": "true"}
 _DOCUMENT: Final = "/metadata/attested/document?api-version=2020-09-01&nonce="
 _INSTANCE: Final = "/metadata/instance/compute?api-version=2021-02-01"
@@ -33,59 +30,45 @@ _ATTEMPTS: Final = 3
 _ENCODING: Final = "pkcs7"
 
 
-class AzureAttestor:
-    """Makes Azure evidence; implements ``Attestor``. Its one setting is ``metadataEndpoint``."""
+class AzureAttestor(MetadataAttestor):
+    """Makes Azure evidence."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
-    two_step = False
-
-    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
-        host, port = setting_of(PROVIDER, settings, _ENDPOINT)
-        self._service = MetadataService(host, port, name="Azure's metadata service")
+    service_name = "Azure's metadata service"
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Get a document for a CSR; raises Unavailable."""
         nonce = nonce_for(binding.digest)
         for _ in range(_ATTEMPTS):
-            signature = _signature(self._service.get(_DOCUMENT + nonce, _HEADERS))
+            signature = self._signature(self._service.get(_DOCUMENT + nonce, _HEADERS))
             if nonce.encode() in signature:
                 return Evidence(PROVIDER, VERSION, AzureEvidence(signature).to_json())
-        raise _unusable("documents with another nonce than was asked for")
+        raise self._unusable("documents with another nonce than was asked for")
 
     def provider_id(self) -> str:
         """Return the machine's provider ID; raises Unavailable."""
-        compute = _object(self._service.get(_INSTANCE, _HEADERS))
+        compute = self._object(self._service.get(_INSTANCE, _HEADERS))
         found = provider_id_of(str(compute.get("resourceId", "")))
         if found is None:
-            raise _unusable("no resource ID of a virtual machine")
+            raise self._unusable("no resource ID of a virtual machine")
         return found
 
+    def _signature(self, answer: bytes) -> bytes:
+        """Take the document out of the answer."""
+        document = self._object(answer)
+        encoded = document.get("signature")
+        if document.get("encoding") != _ENCODING or not isinstance(encoded, str):
+            raise self._unusable("no document in PKCS#7")
+        try:
+            signature = decode_base64(encoded)
+        except ValueError:
+            raise self._unusable("a document that is not base64") from None
+        if not 1 <= len(signature) <= MAX_SIGNATURE:
+            raise self._unusable(f"a document of {len(signature)} bytes")
+        return signature
 
-def _signature(answer: bytes) -> bytes:
-    """Take the document out of the answer."""
-    document = _object(answer)
-    encoded = document.get("signature")
-    if document.get("encoding") != _ENCODING or not isinstance(encoded, str):
-        raise _unusable("no document in PKCS#7")
-    try:
-        signature = decode_base64(encoded)
-    except ValueError:
-        raise _unusable("a document that is not base64") from None
-    if not 1 <= len(signature) <= MAX_SIGNATURE:
-        raise _unusable(f"a document of {len(signature)} bytes")
-    return signature
-
-
-def _object(answer: bytes) -> JsonObject:
-    try:
-        return strict_json.parse_object(answer, max_size=None, floats=True)
-    except ParseError as error:
-        raise _unusable(f"an answer with {error.found}") from None
-
-
-def _unusable(what: str) -> Unavailable:
-    return platform_unavailable(
-        f"Azure's metadata service gave {what}",
-        remedy="try again; if this comes back, check what answers at the metadata service's address",
-    )
+    def _object(self, answer: bytes) -> JsonObject:
+        try:
+            return strict_json.parse_object(answer, max_size=None, floats=True)
+        except ParseError as error:
+            raise self._unusable(f"an answer with {error.found}") from None

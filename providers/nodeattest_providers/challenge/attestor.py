@@ -22,6 +22,7 @@ from nodeattest_providers.challenge.protocol import (
 )
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import (
+    Attestor,
     Binding,
     Evidence,
     FirstRequestRef,
@@ -31,8 +32,8 @@ from nodeattest_providers.node_interface import (
 )
 
 
-class ChallengeAttestor:
-    """Answers challenges; implements ``Attestor``. Its one setting is ``secretFile``, an absolute path."""
+class ChallengeAttestor(Attestor):
+    """Answers challenges. Its one setting is ``secretFile``, an absolute path."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)

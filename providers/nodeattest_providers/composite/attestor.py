@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from nodeattest_providers import registry
 from nodeattest_providers.composite.protocol import (
@@ -35,13 +35,8 @@ from nodeattest_providers.node_interface import (
 _START_OVER: Final = "file a new first request"
 
 
-@runtime_checkable
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-class CompositeAttestor:
-    """Makes the parts' evidence; implements ``Attestor``."""
+class CompositeAttestor(Attestor):
+    """Makes the parts' evidence."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
@@ -49,11 +44,11 @@ class CompositeAttestor:
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         _check_names(settings)
-        self.parts: tuple[Attestor, ...] = tuple(
+        self.parts = tuple(
             registry.make_attestor(ProviderName(name), mapping(settings[name], f"composite settings, {name}"))
             for name in sorted(settings)
         )
-        """The parts' attestors, by name."""
+        self.holds_device = any(part.holds_device for part in self.parts)
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Let every part attest; raises what a part raises, and ``Denied`` for a foreign challenge."""
@@ -70,8 +65,7 @@ class CompositeAttestor:
     def close(self) -> None:
         """Release the parts' devices."""
         for part in self.parts:
-            if isinstance(part, _Closable):
-                part.close()
+            part.close()
 
 
 def _texts(

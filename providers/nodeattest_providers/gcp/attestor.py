@@ -8,13 +8,13 @@ Source: Google, "View and query VM metadata"; docs/wire-format.md, "gcp/v1"; doc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Self
+from typing import Final
 
 from nodeattest_providers.config_fields import check_keys, text
 from nodeattest_providers.errors import Denied, Unavailable, platform_unavailable
 from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.metadata_service import MetadataService, endpoint
-from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.tpm.attestor import TPM_SETTINGS, TpmAttestor
 from nodeattest_providers.tpm.node.device import Device
 from nodeattest_providers.tpm.protocol import VERSION
@@ -30,12 +30,13 @@ _ZONE: Final = "/computeMetadata/v1/instance/zone"
 _NAME: Final = "/computeMetadata/v1/instance/name"
 
 
-class GcpAttestor:
-    """Makes a Shielded VM's evidence; implements ``Attestor`` and finds the provider ID."""
+class GcpAttestor(Attestor):
+    """Makes a Shielded VM's evidence, and finds the provider ID."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     two_step = True
+    holds_device = True
 
     def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
         """Read the settings of the ``tpm`` provider and ``metadataEndpoint``; nothing is opened or asked yet."""
@@ -62,18 +63,12 @@ class GcpAttestor:
             raise _unreadable() from None
 
     def endorsement_fingerprint(self) -> str:
-        """Return ``sha256:<hex>`` of the endorsement key in use: what the Compute API must name."""
+        """Return the fingerprint of the endorsement key in use: what the Compute API must name."""
         return self._tpm.endorsement_fingerprint()
 
     def close(self) -> None:
-        """Release the vTPM; harmless when done twice."""
+        """Release the vTPM."""
         self._tpm.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _ask(self, path: str) -> str:
         try:

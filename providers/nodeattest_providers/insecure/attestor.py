@@ -6,15 +6,14 @@ from collections.abc import Mapping
 
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
 
 
-class InsecureAttestor:
-    """Makes empty evidence; implements ``Attestor``. Has no settings."""
+class InsecureAttestor(Attestor):
+    """Makes empty evidence. Has no settings."""
 
     provider = ProviderName("insecure")
     versions: tuple[int, ...] = (1,)
-    two_step = False
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         if settings:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
 
 
-class NullAttestor:
-    """Makes empty evidence; implements ``Attestor``."""
+class NullAttestor(Attestor):
+    """Makes empty evidence."""
 
     provider = ProviderName("null")
     versions: tuple[int, ...] = (1,)
-    two_step = False
 
     def __init__(self, settings: Mapping[str, JsonValue]) -> None:
         del settings

@@ -6,7 +6,6 @@ Source: Oracle, "Calling Services from an Instance", "Getting Instance Metadata"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from cryptography import x509
@@ -14,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from nodeattest_providers.certificate_chain import X509_ERRORS
-from nodeattest_providers.errors import Denied, Unavailable, platform_unavailable
-from nodeattest_providers.metadata_service import MetadataService, setting_of
-from nodeattest_providers.node_interface import Binding, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.errors import Denied
+from nodeattest_providers.metadata_service import MetadataAttestor
+from nodeattest_providers.node_interface import Binding, Evidence, PublishedChallenge
 from nodeattest_providers.oci.protocol import (
     HASH,
     PADDING,
@@ -29,23 +28,17 @@ from nodeattest_providers.oci.protocol import (
     parse_identity_certificate,
 )
 
-_ENDPOINT: Final = "http://169.254.169.254"
 _HEADERS: Final = {"Authorization": "Bearer Oracle"}
 _IDENTITY: Final = "/opc/v2/identity/"
 _ATTEMPTS: Final = 3
 """Reads until key and certificate match."""
 
 
-class OciAttestor:
-    """Makes OCI evidence; implements ``Attestor``. Its one setting is ``metadataEndpoint``."""
+class OciAttestor(MetadataAttestor):
+    """Makes OCI evidence."""
 
     provider = PROVIDER
-    versions: tuple[int, ...] = (VERSION,)
-    two_step = False
-
-    def __init__(self, settings: Mapping[str, JsonValue]) -> None:
-        host, port = setting_of(PROVIDER, settings, _ENDPOINT)
-        self._service = MetadataService(host, port, name="Oracle Cloud's metadata service")
+    service_name = "Oracle Cloud's metadata service"
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
         """Sign the binding; raises Unavailable."""
@@ -58,7 +51,7 @@ class OciAttestor:
                     signature=key.sign(message(binding.digest), PADDING, HASH),
                 )
                 return Evidence(PROVIDER, VERSION, evidence.to_json())
-        raise _unusable("a key that is not the certificate's")
+        raise self._unusable("a key that is not the certificate's")
 
     def provider_id(self) -> str:
         """Return the instance's provider ID; raises Unavailable."""
@@ -69,13 +62,13 @@ class OciAttestor:
         try:
             return parse_identity_certificate(certificate.public_bytes(Encoding.DER))
         except Denied as denied:
-            raise _unusable(denied.got) from None
+            raise self._unusable(denied.got) from None
 
     def _certificates(self, name: str) -> list[x509.Certificate]:
         try:
             return x509.load_pem_x509_certificates(self._service.get(_IDENTITY + name, _HEADERS))
         except X509_ERRORS:
-            raise _unusable(f"no certificate as {name}") from None
+            raise self._unusable(f"no certificate as {name}") from None
 
     def _key(self) -> rsa.RSAPrivateKey:
         try:
@@ -83,12 +76,5 @@ class OciAttestor:
         except X509_ERRORS:
             key = None
         if not isinstance(key, rsa.RSAPrivateKey):
-            raise _unusable("no RSA key as key.pem")
+            raise self._unusable("no RSA key as key.pem")
         return key
-
-
-def _unusable(what: str) -> Unavailable:
-    return platform_unavailable(
-        f"Oracle Cloud's metadata service gave {what}",
-        remedy="try again; if this comes back, check what answers at the metadata service's address",
-    )

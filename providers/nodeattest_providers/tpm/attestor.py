@@ -10,12 +10,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final
 
 from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Binding, Evidence, FirstRequestRef, JsonValue, PublishedChallenge
+from nodeattest_providers.node_interface import (
+    Attestor,
+    Binding,
+    Evidence,
+    FirstRequestRef,
+    JsonValue,
+    PublishedChallenge,
+)
 from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate, parse_quote
 from nodeattest_providers.tpm.node.device import (
     AUTO,
@@ -56,12 +63,13 @@ class _Opened:
     ak: LoadedKey
 
 
-class TpmAttestor:
-    """Makes TPM evidence; implements ``Attestor``."""
+class TpmAttestor(Attestor):
+    """Makes TPM evidence."""
 
     provider = PROVIDER
     versions: tuple[int, ...] = (VERSION,)
     two_step = True
+    holds_device = True
 
     def __init__(
         self,
@@ -93,7 +101,7 @@ class TpmAttestor:
         return Evidence(self.provider, VERSION, evidence.to_json())
 
     def endorsement_fingerprint(self) -> str:
-        """Return ``sha256:<hex>`` of the endorsement key in use: what an operator registers for this machine."""
+        """Return the fingerprint of the endorsement key in use: what an operator registers for this machine."""
         from nodeattest_providers.tpm.structures import parse_public
 
         return parse_public(
@@ -101,16 +109,10 @@ class TpmAttestor:
         ).fingerprint
 
     def close(self) -> None:
-        """Release the TPM; harmless when done twice. A later use opens it again."""
+        """Release the TPM."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.device.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self) -> _Opened:
         """Return the connection, with both keys loaded."""
