@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from stored import EK_ANNOTATION, MASTER, NODE, PROVIDER_ID, Join, changed, outcome, refusal, stored_csr, without
+from stored import EK_ANNOTATION, MAC, NODE, PROVIDER_ID, Join, changed, outcome, refusal, stored_csr, without
 
 from nodeattest_cli.explain.collect import newest
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
@@ -19,10 +20,10 @@ from nodeattest_cli.main import main
 from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.verification.checks import Round
-from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.canonical_json import b64encode
+from nodeattest_providers.identifiers import ANNOTATION_REASON as WAITS
 from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_sandbox.pki import ClusterPki
@@ -33,51 +34,53 @@ def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
     return Join(ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue"))
 
 
+VERIFICATION = "the provider's verification"
+
+
 def test_a_sound_join_passes_every_check_when_everything_is_given(join: Join) -> None:
-    first, second = join.round()
-    explanation = explain_request(second, [*join.documents(), first])
-    assert {step.outcome for step in explanation.steps} == {CheckOutcome.PASSED}
-    names = [step.name for step in explanation.steps]
-    told = {"activated secret", "quote binding", "quote signature", "PCR digest", "the Machine's node name"}
-    assert told <= set(names)
-    assert all(step.section for step in explanation.steps)
-
-
-def test_a_sound_first_request_passes_every_check_and_each_is_named_once(join: Join) -> None:
     explanation = explain_request(join.first, join.documents())
     assert {step.outcome for step in explanation.steps} == {CheckOutcome.PASSED}
     names = [step.name for step in explanation.steps]
-    assert {"endorsement key template", "pinned ek", "endorsement key: named by the platform"} <= set(names)
-    assert names.index("endorsement key: named by the platform") < names.index("first request")
+    told = {"endorsement key template", "endorsement key: named by the platform", "the Machine's node name"}
+    assert told <= set(names)
     assert len(names) == len(set(names))
+    assert all(step.section for step in explanation.steps)
+
+
+def test_what_needs_a_secret_of_the_controller_is_not_checked(join: Join) -> None:
+    steps = explain_request(join.second, [*join.documents(), join.first]).steps
+    unchecked = {step.name: step.got for step in steps if step.outcome is not CheckOutcome.PASSED}
+    assert VERIFICATION in unchecked
+    assert {got.partition(":")[0] for got in unchecked.values()} == {"needs the controller's secrets"}
 
 
 @pytest.mark.parametrize("is_given", [True, False])
 def test_every_declared_check_is_in_the_output_in_its_order(join: Join, *, is_given: bool) -> None:
-    first, second = join.round()
-    names = [step.name for step in explain_request(second, [*join.documents(), first] if is_given else []).steps]
+    given = [*join.documents(), join.first] if is_given else []
+    names = [step.name for step in explain_request(join.second, given).steps]
     declared = [check.name for check in CHECKS if Purpose.CLIENT in check.purposes and Round.FINAL in check.rounds]
     assert [name for name in names if name in declared] == declared
 
 
 def test_what_another_check_refused_is_not_checked_and_says_so(join: Join) -> None:
-    first, second = join.round(mac=bytes(32))
-    explanation = explain_request(second, [*join.documents(), first])
-    assert outcome(explanation, "the provider's verification") is CheckOutcome.FAILED
-    step = next(step for step in explanation.steps if step.name == "the node name as proven")
-    assert (step.outcome, step.got) == (CheckOutcome.NOT_CHECKED, "needs: the provider's verification")
+    wrong: JsonValue = ["tpm", "insecure"]
+    given = changed(join.documents(), "NodeAttestationPolicy", "spec", "authorizedAttestors", value=wrong)
+    explanation = explain_request(join.first, given)
+    assert refusal(explanation) == ("one policy", "PolicyInvalid")
+    step = next(step for step in explanation.steps if step.name == VERIFICATION)
+    assert (step.outcome, step.got) == (CheckOutcome.NOT_CHECKED, "needs: one policy")
 
 
 def test_evidence_of_an_unknown_version_leaves_the_rest_unchecked(join: Join) -> None:
     raw = envelope.encode(join.csr, Evidence(ProviderName("tpm"), 9, {"phase": 1}))
     explanation = explain_request(stored_csr("first", raw), join.documents())
     assert outcome(explanation, "evidence version and schema") is CheckOutcome.FAILED
-    assert outcome(explanation, "the provider's verification") is CheckOutcome.NOT_CHECKED
+    assert outcome(explanation, VERIFICATION) is CheckOutcome.NOT_CHECKED
 
 
-def ledger_of(*keys: str, uid: str) -> JsonObject:
+def ledger_of(*keys: str, uid: str, at: str = "2026-05-04T12:00:00Z") -> JsonObject:
     """A machine's ledger of today: its clock is far beyond any stored quote's."""
-    times: JsonObject = dict.fromkeys(("notBefore", "notAfter", "issuedAt"), "2026-05-04T12:00:00Z")
+    times: JsonObject = dict.fromkeys(("notBefore", "notAfter", "issuedAt"), at)
     issued: list[JsonValue] = [{"requestUID": uid, "spki": key, "certificate": "pem", **times} for key in keys]
     boot: JsonObject = {"clock": 2**40, "resetCount": 1, "pcrDigest": ""}
     spec: JsonObject = {"providerID": PROVIDER_ID, "nodeName": NODE, "provider": "tpm", "issued": issued, "boot": boot}
@@ -85,14 +88,13 @@ def ledger_of(*keys: str, uid: str) -> JsonObject:
     return {"kind": "MachineAttestation", "metadata": meta, "spec": spec}
 
 
-def test_a_request_that_was_certified_passes_still_after_the_machine_renewed(join: Join) -> None:
-    first, second = join.round()
-    documents = [*join.documents(), first]
-    spki = parse_request(second).csr.spki_sha256
+def test_a_request_that_was_certified_passes_the_checks_of_issuing_after_the_machine_renewed(join: Join) -> None:
+    documents, spki = [*join.documents(), join.first], parse_request(join.second).csr.spki_sha256
+    issuing = "a key that was never certified"
     renewed = ledger_of(spki, "sha256:newer", uid="uid-of-second")
-    assert not explain_request(second, [*documents, renewed]).failed
-    newest = ledger_of("sha256:older", spki, uid="uid-of-second")
-    assert refusal(explain_request(second, [*documents, newest])) == ("TPM clock goes forward", "TPMClockReversed")
+    assert outcome(explain_request(join.second, [*documents, renewed]), issuing) is CheckOutcome.PASSED
+    later = ledger_of("sha256:newer", uid="uid-of-third", at="2026-05-05T12:00:00Z")
+    assert outcome(explain_request(join.second, [*documents, later]), issuing) is CheckOutcome.NOT_CHECKED
 
 
 NAMED = "a token that the machine's bootstrap configuration names"
@@ -128,13 +130,11 @@ def test_the_token_is_held_to_the_configuration_that_was_given(join: Join, spoil
 
 
 def test_without_documents_nothing_fails_and_what_is_missing_is_named(join: Join) -> None:
-    _, second = join.round()
-    explanation = explain_request(second, [])
+    explanation = explain_request(join.second, [])
     assert not explanation.failed
     missing = " ".join(step.got for step in explanation.steps if step.outcome is CheckOutcome.NOT_CHECKED)
     assert "NodeAttestationPolicy" in missing
-    assert PROVIDER_ID in missing
-    assert "first request" in missing
+    assert f"a Machine with provider ID {PROVIDER_ID}" in missing
 
 
 EK = ("metadata", "annotations", EK_ANNOTATION)
@@ -149,27 +149,23 @@ EK = ("metadata", "annotations", EK_ANNOTATION)
             *("NodeAttestationPolicy", ("spec", "authorizedAttestors"), ["challenge"]),
             ("attestor authorized", "AttestorNotAuthorized"),
         ),
-        ("Cluster", ("metadata", "uid"), "another", ("known challenge", "ChallengeUnknown")),
         ("Node", ("spec", "providerID"), "metal://other", ("no other node of this name", "NodeNameTaken")),
     ],
 )
 def test_the_check_that_refuses_is_named_with_its_reason(
     join: Join, kind: str, path: tuple[str, ...], value: JsonValue, refused: tuple[str, str]
 ) -> None:
-    first, second = join.round()
     node: JsonObject = {"kind": "Node", "metadata": {"name": NODE}, "spec": {"providerID": PROVIDER_ID}}
-    documents = changed([*join.documents(), node], kind, *path, value=value)
-    assert refusal(explain_request(second, [*documents, first])) == refused
+    filed = join.second if kind == "Node" else join.first
+    explanation = explain_request(filed, changed([*join.documents(), join.first, node], kind, *path, value=value))
+    assert refusal(explanation) == refused
+    assert all(step.remedy for step in explanation.steps if step.outcome is CheckOutcome.FAILED)
 
 
-def test_no_secret_and_no_proof_is_shown(join: Join) -> None:
-    mac = bytes(range(32))
-    first, second = join.round(mac=mac)
-    said = json.dumps(explain_request(second, [*join.documents(), first]).to_json())
-    for hidden in (mac, MASTER):
-        assert hidden.hex() not in said
-        assert b64encode(hidden) not in said
-        assert base64.b64encode(hidden).decode() not in said
+def test_no_proof_is_shown(join: Join) -> None:
+    said = json.dumps(explain_request(join.second, [*join.documents(), join.first]).to_json())
+    for shown in (MAC.hex(), b64encode(MAC), base64.b64encode(MAC).decode()):
+        assert shown not in said
 
 
 @given(request=st.binary(max_size=200), signer=st.text(max_size=20))
@@ -178,44 +174,50 @@ def test_any_stored_bytes_give_an_explanation(request: bytes, signer: str) -> No
     assert explain_request(csr, []).failed
 
 
-def write(path: Path, *documents: JsonObject) -> str:
+def write(path: Path, *documents: object) -> str:
     path.write_text(yaml.safe_dump_all(documents))
     return str(path)
 
 
-def test_the_pages_recipe_gathers_every_kind_that_a_sound_join_needs(join: Join) -> None:
+def test_the_pages_recipe_gathers_every_kind_that_a_sound_join_needs_and_no_secret(join: Join) -> None:
     page = (Path(__file__).parents[2] / "docs" / "monitor.md").read_text()
     recipe = next(line for line in page.splitlines() if line.startswith("kubectl get clusters,machines"))
-    gathered = set(recipe.split()[2].split(","))
-    needed = {str(one["kind"]).lower() + "s" for one in join.documents()}
-    assert {one.replace("policys", "policies") for one in needed} <= gathered
-    assert "kubeadmconfigs" in gathered  # which token is the machine's own
+    needed = {str(one["kind"]).lower() + "s" for one in join.documents()} - {"secrets"}
+    assert {one.replace("policys", "policies") for one in needed} <= set(recipe.split()[2].split(","))
+    assert "secrets" not in recipe
 
 
 def test_the_command_explains_a_file_and_tells_by_its_exit_code(
     join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = join.round()
-    facts = write(tmp_path / "facts.yaml", {"kind": "List", "items": [*join.documents(), first]})
-    assert main(["explain", write(tmp_path / "csr.yaml", second), "--with", facts]) == 0
+    csr = write(tmp_path / "csr.yaml", join.first)
+    facts = write(tmp_path / "facts.yaml", {"kind": "List", "items": join.documents()})
+    assert main(["explain", csr, "--with", facts]) == 0
     said = capsys.readouterr().out
     assert said.endswith("nothing refuses it\n")
-    assert "pass  quote binding  [TPM protocol §3, step 11]" in said
-    spoilt = write(tmp_path / "spoilt.yaml", join.round(mac=bytes(32))[1])
-    assert main(["explain", spoilt, "--with", facts, "-o", "json"]) == 1
+    assert "pass  the provider's verification  [identity rule 6]" in said
+    denied = changed(join.documents(), "NodeAttestationPolicy", "spec", "authorizedAttestors", value=["challenge"])
+    refuses = write(tmp_path / "denied.yaml", {"kind": "List", "items": denied})
+    assert main(["explain", csr, "--with", refuses, "-o", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["refused"] is True
     assert {"name", "section", "outcome", "expected", "got"} <= set(document["checks"][0])
+    assert main(["explain", csr, "--with", refuses]) == 1
+    assert re.search(r"expected  .*\n +got  .*\n +do  ", capsys.readouterr().out)
 
 
-def test_of_requests_of_one_second_the_answer_is_the_newest_and_equals_are_all_named(join: Join) -> None:
-    first, answer = join.round()
-    other: JsonObject = {**answer, "metadata": {**mapping(answer, "metadata"), "name": "another"}}
-    older = changed([other], "CertificateSigningRequest", "metadata", "creationTimestamp", value="2026-05-04T11:59:59Z")
+def test_of_requests_of_one_second_the_answer_is_the_newest(join: Join) -> None:
+    first, answer = join.first, join.second
+    before = "2026-05-04T11:59:59Z"
+    older = changed([answer], "CertificateSigningRequest", "metadata", "creationTimestamp", value=before)
     for requests in ([first, answer, *older], [*older, answer, first]):
-        assert newest(requests, PROVIDER_ID) == [answer]
-    assert newest([answer, other], PROVIDER_ID) == newest([other, answer], PROVIDER_ID) == [other, answer]
-    assert newest([answer], "metal://another") == []
+        assert newest(requests, PROVIDER_ID) == answer
+    assert newest([answer], "metal://another") is None
+
+
+def test_what_a_pending_request_waits_for_is_shown(join: Join) -> None:
+    [pending] = changed([join.first], "CertificateSigningRequest", "metadata", "annotations", value={WAITS: "why"})
+    assert ("waits", "why") in explain_request(pending, []).facts
 
 
 @pytest.mark.parametrize(

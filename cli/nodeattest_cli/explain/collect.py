@@ -1,8 +1,8 @@
-"""What ``explain`` needs of both clusters, fetched with the operator's own rights: the request and its objects.
+"""What ``explain`` needs of both clusters, read with the operator's own rights: the request and its objects.
 
 Of Secrets at most ``<cluster>-kubeconfig`` is read, and none with a kubeconfig of the workload cluster; the cluster's
-CA comes out of the kubeconfig, not of the Secret with its key. What may not be read, or is gone, is left out and named:
-its checks are then "not checked". Raises ``UserError`` or ``ApiError`` where nothing can be said at all.
+CA comes out of the kubeconfig, not of the Secret with its key. What may not be read, or is gone, is named, and its
+checks are "not checked". Raises ``UserError`` or ``ApiError`` where nothing can be said at all.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import StateError, UserError
@@ -39,38 +38,25 @@ from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
-from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 
+CSR: Final = "CertificateSigningRequest"
 _CSRS: Final = ("certificates.k8s.io", "v1", "certificatesigningrequests")
-_CSR: Final = "CertificateSigningRequest"
 _RESOURCES: Final = (
     *("nodeattestationpolicies", "machineattestations", "machinerecords", "clusterrecords"),
     *("clusters", "machines", "machinepools"),
 )
 _MAX_LISTED: Final = 10
-"""Names that an error lists."""
 
 
-class TargetKind(StrEnum):
-    """What an operator may name."""
-
-    MACHINE = "machine"
-    NODE = "node"
-    CSR = "csr"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """What is to be explained."""
 
-    kind: TargetKind
+    kind: str
+    """``machine``, ``node`` or ``csr``."""
     name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}/{self.name}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +64,7 @@ class Collected:
     """What was found."""
 
     csr: JsonObject | None = None
-    """The request; None where the workload cluster has none of the machine any more, or could not be asked."""
+    """The request; None where the workload cluster has none of the machine any more, or could not be read."""
     row: MachineRow | None = None
     """The machine as ``machines list`` shows it; None where no machine has the request's provider ID."""
     documents: list[JsonObject] = field(default_factory=list[JsonObject])
@@ -95,25 +81,20 @@ class Collected:
 
 def parse_target(words: str) -> Target | None:
     """Read ``machine/NAME``, ``node/NAME`` or ``csr/NAME``; None for anything else, such as a file."""
-    kind, slash, name = words.partition("/")
-    return Target(TargetKind(kind), name) if slash and name and kind in set(TargetKind) else None
+    kind, _, name = words.partition("/")
+    return Target(kind, name) if name and kind in {"machine", "node", "csr"} else None
 
 
 def fetch(
-    target: Target,
-    connection: Connection,
-    *,
-    namespace: str | None,
-    cluster: str | None,
-    workload: Connection | None,
+    target: Target, connection: Connection, *, namespace: str | None, cluster: str | None, workload: Connection | None
 ) -> Collected:
-    """Fetch everything for a target; ``workload``: where the operator gave a kubeconfig of his own."""
+    """Read everything for a target; ``workload``: the kubeconfig that the operator gave for the workload cluster."""
     where = connection.namespace(namespace)
     return run(connection, lambda client: _Collector(client, target, where).collect(cluster, workload))
 
 
 class _Collector:
-    """Fetches a target's objects into ``found``."""
+    """Reads a target's objects into ``found``."""
 
     def __init__(self, management: ApiClient, target: Target, namespace: str) -> None:
         self._management = management
@@ -122,62 +103,53 @@ class _Collector:
         self.found = Collected()
 
     async def collect(self, cluster: str | None, workload: Connection | None) -> Collected:
-        """Fetch the fleet, the workload cluster's request and Node, and what the machine refers to."""
+        """Read the fleet, the workload cluster's request and Node, and what the machine refers to."""
         found, target = self.found, self._target
         documents = await read_fleet(self._management, self._namespace, *_RESOURCES, cluster=cluster)
         rows = [one for one in rows_of(documents, datetime.now(UTC)) if cluster in {None, one.cluster}]
-        if target.kind is TargetKind.CSR:
-            where = cluster or _only_cluster(documents, rows)
-        else:
-            found.row = _only_row(rows, target, self._namespace)
-            where = found.row.cluster
+        found.row = _only_row(rows, target, self._namespace) if target.kind != "csr" else None
+        where = found.row.cluster if found.row is not None else cluster or _only_cluster(documents, rows)
         found.documents = [one for one in documents if _is_of(one, where)]
         try:
             if workload is not None:
-                endpoint, client = None, workload.client()
+                await self._read_workload(workload.client())
             else:
                 endpoint = await workload_endpoint(self._management, self._namespace, where)
-                client = ApiClient.from_endpoint(endpoint)
-            async with client:
-                await self._read_workload(client)
+                await self._read_workload(ApiClient.from_endpoint(endpoint))
+                found.documents += [_authority(endpoint.ca_pem, where)] if endpoint.ca_pem else []
         except (ApiError, UserError) as error:
-            if target.kind is TargetKind.CSR:
+            if target.kind == "csr":
                 raise
             found.left_out.append(f"the workload cluster {where}: {error}")
-        else:
-            found.documents += [_ca_of(endpoint, where)] if endpoint is not None and endpoint.ca_pem else []
-        view = self._view() or await self._view_by_token()
+        wanted = found.row.provider_id if found.row is not None else _provider_id_of(found.csr)
+        view = self._view_of(wanted) or await self._view_by_token()
         if view is not None:
             await self._read_referenced(view)
-        wanted = _provider_id_of(found.csr or {})
         found.row = found.row or next((row for row in rows if wanted and row.provider_id == wanted), None)
         return found
 
     async def _read_workload(self, client: ApiClient) -> None:
         """Read the request, the first request that it answers, and the Node."""
         found, target = self.found, self._target
-        if target.kind is TargetKind.CSR:
-            found.csr = await self._get(client, paths.object_path(*_CSRS, target.name), _CSR)
+        async with client:
+            if target.kind == "csr":
+                found.csr = await self._get(client, paths.object_path(*_CSRS, target.name), CSR)
+                if found.csr is None:
+                    raise StateError(
+                        f"{client.server} has no {CSR} {target.name}; decided ones are deleted after an hour: what the "
+                        "machine's record says shows nodeattest explain machine/NAME"
+                    )
+            elif found.row is not None and found.row.provider_id:
+                everything = [one async for one in list_objects(client, paths.collection_path(*_CSRS))]
+                found.csr = newest(everything, found.row.provider_id)
             if found.csr is None:
-                raise StateError(
-                    f"{client.server} has no {_CSR} {target.name}; decided ones are deleted after an hour: what its "
-                    "machine's record says shows nodeattest explain machine/NAME"
-                )
-        elif found.row is not None and found.row.provider_id:
-            everything = [one async for one in list_objects(client, paths.collection_path(*_CSRS))]
-            found.csr, *others = newest(everything, found.row.provider_id) or [None]
-            for name in (text(one, "metadata", "name") for one in others if one is not None):
-                found.left_out.append(
-                    f"{_CSR} {name}: filed in the same second; nodeattest explain csr/{name} shows it"
-                )
-        if found.csr is None:
-            return
-        first, node = first_request_name(found.csr), _node_of(found.csr)
-        reads = [(paths.object_path(*_CSRS, first), _CSR)] if first else []
-        reads += [(paths.core_path("nodes", node), "Node")] if node else []
-        for path, kind in reads:
-            document = await self._get(client, path, kind)
-            found.documents += [document] if document is not None else []
+                return
+            first, node = first_request_name(found.csr), _node_of(found.csr)
+            reads = [(paths.object_path(*_CSRS, first), CSR)] if first else []
+            reads += [(paths.core_path("nodes", node), "Node")] if node else []
+            for path, kind in reads:
+                document = await self._get(client, path, kind)
+                found.documents += [document] if document is not None else []
 
     async def _get(self, client: ApiClient, path: str, kind: str) -> JsonObject | None:
         try:
@@ -188,12 +160,10 @@ class _Collector:
             self.found.left_out.append(f"{kind} {path.rpartition('/')[2]}: {error}")
             return None
 
-    def _view(self) -> MachineView | None:
+    def _view_of(self, provider_id: str) -> MachineView | None:
         """Return the machine with what it refers to."""
-        found = self.found
-        wanted = found.row.provider_id if found.row is not None else _provider_id_of(found.csr or {})
-        views = (view for one in of_kind(found.documents, *MACHINE_KINDS) for view in machine_views(one))
-        return next((view for view in views if wanted and view.provider_id == wanted), None)
+        views = (view for one in of_kind(self.found.documents, *MACHINE_KINDS) for view in machine_views(one))
+        return next((view for view in views if provider_id and view.provider_id == provider_id), None)
 
     async def _view_by_token(self) -> MachineView | None:
         """Return the machine without a provider ID whose KubeadmConfig names the requester's token."""
@@ -218,7 +188,7 @@ class _Collector:
                 self.found.documents += [owner] if owner is not None else []
 
     async def _read(self, reference: ContractReference | None, namespace: str) -> JsonObject | None:
-        """Read an object that is referred to; one that is not there, or may not be read, is left out."""
+        """Read an object that is referred to; one that does not exist, or may not be read, is left out."""
         if reference is None:
             return None
         try:
@@ -231,7 +201,7 @@ class _Collector:
 
 def _only_row(rows: Sequence[MachineRow], target: Target, namespace: str) -> MachineRow:
     """Find the one machine of a name; raises ``UserError``."""
-    by_node = target.kind is TargetKind.NODE
+    by_node = target.kind == "node"
     found = [row for row in rows if target.name in ({row.node, row.machine} if by_node else row.names)]
     found = [row for row in found if row.node == target.name] or found
     if not found:
@@ -240,7 +210,7 @@ def _only_row(rows: Sequence[MachineRow], target: Target, namespace: str) -> Mac
         )
     if len(found) > 1:
         listed = ", ".join(row.provider_id for row in found[:_MAX_LISTED])
-        raise UserError(f"{target} is one of {len(found)} machines; name it by its provider ID: {listed}")
+        raise UserError(f"{target.name} is one of {len(found)} machines; name it by its provider ID: {listed}")
     return found[0]
 
 
@@ -249,7 +219,7 @@ def _only_cluster(documents: Sequence[JsonObject], rows: Sequence[MachineRow]) -
     clusters = {text(one, "metadata", "name") for one in of_kind(documents, *CLUSTER_KINDS)}
     known = sorted(clusters | {row.cluster for row in rows})
     if len(known) != 1:
-        raise UserError(f"say --cluster: the namespace has {', '.join(known[:_MAX_LISTED]) or 'no cluster'}")
+        raise UserError(f"set --cluster: the namespace has {', '.join(known[:_MAX_LISTED]) or 'no cluster'}")
     return known[0]
 
 
@@ -261,40 +231,34 @@ def _is_of(document: JsonObject, cluster: str) -> bool:
     return kind == POLICY or text(document, "spec", "clusterName") in {"", cluster}
 
 
-def newest(requests: Iterable[JsonObject], provider_id: str) -> list[JsonObject]:
-    """Return a machine's newest request: of one second, the answer to the others; several, by name, where none tells.
+def newest(requests: Iterable[JsonObject], provider_id: str) -> JsonObject | None:
+    """Return a machine's newest request; of one second, for which servers keep no order, the answer to the others."""
 
-    A server keeps seconds only, and its resourceVersion is of the last write.
-    """
+    def age(request: JsonObject) -> tuple[str, bool, str]:
+        created, name = (text(request, "metadata", field) for field in ("creationTimestamp", "name"))
+        return created, first_request_name(request) is not None, name
 
-    def age(request: JsonObject) -> tuple[str, bool]:
-        return text(request, "metadata", "creationTimestamp"), first_request_name(request) is not None
-
-    own = [request for request in requests if _provider_id_of(request) == provider_id]
-    last = max(map(age, own), default=None)
-    return sorted((request for request in own if age(request) == last), key=lambda one: text(one, "metadata", "name"))
+    return max((request for request in requests if _provider_id_of(request) == provider_id), key=age, default=None)
 
 
-def _provider_id_of(csr: JsonObject) -> str:
+def _provider_id_of(csr: JsonObject | None) -> str:
     try:
-        return parse_request(csr).csr.provider_id
+        return parse_request(csr or {}).csr.provider_id
     except Denied:
         return ""
 
 
 def _node_of(csr: JsonObject) -> str:
     """Return which node asks; empty where that cannot be read."""
-    try:
-        return parse_request(csr).csr.node_name
-    except Denied:
-        pass
-    try:
-        return parse_kubelet_request(csr).node_name
-    except Denied:
-        return ""
+    for read in (lambda: parse_request(csr).csr.node_name, lambda: parse_kubelet_request(csr).node_name):
+        try:
+            return read()
+        except Denied:
+            continue
+    return ""
 
 
-def _ca_of(endpoint: ApiEndpoint, cluster: str) -> JsonObject:
-    """Return the CA of a kubeconfig as the Secret would hold it, without its key."""
-    data = base64.b64encode((endpoint.ca_pem or "").encode()).decode()
+def _authority(ca_pem: str, cluster: str) -> JsonObject:
+    """Return the CA of a kubeconfig as its Secret would hold it, without its key."""
+    data = base64.b64encode(ca_pem.encode()).decode()
     return {"kind": "Secret", "metadata": {"name": f"{cluster}-ca"}, "data": {"tls.crt": data}}

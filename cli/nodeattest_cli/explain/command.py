@@ -22,7 +22,7 @@ from nodeattest_cli.connection import Connection
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.explain.bundle import make_bundle, read_bundle
-from nodeattest_cli.explain.collect import Collected, fetch, parse_target
+from nodeattest_cli.explain.collect import CSR, Collected, fetch, parse_target
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_cli.files import MAX_FILE
@@ -37,7 +37,6 @@ from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_serving.bounded_server import SettingsError
 
-_KIND: Final = "CertificateSigningRequest"
 _MODE: Final = 0o600
 """No secret is in a bundle, but what a fleet is made of."""
 _NO_REQUEST: Final = (
@@ -65,7 +64,7 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
     multiple=True,
     metavar="FILE",
     help="For a file: what it is evaluated by: NodeAttestationPolicy, Cluster, Machine, its KubeadmConfig and "
-    "infrastructure machine, MachinePool, MachineAttestation, Node, first request, Secrets. As many files as you like.",
+    "infrastructure machine, MachinePool, MachineAttestation, Node, first request. As many files as you like.",
 )
 @click.option(
     "--config",
@@ -89,14 +88,15 @@ def explain(
     workload: Connection | None,
     output: str,
 ) -> int:
-    """Evaluate a request again, check by check.
+    """Say why a request or a machine is refused or waits, by the controller's own checks.
 
     TARGET is machine/NAME, node/NAME or csr/NAME: the request and its objects are read from the management cluster and
     the workload cluster. When the request is gone, the machine's record is shown. NAME of a machine may be its provider
     ID. TARGET may also be a file, or - for standard input, for which no cluster is needed: of a request that was kept,
     or of nodeattest evidence export.
 
-    A check that lacks an object is shown as not checked, and so is what only a platform's API can tell: none is asked.
+    A check that lacks an object is shown as not checked. So is what needs a platform's API or a secret of the
+    controller: none is used here.
 
     Exit code 0: nothing refuses the request. 1: a check does, or it was denied at the time and nothing that could be
     checked here says why.
@@ -107,21 +107,16 @@ def explain(
         if more:
             raise UserError("--with: is for a file; the objects of TARGET are read from the clusters")
         found = fetch(named, connection, namespace=namespace, cluster=cluster, workload=workload)
-        return _show_collected(found, platforms, output)
+        return _show(found, platforms, output)
     documents, given = [document for file in more for document in read_objects(file)], read_objects(target)
     bundle = read_bundle(given)
     if bundle is not None:
         bundle.documents += documents
-        return _show_collected(bundle, platforms, output)
-    requests = of_kind(given, _KIND)
+        return _show(bundle, platforms, output)
+    requests = of_kind(given, CSR)
     if len(requests) != 1:
-        raise UserError(f"{target}: expected one {_KIND}, got {len(requests)}")
-    explanation = explain_request(requests[0], documents, platforms)
-    if output == "json":
-        print_document(to_json(explanation.to_json()))
-    else:
-        print_lines(*explanation_lines(explanation))
-    return ExitCode.REFUSED if explanation.failed or explanation.unexplained else ExitCode.DONE
+        raise UserError(f"{target}: expected one {CSR}, got {len(requests)}")
+    return _show(Collected(csr=requests[0], documents=documents), platforms, output)
 
 
 @click.command()
@@ -175,7 +170,7 @@ def _read_platforms(config: Path | None) -> Platforms:
     return platforms
 
 
-def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
+def _show(found: Collected, platforms: Platforms, output: str) -> int:
     """Print the machine, then its request, check by check; returns the exit code."""
     row, attestation = found.row, found.attestation
     refused = row is not None and bool(row.refused)
@@ -185,9 +180,8 @@ def _show_collected(found: Collected, platforms: Platforms, output: str) -> int:
     if output == "json":
         refusals = render_refusals(attestation.refusals) if attestation is not None else ()
         document: JsonObject = {
-            "machine": row.to_json() if row is not None else None,
+            "machine": {**row.to_json(), "remedy": remedy_of(row.refused)} if row is not None else None,
             "leftOut": [*found.left_out],
-            "remedies": {row.refused: remedy_of(row.refused)} if row is not None and row.refused else {},
             "refusals": [{**entry, "remedy": remedy_of(text(entry, "reason"))} for entry in refusals],
         }
         print_document(to_json({**document, **(explanation.to_json() if explanation is not None else {})}))
@@ -237,7 +231,8 @@ def explanation_lines(explanation: Explanation) -> list[str]:
             case CheckOutcome.PASSED:
                 pass
             case CheckOutcome.FAILED:
-                lines += [f"      expected  {step.expected}", f"      got       {step.got}"]
+                details = [("expected", step.expected), ("got", step.got), ("do", step.remedy)]
+                lines += format_fields(details, indent=6)
             case CheckOutcome.NOT_CHECKED:
                 lines.append(f"      {step.got}")
     return [*lines, "", _verdict(explanation)]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,8 +19,8 @@ import click
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, Inputs, NotChecked
-from nodeattest_cli.fleet import ATTESTATION, POLICY, index, list_objects, of_kind, read_fleet
+from nodeattest_cli.explain.facts import DocumentFacts, NotChecked
+from nodeattest_cli.fleet import ATTESTATION, POLICY, list_objects, of_kind, read_fleet
 from nodeattest_cli.options import (
     cluster_option,
     connected,
@@ -34,16 +33,15 @@ from nodeattest_cli.output import format_table, print_document, print_lines, to_
 from nodeattest_cli.policy.check import problems
 from nodeattest_controller.controllers.csr.checks import CHECKS
 from nodeattest_controller.model.attestation import Attestation, parse_attestation
-from nodeattest_controller.model.machine_record import CLUSTER_KINDS
-from nodeattest_controller.model.policy import Policy, policy_for, selects
-from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
+from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_controller.verification.checks import Round
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_controller.verification.verifiers import offline_signer
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, NotFound
-from nodeattest_parsing.objects import items, key_of, rfc3339, text
+from nodeattest_parsing.objects import items, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import Purpose, SignerName
@@ -99,8 +97,8 @@ def simulate(
     if len(namespaces - {""}) > 1:
         raise UserError(f"expected policies of one namespace, got {', '.join(sorted(namespaces - {''}))}")
     where = connection.namespace(max(namespaces))
-    fleet = run(connection, lambda client: _read(client, where, cluster))
-    report = asyncio.run(_simulate(fleet, changed, cluster))
+    documents = run(connection, lambda client: _read(client, where, cluster))
+    report = asyncio.run(_simulate(documents, changed, cluster))
     if not report["clusters"]:
         raise StateError(f"the policy selects no Cluster in namespace {where}, and selected none before")
     if output == "json":
@@ -110,92 +108,55 @@ def simulate(
     return ExitCode.REFUSED if report[_REFUSED] else ExitCode.DONE
 
 
-@dataclass(frozen=True, slots=True)
-class _Fleet:
-    """One namespace."""
-
-    documents: Sequence[JsonObject]
-    inventory: Inventory
-    infrastructure: Mapping[tuple[str, str], JsonObject]
-    """Infrastructure objects by kind and name, as far as they may be read."""
-
-
-async def _read(client: ApiClient, namespace: str, cluster: str | None) -> _Fleet:
+async def _read(client: ApiClient, namespace: str, cluster: str | None) -> list[JsonObject]:
+    """Read a namespace, and infrastructure objects as far as this user may read them."""
     documents = await read_fleet(client, namespace, *_RESOURCES, cluster=cluster)
-    inventory = index(documents)
-    clusters = of_kind(documents, *CLUSTER_KINDS)
-    wanted = [view.infra for one in clusters for view in inventory.machines_of(ClusterKey(key_of(one)))]
-    found: dict[tuple[str, str], JsonObject] = {}
-    for example in {(one.group, one.version, one.kind): one for one in wanted if one is not None}.values():
+    views = [view for one in of_kind(documents, *MACHINE_KINDS) for view in machine_views(one)]
+    for example in {(one.group, one.version, one.kind): one for view in views if (one := view.infra)}.values():
         try:
             path = await path_of_reference(client, example, namespace)
             async for item in list_objects(client, path.rpartition("/")[0]):
-                found[example.kind, text(item, "metadata", "name")] = {**item, "kind": example.kind}
+                documents.append({**item, "kind": example.kind})
         except (Forbidden, NotFound):
             continue  # what needs them is unknown
-    return _Fleet(documents, inventory, found)
+    return documents
 
 
-_Ruling = Policy | Denied | Unavailable
-"""The policy of a cluster, or why there is none."""
-
-
-async def _simulate(fleet: _Fleet, changed: Sequence[JsonObject], only: str | None) -> JsonObject:
+async def _simulate(documents: Sequence[JsonObject], changed: Sequence[JsonObject], only: str | None) -> JsonObject:
     """Evaluate every machine with a valid certificate, of the clusters that a changed policy selects or selected."""
-    now, in_force = datetime.now(UTC), of_kind(fleet.documents, POLICY)
+    now, in_force = datetime.now(UTC), of_kind(documents, POLICY)
     names = {text(policy, "metadata", "name") for policy in changed}
-    others = [policy for policy in in_force if text(policy, "metadata", "name") not in names]
-    touching = [*changed, *(policy for policy in in_force if policy not in others)]
-    touched = {
-        text(cluster, "metadata", "name"): cluster
-        for cluster in of_kind(fleet.documents, *CLUSTER_KINDS)
-        if only in {None, text(cluster, "metadata", "name")} and any(selects(policy, cluster) for policy in touching)
-    }
-    rulings = {name: _rule(fleet, cluster, [*others, *changed], now) for name, cluster in touched.items()}
-    rows: list[JsonObject] = []
-    for record in map(parse_attestation, of_kind(fleet.documents, ATTESTATION)):
-        name, newest = record.cluster_name, record.live(now)
-        if name in touched and newest is not None:
-            row: JsonObject = {
-                "cluster": name,
-                "attestation": record.name,
-                "node": record.node_name,
-                "provider": record.provider,
-                "expires": rfc3339(newest.not_after),
-            }
-            rows.append({**row, **await _forecast(fleet, record, touched[name], rulings[name], now)})
+    replaced = [policy for policy in in_force if text(policy, "metadata", "name") in names]
+    rest = [one for one in documents if one not in replaced and text(one, "kind") not in CLUSTER_KINDS]
+    records = [parse_attestation(one) for one in of_kind(documents, ATTESTATION)]
+    rows, clusters = list[JsonObject](), list[JsonObject]()
+    for cluster in of_kind(documents, *CLUSTER_KINDS):
+        name = text(cluster, "metadata", "name")
+        if only not in {None, name} or not any(selects(policy, cluster) for policy in (*changed, *replaced)):
+            continue
+        source = DocumentFacts([cluster, *changed, *rest], now)
+        clusters.append({"cluster": name, "policy": _policy_name(source)})
+        for record in records:
+            newest = record.live(now) if record.cluster_name == name else None
+            if newest is not None:
+                row: JsonObject = {
+                    "cluster": name,
+                    "attestation": record.name,
+                    "node": record.node_name,
+                    "provider": record.provider,
+                    "expires": rfc3339(newest.not_after),
+                }
+                rows.append({**row, **await _forecast(source, record, now)})
     rows.sort(key=lambda row: (_ORDER[text(row, "outcome")], text(row, "cluster"), text(row, "node")))
-    return {
-        "machines": [*rows],
-        "total": len(rows),
-        **{outcome: sum(row["outcome"] == outcome for row in rows) for outcome in _ORDER},
-        "clusters": [
-            {"cluster": name, "policy": ruling.name if isinstance(ruling, Policy) else None}
-            for name, ruling in rulings.items()
-        ],
-    }
+    counts: JsonObject = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in _ORDER}
+    return {"machines": [*rows], "total": len(rows), **counts, "clusters": [*clusters]}
 
 
-def _rule(fleet: _Fleet, cluster: JsonObject, policies: Sequence[JsonObject], now: datetime) -> _Ruling:
-    """Choose a cluster's policy as the controller does."""
-    under = fleet.inventory.machines_under
+def _policy_name(source: DocumentFacts) -> str | None:
     try:
-        return policy_for(cluster, policies, recorded=lambda name: under(ClusterKey(key_of(cluster)), name, now))
-    except (Denied, Unavailable) as error:
-        return error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RecordedFacts(DocumentFacts):
-    """Facts of a machine on record, under a policy that need not be applied."""
-
-    ruling: _Ruling
-
-    def policy(self) -> Policy:
-        """Return the policy."""
-        if isinstance(self.ruling, Policy):
-            return self.ruling
-        raise self.ruling
+        return source.policy().name
+    except (Denied, Unavailable):
+        return None
 
 
 class _RenewalFacts(CSRFacts):
@@ -206,23 +167,9 @@ class _RenewalFacts(CSRFacts):
         return Round.FINAL
 
 
-async def _forecast(
-    fleet: _Fleet, record: Attestation, cluster: JsonObject, ruling: _Ruling, now: datetime
-) -> JsonObject:
+async def _forecast(source: DocumentFacts, record: Attestation, now: datetime) -> JsonObject:
     """Say what the machine's next renewals would meet, of its client and of its serving certificate."""
-    machine = next(iter(fleet.inventory.members(ClusterKey(key_of(cluster)), record.provider_id)), None)
-    infra = machine.infra if machine is not None else None
-    document = fleet.infrastructure.get((infra.kind, infra.name)) if infra is not None else None
-    inputs = Inputs(
-        key=ClusterKey(key_of(cluster)),
-        cluster=cluster,
-        inventory=fleet.inventory,
-        machine=machine,
-        has_machines=True,
-        attestation=record,
-        documents=(document,) if document is not None else (),
-    )
-    source = _RecordedFacts(inputs=inputs, created=now, platforms=NO_PLATFORMS, ruling=ruling)
+    machine = next(iter(source.inventory.members(source.key, record.provider_id)), None)
     outcome, reason, rule, message = _PASSES, "", "", ""
     try:
         for purpose in Purpose:
@@ -240,23 +187,18 @@ async def _forecast(
     return {"machine": name, "outcome": outcome, "reason": reason, "rule": rule, "message": message}
 
 
-async def _replay(facts: _RenewalFacts, source: _RecordedFacts, record: Attestation) -> None:
+async def _replay(facts: _RenewalFacts, source: DocumentFacts, record: Attestation) -> None:
     """Run what a policy decides; raises ``Denied``, ``Unavailable``, or ``NotChecked`` for what no record holds."""
     provider = facts.request.evidence.provider
     await facts.policy()
     signer = offline_signer(provider)
-    machine = source.inputs.machine
     for check in CHECKS:
-        if check.name in _OF_POLICY and (signer is not None or check.name == "attestor authorized"):
-            if machine is None and check.name == "the Machine's node name":
-                raise NotChecked("its Machine is not there")
-            if await check.applies(facts):
-                await check.run(facts)
+        needs_signer = check.name != "attestor authorized"
+        if check.name in _OF_POLICY and (signer is not None or not needs_signer) and await check.applies(facts):
+            await check.run(facts)
     if signer is None:
         raise NotChecked(f"the provider {provider} is not installed here")
-    if machine is not None and signer.reads_infrastructure:
-        await source.infrastructure(machine)
-    unknown = signer.check_recorded(await source.provider_facts(facts, None), record.boot)
+    unknown = signer.check_recorded(await source.provider_facts(facts), record.boot)
     if unknown:
         raise NotChecked("; ".join(unknown))
 
