@@ -1,9 +1,8 @@
 """What the controller measures of itself, in Prometheus' words.
 
-Label values come from closed sets (an unknown provider, verdict or reason counts as ``other``), so that no request can
-grow the number of series. Clusters are the only open label: they are objects of the management cluster, and their
-series go with them. Every instance has its own registry. Work queues have client-go's names, so that dashboards of
-other controllers fit; times are timestamps in seconds, and an alert subtracts.
+Label values come from closed sets, and an unknown provider, verdict or reason counts as ``other``, so no request adds a
+series. Clusters are the only open label: they are objects of the management cluster, and their series go with them.
+Each instance has its own registry. Work queues have client-go's names, so that dashboards of other controllers fit.
 Source: prometheus.io/docs/practices/naming; k8s.io/component-base/metrics/prometheus/workqueue.
 """
 
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -25,7 +24,6 @@ from nodeattest_providers.platform import CallOutcome
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_serving.program import export_build_info
 
-_F = TypeVar("_F", Counter, Gauge)
 _QUEUE_BUCKETS: Final = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 """Seconds; powers of ten, as client-go's."""
 
@@ -71,23 +69,6 @@ class _Queue(QueueMetrics):
         self._depth.dec(count)
 
 
-class _ClusterSeries:
-    """Series that go with their cluster."""
-
-    def __init__(self) -> None:
-        self._series: dict[str, set[tuple[Counter | Gauge, tuple[str, ...]]]] = {}
-
-    def of(self, family: _F, key: str, *labels: str) -> _F:
-        """Return a series of a cluster, whose name is the first label."""
-        self._series.setdefault(key, set()).add((family, (key, *labels)))
-        return family.labels(key, *labels)
-
-    def forget(self, key: str) -> None:
-        """Drop the series of a cluster that is gone."""
-        for family, labels in self._series.pop(key, ()):
-            family.remove(*labels)
-
-
 class MachineState(StrEnum):
     """How a machine is attested; the reasons of the condition ``NodeAttested``, refusals taken together."""
 
@@ -104,48 +85,13 @@ class MachineState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCertificates:
-    """What is shown of one cluster."""
+    """The machines and client certificates of one cluster."""
 
     states: Mapping[MachineState, int]
     earliest_end: float | None
-    """Seconds since the epoch, of the certificates that are still good."""
+    """Seconds since the epoch, of the valid certificates."""
     earliest_lifetime: float
     """Seconds, of the same certificate."""
-
-
-class CertificateMetrics:
-    """The newest figures of each cluster."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, registry=registry)
-        self._machines = gauge(
-            "nodeattest_machines",
-            "Machines by how they are attested: attested, refused (a renewal was), expired, reset, not_attested "
-            "(joined without attestation), pending (did not join yet).",
-            ("cluster", "state"),
-        )
-        self._end = gauge(
-            "nodeattest_certificate_earliest_end_timestamp_seconds",
-            "When the first of the cluster's client certificates ends, of those that are still good.",
-            ("cluster",),
-        )
-        self._lifetime = gauge(
-            "nodeattest_certificate_earliest_lifetime_seconds", "The whole lifetime of that certificate.", ("cluster",)
-        )
-        self._series: Final = _ClusterSeries()
-
-    def show(self, key: str, found: ClusterCertificates) -> None:
-        """Replace the figures of a cluster, ``namespace/name``."""
-        self.forget(key)
-        for state in MachineState:
-            self._series.of(self._machines, key, state).set(found.states.get(state, 0))
-        if found.earliest_end is not None:
-            self._series.of(self._end, key).set(found.earliest_end)
-            self._series.of(self._lifetime, key).set(found.earliest_lifetime)
-
-    def forget(self, key: str) -> None:
-        """Drop those of a cluster that is gone."""
-        self._series.forget(key)
 
 
 PROVIDERS: Final = (*BUILT_IN, "kubelet")
@@ -184,16 +130,13 @@ class Metrics:
         self.registry: Final = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         export_build_info(self.registry)
-        self.certificates: Final = CertificateMetrics(self.registry)
         self.queues = WorkQueueMetrics(self.registry)
         self._providers: Final = frozenset(providers)
         self._clusters: Final[dict[str, bool]] = {}
-        """Whether each cluster that is shown is connected."""
-        self._series: Final = _ClusterSeries()
-        self._node_series: Final = _ClusterSeries()
+        """Whether each known cluster is connected."""
         self._define_requests()
+        self._define_controller()
         self._define_clusters()
-        self._define_writes()
 
     def _define_requests(self) -> None:
         counter = partial(Counter, registry=self.registry)
@@ -221,8 +164,9 @@ class Metrics:
             "nodeattest_foreign_challenges",
             "Output-only annotations that somebody else had written and that were overwritten.",
         ).inc
-        conflicts = counter("nodeattest_ledger_conflicts", "Ledger writes that another replica had overtaken.")
-        self.attestation_conflict = conflicts.inc
+        self.attestation_conflict = counter(
+            "nodeattest_ledger_conflicts", "Ledger writes that another replica had overtaken."
+        ).inc
         self._admitted = counter(
             "nodeattest_admission_requests",
             "Reviews answered by the webhook of bootstrap-config, by the object's kind and the outcome.",
@@ -232,22 +176,12 @@ class Metrics:
             "nodeattest_admission_seconds", "Time to answer the API server about one object."
         )
 
-    def _define_clusters(self) -> None:
+    def _define_controller(self) -> None:
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
-        oldest = gauge("nodeattest_queue_oldest_seconds", "How long the oldest request waits for a worker.")
-        self.oldest_request = oldest.set
-        self._connected = gauge(
-            "nodeattest_cluster_connected",
-            "Whether the workload cluster's requests are being watched (1) or its API server fails (0).",
-            ("cluster",),
-        )
-        self._passed_over = counter(
-            "nodeattest_requests_passed_over",
-            "How often a request of the cluster was not taken for its size or name.",
-            ("cluster",),
-        )
-        self._totals = gauge("nodeattest_clusters", "Workload clusters by state.", ("state",))
-        self._count_clusters()
+        self.leader = gauge("nodeattest_leader", "Whether this replica leads.").set
+        self.oldest_request = gauge(
+            "nodeattest_queue_oldest_seconds", "How long the oldest request waits for a worker."
+        ).set
         self._policies = gauge("nodeattest_policies", "Policies by the reason of their condition Ready.", ("reason",))
         self.policies({})
         self._cache_bytes = gauge("nodeattest_cache_bytes", "Memory of the management cluster's objects that are kept.")
@@ -260,26 +194,6 @@ class Metrics:
             "Objects of the management cluster that are not kept for their size, their name or their namespace's "
             "share. Above 0, a machine or a cluster may be missing.",
         )
-        self.leader = gauge("nodeattest_leader", "Whether this replica leads.").set
-        self._failed_nodes = gauge(
-            "nodeattest_failed_nodes",
-            "Nodes whose own requests were refused for what their machine is: failing, of these treated by onFailure, "
-            "and of these left alone for maxFailedShare.",
-            ("cluster", "state"),
-        )
-        self._approval_closed = gauge(
-            "nodeattest_side_doors_closed",
-            "1: the in-tree signer approves nothing automatically in the workload cluster. 0: it does, or may.",
-            ("cluster",),
-        )
-        self._in_tree_certificates = counter(
-            "nodeattest_in_tree_certificates",
-            "Certificates of the in-tree signer for names or keys that no attestation covers.",
-            ("cluster",),
-        )
-
-    def _define_writes(self) -> None:
-        counter = partial(Counter, registry=self.registry)
         self._api = counter(
             "rest_client_requests",
             "Requests to API servers by method and status; <error>: no answer came.",
@@ -292,6 +206,52 @@ class Metrics:
         )
         self._publications = counter(
             "nodeattest_issuer_publications", "Attempts to publish issuers' documents by outcome.", ("outcome",)
+        )
+
+    def _define_clusters(self) -> None:
+        """Define the families of clusters; all but the first have the label ``cluster``."""
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        self._totals = gauge("nodeattest_clusters", "Workload clusters by state.", ("state",))
+        self._count_clusters()
+        self._connected = gauge(
+            "nodeattest_cluster_connected",
+            "Whether the workload cluster's requests are being watched (1) or its API server fails (0).",
+            ("cluster",),
+        )
+        self._passed_over = counter(
+            "nodeattest_requests_passed_over",
+            "How often a request of the cluster was not taken for its size or name.",
+            ("cluster",),
+        )
+        self._approval_closed = gauge(
+            "nodeattest_side_doors_closed",
+            "1: the in-tree signer approves nothing automatically in the workload cluster. 0: it does, or may.",
+            ("cluster",),
+        )
+        self._in_tree_certificates = counter(
+            "nodeattest_in_tree_certificates",
+            "Certificates of the in-tree signer for names or keys that no attestation covers.",
+            ("cluster",),
+        )
+        self._failed_nodes = gauge(
+            "nodeattest_failed_nodes",
+            "Nodes whose own requests were refused for what their machine is: failing, of these treated by onFailure, "
+            "and of these left alone for maxFailedShare.",
+            ("cluster", "state"),
+        )
+        self._machines = gauge(
+            "nodeattest_machines",
+            "Machines by how they are attested: attested, refused (a renewal was), expired, reset, not_attested "
+            "(joined without attestation), pending (did not join yet).",
+            ("cluster", "state"),
+        )
+        self._earliest_end = gauge(
+            "nodeattest_certificate_earliest_end_timestamp_seconds",
+            "When the first of the cluster's client certificates ends, of those that are still good.",
+            ("cluster",),
+        )
+        self._earliest_lifetime = gauge(
+            "nodeattest_certificate_earliest_lifetime_seconds", "The whole lifetime of that certificate.", ("cluster",)
         )
 
     def verdict(self, provider: str, verdict: str, reason: str) -> None:
@@ -324,14 +284,13 @@ class Metrics:
         self._publications.labels(outcome).inc()
 
     def auto_approval_closed(self, key: str, *, closed: bool) -> None:
-        """Show whether automatic approval is closed in a cluster; forgotten with the cluster."""
-        self._series.of(self._approval_closed, key).set(closed)
-        self._series.of(self._in_tree_certificates, key)
+        """Show whether automatic approval is closed in a cluster."""
+        self._approval_closed.labels(key).set(closed)
+        self._in_tree_certificates.labels(key)
 
     def in_tree_certificate(self, key: str) -> None:
-        """Count a certificate that was issued past attestation; forgotten with the cluster."""
-        self._series.of(self._approval_closed, key)
-        self._series.of(self._in_tree_certificates, key).inc()
+        """Count a certificate that was issued without attestation."""
+        self._in_tree_certificates.labels(key).inc()
 
     def admission(self, kind: str, outcome: str, seconds: float) -> None:
         """Count an object that the webhook was asked about; ``outcome`` is an ``AdmissionOutcome``."""
@@ -341,7 +300,7 @@ class Metrics:
     def cluster(self, key: str, *, connected: bool) -> None:
         """Show the state of a workload cluster, ``namespace/name``."""
         self._clusters[key] = connected
-        self._series.of(self._connected, key).set(connected)
+        self._connected.labels(key).set(connected)
         self._count_clusters()
 
     def cache(self, used: int, limit: int, left_out: int) -> None:
@@ -352,23 +311,39 @@ class Metrics:
 
     def requests_passed_over(self, key: str, more: int) -> None:
         """Count requests of a cluster that were not taken; also none, so that there is a series."""
-        self._series.of(self._passed_over, key).inc(more)
+        self._passed_over.labels(key).inc(more)
 
     def forget_cluster(self, key: str) -> None:
-        """Drop the series of a cluster that is gone."""
-        self._series.forget(key)
+        """Drop the series of a cluster's connection."""
+        for family in (self._connected, self._passed_over, self._approval_closed, self._in_tree_certificates):
+            family.remove(key)
         self._clusters.pop(key, None)
         self._count_clusters()
 
     def standing(self, key: str, *, failing: int, treated: int, withheld: int) -> None:
         """Show how many of a cluster's Nodes fail, and what was done to them."""
         for state, count in zip(_STATES, (failing, treated, withheld), strict=True):
-            self._node_series.of(self._failed_nodes, key, state).set(count)
+            self._failed_nodes.labels(key, state).set(count)
+
+    def machines(self, key: str, found: ClusterCertificates) -> None:
+        """Show a cluster's machines and certificates."""
+        for state in MachineState:
+            self._machines.labels(key, state).set(found.states.get(state, 0))
+        if found.earliest_end is not None:
+            self._earliest_end.labels(key).set(found.earliest_end)
+            self._earliest_lifetime.labels(key).set(found.earliest_lifetime)
+        else:
+            self._earliest_end.remove(key)
+            self._earliest_lifetime.remove(key)
 
     def forget_standing(self, key: str) -> None:
-        """Drop the same of a cluster that is gone, and the figures of its certificates."""
-        self.certificates.forget(key)
-        self._node_series.forget(key)
+        """Drop the series of a cluster's Nodes, machines and certificates."""
+        for state in _STATES:
+            self._failed_nodes.remove(key, state)
+        for state in MachineState:
+            self._machines.remove(key, state)
+        self._earliest_end.remove(key)
+        self._earliest_lifetime.remove(key)
 
     def policies(self, counts: Mapping[str, int]) -> None:
         """Show how many policies are what (``POLICY_REASONS``)."""

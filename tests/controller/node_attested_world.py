@@ -172,7 +172,6 @@ class NodeAttestedWorld:
         self.management = ManagementCache(
             self.management_api,
             namespace=None,
-            on_change=lambda _key, _ids: None,
             inventory=("ClusterAPI", "MachineRecords"),
         )
         self.events = EventRecorder(

@@ -145,7 +145,7 @@ class NodeAttestedReconciler:
         known = {("machine", member.provider_id) for member, _attestation in pairs} | pools.keys()
         self._written_from = {key: version for key, version in self._written_from.items() if key in known}
         self._paused_until = {key: until for key, until in self._paused_until.items() if key in known}
-        self._deps.metrics.certificates.show(self._key, census.result())
+        self._deps.metrics.machines(self._key, census.result())
         self._deps.metrics.standing(self._key, failing=failing, treated=around.treated, withheld=withheld)
         return None
 
