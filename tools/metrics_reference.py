@@ -16,7 +16,7 @@ from nodeattest_controller.metrics import Metrics as Controller
 from nodeattest_discovery.front.service import Metrics as Front
 from nodeattest_identity.addon.gateway.service import Metrics as Gateway
 from nodeattest_identity.addon.sidecar.service import Metrics as Sidecar
-from nodeattest_identity.serve.service import Metrics as Issuer
+from nodeattest_identity.serve import Metrics as Issuer
 from tools.markdown_tables import rewrite
 
 SERVERS: Final = {

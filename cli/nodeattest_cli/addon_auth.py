@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -16,24 +15,17 @@ from typing import Any, Final
 import click
 
 from nodeattest_cli.serving import COUNT, FILE, POSITIVE, Address, api_client, server, tls_options
-from nodeattest_identity.addon.gateway import app as gateway_app
+from nodeattest_identity.addon.gateway import service as gateway_service
 from nodeattest_identity.addon.gateway.keyset import RotationSchedule
 from nodeattest_identity.addon.gateway.service import DEFAULT_PROXY, GatewaySettings
 from nodeattest_identity.addon.sidecar import service as sidecar_service
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences
+from nodeattest_identity.addon.sidecar.caller import CallerVerifier
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
-from nodeattest_identity.addon.sidecar.verifiers import (
-    JWT_CACHE_SECONDS,
-    REVIEW_CACHE_SECONDS,
-    CachedVerifier,
-    JwtVerifier,
-    TokenReviewVerifier,
-    first_keys,
-)
 from nodeattest_identity.issuer.documents import UrlError, issuer_url
 from nodeattest_identity.issuer.keys import KeysError
-from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.paths import PathRule, parse_rule
+from nodeattest_identity.proxy.request import PathRule, parse_rule
+from nodeattest_identity.proxy.server import ProxyLimits
 from nodeattest_identity.tokens.jwks_cache import JWKSCache, key_file_cache, read_trusted_keys
 from nodeattest_identity.tokens.relying_party import HttpsFetcher, discover
 from nodeattest_kube.client import ApiClient
@@ -96,7 +88,7 @@ async def gateway(**flags: Any) -> None:  # noqa: ANN401 - click passes what the
             request_seconds=flags["max_request_duration"],
         ),
     )
-    await gateway_app.run(settings, api_client(flags["kubeconfig"]), started=lambda _: None)
+    await gateway_service.run(settings, api_client(flags["kubeconfig"]), started=lambda _: None)
 
 
 def _rules(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[PathRule, ...]:
@@ -112,13 +104,12 @@ def _rules(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
 )
 @click.option("--bind-address", type=Address(), default=":8443", help="host:port for those who call the add-on.")
 @click.option("--plain-http", is_flag=True, help="Serve without TLS: the network between sees tokens of a minute.")
-@click.option("--issuer", metavar="URL", help="Who issues tokens, exactly as their claim `iss`.")
+@click.option("--issuer", metavar="URL", required=True, help="Who issues tokens, exactly as their claim `iss`.")
 @click.option("--ca-file", type=FILE, help="The only CAs that vouch for the issuer's server  [this machine's]")
 @click.option(
     "--jwks-file", "key_files", type=FILE, multiple=True, help="The issuer's keys, read again; nobody is asked then."
 )
-@click.option("--token-review", is_flag=True, help="Ask the API server about each token, in the place of --issuer.")
-@click.option("--kubeconfig", type=FILE, help="Which API server; without it, the pod's own.")
+@click.option("--kubeconfig", type=FILE, help="The cluster whose Services are read; without it, the pod's own.")
 @click.option("--audience", "audiences", multiple=True, help="For whom tokens are  [Services that select the pod]")
 @click.option("--namespace", help="Whose Services these are  [the pod's]")
 @click.option("--pod-labels-file", type=FILE, default=_LABELS, help="From the downward API.")
@@ -150,48 +141,39 @@ def _rules(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
 async def sidecar(**flags: Any) -> None:  # noqa: ANN401 - click passes what the options' types make
     """Verify who calls an add-on, and pass that on by a header.
 
-    Tokens are verified by --issuer and its keys, or by --token-review; the add-on gets X-Authenticated-User and no
-    token. docs/addon-auth.md#the-sidecar says which requests are refused, and how.
+    Tokens are verified by the keys of --issuer; the add-on gets X-Authenticated-User and no token.
+    docs/addon-auth.md#the-sidecar says which requests are refused, and how.
     """
     settings = _sidecar_settings(flags)
     named: frozenset[str] = frozenset(flags["audiences"])
+    keys = _keys(flags)
     async with AsyncExitStack() as stack:
-        client, services, keys = None, None, None
-        tasks: list[Callable[[], Awaitable[None]]] = []
-        if flags["token_review"] or not named:
-            client = await stack.enter_async_context(api_client(flags["kubeconfig"]))
-            if not named:
-                services = _services(client, flags)
-                tasks.append(services.run)
-        if flags["token_review"] and client is not None:
-            verifier, keep = TokenReviewVerifier(client), REVIEW_CACHE_SECONDS
-        else:
-            keys = _keys(flags)
-            stack.push_async_callback(keys.aclose)
-            tasks.append(partial(first_keys, keys))
-            keep = JWT_CACHE_SECONDS
-            verifier = JwtVerifier(
-                keys, issuer=flags["issuer"], longest_lifetime=flags["longest_lifetime"], now=time.time
-            )
+        stack.push_async_callback(keys.aclose)
+        tasks: list[Callable[[], Awaitable[None]]] = [keys.fetch_first]
+        services = None
+        if not named:
+            services = _services(await stack.enter_async_context(api_client(flags["kubeconfig"])), flags)
+            tasks.append(services.run)
 
         def unready_reason() -> str | None:
-            if keys is not None and not keys.has_keys:
+            if not keys.has_keys:
                 return "the issuer's keys were not read yet"
             return None if services is None else services.unready_reason()
 
-        ours = (lambda: named) if services is None else services.audiences
-        verified = CachedVerifier(verifier, ours, keep=keep)
+        verifier = CallerVerifier(
+            keys=keys,
+            issuer=flags["issuer"],
+            audiences=(lambda: named) if services is None else services.audiences,
+            longest_lifetime=flags["longest_lifetime"],
+            now=time.time,
+        )
         await sidecar_service.run(
-            settings, verified, unready_reason=unready_reason, tasks=tasks, started=lambda _: None
+            settings, verifier, unready_reason=unready_reason, tasks=tasks, started=lambda _: None
         )
 
 
 def _sidecar_settings(flags: dict[str, Any]) -> SidecarSettings:
     """Make the settings; raises ``SettingsError``."""
-    if flags["token_review"] == bool(flags["issuer"]):
-        raise SettingsError("--issuer, --token-review: expected one of the two, got both or none")
-    if flags["token_review"] and (flags["key_files"] or flags["ca_file"]):
-        raise SettingsError("--jwks-file, --ca-file: expected --issuer beside them, got --token-review")
     if flags["plain_http"] == (flags["tls_cert_file"] is not None):
         raise SettingsError("--tls-cert-file, --plain-http: expected one of the two, got both or none")
     connections: int = flags["max_connections"]

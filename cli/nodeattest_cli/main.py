@@ -129,7 +129,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
         "Let anybody verify tokens of a cluster's service accounts without asking its API server (docs/issuer.md).",
         verify=("issuer.verify:verify", "Verify a token as a strict relying party, and show its claims."),
         publish=("issuer.publish:publish", "Keep a bucket, blobs or a directory equal to an issuer's keys."),
-        serve=("issuer.serve:serve", "Serve the documents of one issuer or of many, over HTTPS."),
+        serve=("issuer.serve:serve", "Serve the documents of a folder, over HTTPS."),
     ),
     _group(
         "machines",

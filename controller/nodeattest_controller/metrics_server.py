@@ -29,9 +29,8 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.sidecar.caller import bearer
-from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
-from nodeattest_identity.proxy.headers import RawHeaders
-from nodeattest_identity.proxy.refusals import RefusalError
+from nodeattest_identity.proxy.request import RawHeaders
+from nodeattest_identity.proxy.server import RefusalError
 from nodeattest_kube.access_review import review_access
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden
@@ -40,6 +39,7 @@ from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
+from nodeattest_serving.fair_semaphore import FairSemaphore
 from nodeattest_serving.http_server import Listener, Reply, refusal
 from nodeattest_serving.program import EXPOSITION, HealthCheck, HealthServer, MetricsSource
 from nodeattest_serving.tls import ServingCertificate, self_signed_context

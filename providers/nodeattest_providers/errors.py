@@ -146,7 +146,6 @@ class Reason(StrEnum):
     JWT_EXPIRED = "JWTExpired"
     JWT_NOT_YET_VALID = "JWTNotYetValid"
     JWT_LIFETIME_TOO_LONG = "JWTLifetimeTooLong"
-    TOKEN_REVIEW_REFUSED = "TokenReviewRefused"
     ISSUER_DOCUMENT_REFUSED = "IssuerDocumentRefused"
     # Temporary: these only ever travel in Unavailable
     AUTHORITY_UNAVAILABLE = "AuthorityUnavailable"

@@ -10,10 +10,9 @@ import pytest
 from cases import attacks
 from catalogue import Expected, Row, Verdict
 
-from nodeattest_identity.addon.gateway.endpoints import ready_endpoints
-from nodeattest_identity.addon.gateway.errors import StatusError, status_body
+from nodeattest_identity.addon.gateway.backends import ready_endpoints
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, identify
-from nodeattest_identity.addon.gateway.target import ROOT, parse
+from nodeattest_identity.addon.gateway.target import ROOT, StatusError, parse
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 NAME: Final = "front-proxy-client"
@@ -26,7 +25,7 @@ def verdict(action: Callable[[], object]) -> Expected:
     try:
         action()
     except StatusError as refused:
-        return Expected(Verdict.DENY, str(json.loads(status_body(refused))["reason"]))
+        return Expected(Verdict.DENY, str(json.loads(refused.body)["reason"]))
     return Expected(Verdict.ACCEPT, "")
 
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import pytest
 from cases import attacks
@@ -16,11 +15,8 @@ from polling import until
 from proxy_kit import AUDIENCE, ISSUER, LOOPBACK, Answer, Seen, exchange, request, sidecar, upstream, users_token
 from token_kit import NOW, claims, elliptic, header, token
 
-from nodeattest_identity.addon.sidecar.caller import Caller, Verifier
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
-from nodeattest_identity.addon.sidecar.verifiers import parse_review
-from nodeattest_identity.proxy.paths import parse_rule
-from nodeattest_parsing.values import JsonObject
+from nodeattest_identity.proxy.request import parse_rule
 from nodeattest_serving.bounded_server import BindAddress
 
 OURS, THEIRS = AUDIENCE, "apps/other"
@@ -47,18 +43,8 @@ def forged(name: str) -> str:
     return made[name].decode()
 
 
-@dataclass(frozen=True)
-class ByReview:
-    """An API server's answer, whatever the token."""
-
-    answer: JsonObject
-
-    async def verify(self, _token: bytes, _peer: str, audiences: frozenset[str], /) -> Caller:
-        return parse_review(self.answer, audiences, expires=None)
-
-
 @asynccontextmanager
-async def guarded(seen: Seen, verifier: Verifier | None = None, *, requests: int = 64) -> AsyncGenerator[int]:
+async def guarded(seen: Seen, *, requests: int = 64) -> AsyncGenerator[int]:
     settings = SidecarSettings(
         address=BindAddress(LOOPBACK, 0),
         upstream=BindAddress(LOOPBACK, 1),
@@ -66,7 +52,7 @@ async def guarded(seen: Seen, verifier: Verifier | None = None, *, requests: int
         send_groups=True,
         max_user_requests=requests,
     )
-    async with sidecar(seen, settings, verifier=verifier) as running:
+    async with sidecar(seen, settings) as running:
         yield running.port
 
 
@@ -120,20 +106,6 @@ async def test_an_open_path_is_forwarded_for_nobody(row: Row, lines: tuple[str, 
         assert verdict(await exchange(port, request(OPEN, bearer(minted()), *lines))) == row.expected
         assert seen.requests == 1
         assert seen.values("x-authenticated-user") == seen.values("authorization") == seen.values("cookie") == []
-
-
-REVIEWS: Mapping[str, JsonObject] = {
-    "D10-120": {"authenticated": True, "user": {"username": "alice"}},
-    "D10-121": {"authenticated": True, "user": {"username": "alice"}, "audiences": [OURS], "error": "not sure"},
-    "D10-122": {"user": {"username": "alice"}, "audiences": [OURS]},
-}
-
-
-@pytest.mark.parametrize(("row", "status"), attacks(REVIEWS))
-async def test_an_answer_that_is_no_plain_yes_is_a_no(row: Row, status: JsonObject) -> None:
-    async with upstream() as seen, guarded(seen, ByReview({"status": status})) as port:
-        assert verdict(await exchange(port, request("/", bearer(minted())))) == row.expected
-        assert seen.requests == 0
 
 
 async def came(seen: Seen, requests: int) -> None:

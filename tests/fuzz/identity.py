@@ -15,16 +15,21 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from fuzz.keys import AUTHORITY_KEY, NODE_KEY, NOW, TPM_KEY
 from fuzz.target import require, target, text_of
 from nodeattest_identity.addon.gateway import keyset
-from nodeattest_identity.addon.gateway.errors import StatusError, status_body
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, identify, read_trust
-from nodeattest_identity.addon.gateway.target import ROOT, parse
+from nodeattest_identity.addon.gateway.target import ROOT, StatusError, parse
 from nodeattest_identity.addon.sidecar.caller import bearer, require_no_token_in_query
 from nodeattest_identity.issuer import documents as issuer_documents
 from nodeattest_identity.issuer.documents import Configuration, DocumentError, documents
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, read_jwks, read_pem, verifying_key
-from nodeattest_identity.proxy.headers import RawHeaders, Sender, canonical, request_headers, response_headers
-from nodeattest_identity.proxy.paths import RequestTarget, read_target
-from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.request import (
+    RawHeaders,
+    RequestTarget,
+    canonical,
+    read_target,
+    request_headers,
+    response_headers,
+)
+from nodeattest_identity.proxy.server import Refusal, RefusalError
 from nodeattest_identity.publish import plan as states
 from nodeattest_identity.publish.plan import RETIRE_AFTER, Current, Desired, plan
 from nodeattest_identity.publish.store import ForeignIssuerError, PublishError, StoredObject
@@ -45,7 +50,7 @@ def _path(raw: str, _data: bytes) -> bool:
     try:
         found = parse(raw)
     except StatusError as refusal:
-        json.loads(status_body(refusal))
+        json.loads(refusal.body)
         return False
     path = raw.partition("?")[0]
     parts = path.strip("/").split("/")  # requestinfo.go splitPath
@@ -92,7 +97,7 @@ def _ring(found: keyset.KeySet, _data: bytes) -> None:
 
 # What both proxies forward by
 
-_SENDER: Final = Sender(peer="10.0.0.9", scheme="http")
+_PEER: Final = "10.0.0.9"
 _TCHAR: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """RFC 9110 §5.6.2; aiohttp hands no other name over."""
 _REFUSED: Final = (RefusalError,)
@@ -131,13 +136,13 @@ def _fields(data: bytes) -> RawHeaders:
 def _request(raw: RawHeaders, _data: bytes) -> bool:
     """Clean a client's header; an upstream that folds names sees one identity, which is ours."""
     try:
-        made = request_headers(raw, sender=_SENDER, inject=[("X-Authenticated-User", "alice")])
+        made = request_headers(raw, peer=_PEER, scheme="http", inject=[("X-Authenticated-User", "alice")])
     except RefusalError as refusal:
         require(refusal.refusal is Refusal.HEADER_NOT_ALLOWED, "refused for its header")
         return False
     folded = [(canonical(name.encode()), value) for name, value in made.items()]
     require([value for name, value in folded if name == b"x-authenticated-user"] == ["alice"], "one identity, ours")
-    require([value for name, value in folded if name == b"x-forwarded-for"] == [_SENDER.peer], "the peer, and no other")
+    require([value for name, value in folded if name == b"x-forwarded-for"] == [_PEER], "the peer, and no other")
     hidden = {b"authorization", b"connection", b"upgrade", b"transfer-encoding", b"content-length", b"x-remote-user"}
     require(not hidden & {name for name, _ in folded}, "no credential and nothing of one hop")
     require(not any(control in value for _, value in folded for control in "\r\n\0"), "one line a field")
@@ -249,7 +254,8 @@ _STANDING: Final = states.IssuerState(
     issuer=_OWN,
     owner="nodeattest",
     updated=_MOMENT - 9,
-    keys=(states.KeyRecord(key=_SIGNER), states.KeyRecord(key=_OLD, absent_since=_MOMENT - 99)),
+    keys=(_SIGNER, _OLD),
+    absent_since={_OLD.kid: _MOMENT - 99},
 )
 """A state with a key that signs and an old one."""
 
@@ -262,8 +268,8 @@ def _state(state: states.IssuerState, data: bytes) -> None:
         planned = plan(Current(state=StoredObject(body=data, e_tag="1")), replace(_WANTED, owner=state.owner), _MOMENT)
     except (PublishError, KeysError):  # another issuer's, or a clock's far ahead; another key under our name
         return
-    since = {record.key.kid: record.absent_since for record in state.keys}
-    stay = {kid for kid, absent in since.items() if absent is None or absent + RETIRE_AFTER > _MOMENT}
+    absent = state.absent_since
+    stay = {key.kid for key in state.keys if absent.get(key.kid, _MOMENT) + RETIRE_AFTER > _MOMENT}
     require(all(note.isprintable() for note in planned.notes), "no note of many lines")
     require(stay <= {key.kid for key in planned.documents.keys}, "no key goes before its time")
 

@@ -20,7 +20,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import subject_of
 from nodeattest_controller.model import policy
 from nodeattest_identity.issuer.keys import MAX_SIZE as MAX_KEYS
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem
-from nodeattest_identity.serve.service import matches
+from nodeattest_identity.serve import matches
 from nodeattest_kube import answers
 from nodeattest_kube.answers import parse_event
 from nodeattest_kube.errors import ApiError, KubeconfigError

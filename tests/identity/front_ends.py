@@ -21,6 +21,7 @@ from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode,
 from nodeattest_discovery.token import generate
 from nodeattest_identity.addon.gateway.target import ROOT
 from nodeattest_identity.issuer.documents import documents
+from nodeattest_identity.issuer.keys import verifying_key
 from nodeattest_identity.tokens.jwt import mint, signing_key
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject
@@ -203,8 +204,11 @@ class _Place:
 
     def issuer(self) -> FrontEnd:
         """Run an issuer with the limits of the discovery front: it has no manifest."""
-        key = self.plane.pki.account_public_key
-        command = ["issuer", "serve", f"--service-account-issuer={ISSUER}", f"--service-account-key-file={key}"]
+        jwks = self.directory / "issuer" / "openid" / "v1" / "jwks"
+        jwks.parent.mkdir(parents=True)
+        key = verifying_key(ec.generate_private_key(ec.SECP256R1()).public_key())
+        jwks.write_bytes(documents(ISSUER, f"{ISSUER}/openid/v1/jwks", (key,)).jwks)
+        command = ["issuer", "serve", f"--issuer-base={ISSUER}", f"--dir={self.directory / 'issuer'}"]
         return self._run("issuer", "discovery-front", command, "/openid/v1/jwks", get("/openid/v1/jwks"))
 
     def discovery_front(self) -> FrontEnd:

@@ -12,15 +12,12 @@ from typing import Final, SupportsIndex
 from aiohttp import web
 from token_kit import NOW, claims, elliptic, token
 
-from nodeattest_identity.addon.sidecar.caller import Verifier
+from nodeattest_identity.addon.sidecar.caller import CallerVerifier
 from nodeattest_identity.addon.sidecar.service import Metrics, SidecarService, SidecarSettings
-from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, JwtVerifier
 from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
-from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.paths import read_target
-from nodeattest_identity.proxy.refusals import Refusal
-from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_identity.proxy.request import read_target
+from nodeattest_identity.proxy.server import ProxyLimits, ProxyServer, Refusal
 from nodeattest_identity.tokens.jwks_cache import JWKSCache
 from nodeattest_serving.bounded_server import BindAddress
 
@@ -214,7 +211,6 @@ class Running:
 
     port: int
     service: SidecarService
-    verified: CachedVerifier
     metrics: Metrics = field(repr=False)
 
     def count(self, name: str) -> float:
@@ -239,30 +235,28 @@ async def sidecar(
     seen: Seen,
     settings: SidecarSettings | None = None,
     *,
-    verifier: Verifier | None = None,
     audiences: Callable[[], frozenset[str]] = lambda: frozenset({AUDIENCE}),
     time: Time | None = None,
-    keep: float = 300.0,
-    clock: Callable[[], float] = lambda: 0.0,
 ) -> AsyncGenerator[Running]:
     """Serve a sidecar at the time of the tokens."""
-    time = time or Time()
     usual = settings or SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
-    settings = replace(usual, upstream=BindAddress(LOOPBACK, seen.port))
-    metrics = Metrics()
-    if verifier is None:
+    settings, metrics = replace(usual, upstream=BindAddress(LOOPBACK, seen.port)), Metrics()
 
-        async def keys() -> tuple[VerifyingKey, ...]:
-            return (elliptic().verifying,)
+    async def keys() -> tuple[VerifyingKey, ...]:
+        return (elliptic().verifying,)
 
-        cache = JWKSCache(keys, monotonic=clock)
-        verifier = JwtVerifier(cache, issuer=ISSUER, longest_lifetime=3600.0, now=time)
-    verified = CachedVerifier(verifier, audiences, keep=keep, now=time, clock=clock)
+    verifier = CallerVerifier(
+        keys=JWKSCache(keys, monotonic=lambda: 0.0),
+        issuer=ISSUER,
+        audiences=audiences,
+        longest_lifetime=3600.0,
+        now=time or Time(),
+    )
     async with Forwarder(settings.limits) as forwarder:
-        service = SidecarService(settings, verified, forwarder, metrics=metrics, now=time, clock=clock)
+        service = SidecarService(settings, verifier, forwarder, metrics, clock=lambda: 0.0)
         server = ProxyServer(service.handle, settings.address, None, settings.limits, refused=metrics.refused)
         await server.start()
         try:
-            yield Running(server.port, service, verified, metrics)
+            yield Running(server.port, service, metrics)
         finally:
             await server.stop()

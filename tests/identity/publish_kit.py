@@ -44,7 +44,7 @@ class Clock:
 
 
 @dataclass
-class Faulty:
+class Faulty(ObjectStore):
     """A store that is like another until its moment has come."""
 
     inner: ObjectStore
@@ -52,9 +52,8 @@ class Faulty:
     content_type: str | None = None
     written: list[str] = field(default_factory=list[str])
 
-    @property
-    def name(self) -> str:
-        return self.inner.name
+    def __post_init__(self) -> None:
+        self.name = self.inner.name
 
     async def read(self, path: str, /) -> StoredObject | None:
         found = await self.inner.read(path)

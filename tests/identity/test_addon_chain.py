@@ -23,7 +23,7 @@ from needs import not_possible
 from websockets.sync.client import connect
 
 from nodeattest_identity.addon.gateway.target import ROOT
-from nodeattest_identity.proxy.limits import MAX_HEAD
+from nodeattest_identity.proxy.server import MAX_HEAD
 from nodeattest_sandbox.pki import ClusterPki
 
 pytestmark = pytest.mark.conformance

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polling import until
 
-from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
 from nodeattest_identity.addon.gateway.keyset import (
     LIFETIME,
@@ -31,6 +30,7 @@ from nodeattest_identity.addon.gateway.keyset import (
     parse_keyset,
     rotate,
 )
+from nodeattest_identity.addon.gateway.target import StatusError
 from nodeattest_identity.issuer.documents import MAX_AGE
 from nodeattest_identity.tokens.jwt import signing_key
 from nodeattest_kube import paths

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeattest_identity.addon.gateway.redirects import own_reference, replace_redirect
-from nodeattest_identity.proxy.paths import RequestTarget, read_target
+from nodeattest_identity.proxy.request import RequestTarget, read_target
 
 ROOT = "/apis/g/v1/namespaces/n/services/https:s:443/proxy"
 BASE = f"http://localhost:8001{ROOT}"

@@ -13,10 +13,9 @@ from front_kit import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_identity.addon.gateway.endpoints import EndpointResolver, ServiceEndpoint, ready_endpoints
-from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_identity.addon.gateway.backends import EndpointResolver, ServiceEndpoint, ready_endpoints
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, UserInfo, identify, read_trust
-from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, parse
+from nodeattest_identity.addon.gateway.target import ROOT, ServiceTarget, StatusError, parse
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap

@@ -20,20 +20,14 @@ from gateway_kit import AddOn
 from polling import succeeds
 from yarl import URL
 
-from nodeattest_identity.addon.gateway.endpoints import EndpointResolver, ServiceEndpoint
-from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_identity.addon.gateway.backends import EndpointResolver, ServiceEndpoint, SubjectAccessAuthorizer
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, GatewayTls, UserInfo
-from nodeattest_identity.addon.gateway.keyset import generate_key
-from nodeattest_identity.addon.gateway.service import (
-    Gateway,
-    GatewaySettings,
-    Metrics,
-    SubjectAccessAuthorizer,
-)
-from nodeattest_identity.addon.gateway.target import GROUP, GROUP_ROOT, ROOT, ServiceTarget, parse
+from nodeattest_identity.addon.gateway.keyset import KeyStore, generate_key
+from nodeattest_identity.addon.gateway.service import Gateway, GatewaySettings, Metrics
+from nodeattest_identity.addon.gateway.target import GROUP, GROUP_ROOT, ROOT, ServiceTarget, StatusError, parse
+from nodeattest_identity.issuer.keys import VerifyingKey
 from nodeattest_identity.proxy.forward import Forwarder
-from nodeattest_identity.proxy.limits import ProxyLimits
-from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_identity.proxy.server import ProxyLimits, ProxyServer
 from nodeattest_identity.tokens.jwt import SigningKey, signing_key
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -50,7 +44,7 @@ JANE: Final = {"X-Remote-User": "jane", "X-Remote-Group": "devs"}
 
 @dataclass
 class Site:
-    """A gateway with one service, whose decisions a test may bend; it is its own authorizer and resolver."""
+    """A gateway with one service, whose decisions a test may bend; it is its own authorizer, resolver and keys."""
 
     directory: Path
     front: Authority = field(default_factory=lambda: Authority("front-proxy-ca"))
@@ -78,6 +72,13 @@ class Site:
         """Let the front proxies of these CAs in."""
         ders = tuple(ssl.PEM_cert_to_DER_cert(each.pem.decode()) for each in authorities)
         self.tls.set_trust(FrontProxyTrust(authorities=ders, allowed_names=frozenset({NAME}), has_uid=False))
+
+    def signer(self, _now: float) -> SigningKey | None:
+        return self.key
+
+    @property
+    def published(self) -> tuple[VerifyingKey, ...]:
+        return (self.key.verifying,) if self.key else ()
 
     async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
         """Allow, and take note."""
@@ -117,8 +118,7 @@ async def running(site: Site) -> AsyncGenerator[Site]:
             tls=site.tls,
             authorizer=cast("SubjectAccessAuthorizer", site),
             resolver=cast("EndpointResolver", site),
-            signer=lambda _: site.key,
-            published=lambda: (site.key.verifying,) if site.key else (),
+            keys=cast("KeyStore", site),
             forwarder=forwarder,
             metrics=site.metrics,
             now=lambda: 1_800_000_000.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,19 +12,27 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from issuer_kit import new_key
 from issuer_server import IssuerServer, Reply, api_server, issuer_server, jwks_of
 from polling import until
+from token_kit import new_key
 
-from nodeattest_controller.controllers.issuer import NOT_PUBLISHED, PUBLISHED, IssuerReconciler, Publishing
+from nodeattest_controller.controllers.issuer import (
+    NOT_PUBLISHED,
+    PUBLISHED,
+    IssuerReconciler,
+    OtherIssuerError,
+    Publishing,
+    read_api_server,
+)
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_identity.issuer.documents import JWKS_PATH, documents
+from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, JWKS_TYPE, documents
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
 from nodeattest_kube.events import EventRecorder, ObjectRef
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.values import JsonObject
@@ -159,3 +168,35 @@ async def test_a_cluster_of_another_issuer_is_left_alone_and_told_of_in_the_log_
         await until(lambda: bench.count("other-issuer") > 2)
     assert not list(bench.folder.iterdir())
     assert not bench.events
+
+
+ISSUER, ONE = "https://issuer.example/c", new_key()
+LEAK = json.dumps({"keys": [{**json.loads(jwks_of(ISSUER, [ONE]))["keys"][0], "d": "AAAA"}]}).encode()
+FOREIGN, SLASH = (documents(each, ISSUER, [ONE]).configuration for each in ("https://issuer.example/d", f"{ISSUER}/"))
+SPOILT: dict[str, tuple[str, Reply, str, str]] = {
+    "another's issuer": (CONFIGURATION_PATH, Reply(FOREIGN), "", "as its first"),
+    "a slash more": (CONFIGURATION_PATH, Reply(SLASH), "", "first"),
+    "no configuration": (CONFIGURATION_PATH, Reply(b"<html>"), "unusable", "OpenID configuration in JSON"),
+    "a configuration without end": (CONFIGURATION_PATH, Reply(b"{" + b" " * 70_000), "refused", "larger than"),
+    "an empty set": (JWKS_PATH, Reply(b'{"keys":[]}'), "unusable", "1 to"),
+    "a private member": (JWKS_PATH, Reply(LEAK), "unusable", "private or symmetric"),
+    "a set without end": (JWKS_PATH, Reply(b'{"keys":[' + b" " * (1 << 20)), "refused", "larger than"),
+    "no right": (JWKS_PATH, Reply(status=403), "forbidden", "manifests/workload-issuer"),
+    "no documents": (CONFIGURATION_PATH, Reply(status=404), "absent", "all RSA, P-256, P-384 or P-521"),
+    "trouble": (CONFIGURATION_PATH, Reply(status=500), "refused", "500"),
+    "a redirect": (CONFIGURATION_PATH, Reply(status=302), "refused", "302"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+async def test_what_else_an_api_server_may_answer_is_an_error_that_says_what_helps(name: str, tmp_path: Path) -> None:
+    path, reply, outcome, said = SPOILT[name]
+    with api_server(tmp_path, ISSUER, [ONE]) as there:
+        async with ApiClient.from_kubeconfig(there.kubeconfig) as client:
+            assert await read_api_server(client, ISSUER) == (ONE,)
+            assert there.accepted == {CONFIGURATION_PATH: "application/json", JWKS_PATH: JWKS_TYPE}
+            there.answers[path] = reply
+            with pytest.raises((ApiError, OtherIssuerError), match=said) as caught:
+                await read_api_server(client, ISSUER)
+    assert (caught.value.reason if isinstance(caught.value, ApiError) else "") == outcome
+    assert "secret-token" not in str(caught.value)

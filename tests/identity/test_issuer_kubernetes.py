@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from nodeattest_controller import manifests
+from nodeattest_controller.controllers.issuer import read_api_server
 from nodeattest_identity.issuer.documents import CONFIGURATION_PATH, JWKS_PATH, documents
 from nodeattest_identity.issuer.keys import read_jwks, read_pem
-from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.errors import ApiError
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
@@ -86,7 +87,7 @@ def test_both_documents_equal_kube_apiservers_byte_for_byte(assets: Path, tmp_pa
 
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 DEFAULT: Final = "system:service-account-issuer-discovery"
-READER: Final = "nodeattest-issuer-reader"
+READER: Final = "node-attestation-controller"
 COLLECTIONS: Final = {
     "ServiceAccount": "/api/v1/namespaces/kube-system/serviceaccounts",
     "ClusterRole": f"{RBAC}/clusterroles",
@@ -95,9 +96,9 @@ COLLECTIONS: Final = {
 URLS: Final = sorted(f"{path}{slash}" for path in (CONFIGURATION_PATH, JWKS_PATH) for slash in ("", "/"))
 
 
-def shipped(name: str = "") -> list[JsonMap]:
+def shipped(name: str) -> list[JsonMap]:
     made = cast("list[JsonMap]", manifests.objects("workload-issuer"))
-    return [each for each in made if name in {"", text_at(each, "metadata", "name")}]
+    return [each for each in made if text_at(each, "metadata", "name") == name]
 
 
 def apply(admin: Client, objects: list[JsonMap]) -> None:
@@ -128,11 +129,11 @@ async def test_the_reader_reads_both_documents_and_may_nothing_else(real_control
     default = f"{RBAC}/clusterrolebindings/{DEFAULT}"
     admin.delete(default)  # the reader's own binding has to suffice
     try:
-        apply(admin, [each for each in shipped() if text_at(each, "metadata", "name") == READER])
+        apply(admin, [{"kind": "ServiceAccount", "metadata": {"name": READER, "namespace": "kube-system"}}])
         kubeconfig = plane.token_kubeconfig(reader_token(admin))
         issuer = plane.server  # what the control plane of tests is started with
         async with ApiClient.from_kubeconfig_file(kubeconfig) as client:
-            with pytest.raises(SourceError, match="manifests/workload-issuer"):
+            with pytest.raises(ApiError, match="manifests/workload-issuer"):
                 await read_api_server(client, issuer)
             apply(admin, shipped("nodeattest:issuer-reader"))
             keys = await _read(client, issuer)
@@ -159,8 +160,8 @@ async def _read(client: ApiClient, issuer: str) -> object:
     for _ in range(200):
         try:
             return await read_api_server(client, issuer)
-        except SourceError as error:
-            if error.outcome != "forbidden":
+        except ApiError as error:
+            if error.reason != "forbidden":
                 raise
     raise AssertionError("the binding had no effect")
 

@@ -23,7 +23,7 @@ from proxy_kit import (
     users_token,
 )
 
-from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.server import ProxyLimits
 
 
 async def test_a_request_passes_with_its_raw_target_and_comes_back_with_the_answer() -> None:

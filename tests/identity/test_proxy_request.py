@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
-from nodeattest_identity.proxy.headers import Sender, canonical, request_headers, response_headers
-from nodeattest_identity.proxy.paths import parse_rule, read_target
-from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.request import (
+    RawHeaders,
+    canonical,
+    parse_rule,
+    read_target,
+    request_headers,
+    response_headers,
+)
+from nodeattest_identity.proxy.server import Refusal, RefusalError
 
-SENDER = Sender(peer="10.0.0.9", scheme="http")
 HOST = (b"Host", b"addon.example")
 ALIASES = [
     b"X-Authenticated-User", b"x-authenticated-user", b"X_Authenticated_User", b"X.Authenticated.User",
@@ -50,16 +57,20 @@ PASSING = [
 ]  # fmt: skip
 
 
+def forwarded(raw: RawHeaders, inject: Sequence[tuple[str, str]] = ()) -> CIMultiDict[str]:
+    return request_headers(raw, peer="10.0.0.9", scheme="http", inject=inject)
+
+
 @pytest.mark.parametrize("name", ALIASES)
 def test_identity_headers_and_their_aliases_never_pass(name: bytes) -> None:
-    made = request_headers([HOST, (name, b"mallory")], sender=SENDER, inject=[("X-Authenticated-User", "alice")])
+    made = forwarded([HOST, (name, b"mallory")], [("X-Authenticated-User", "alice")])
     assert "mallory" not in made.values()
     assert made.getall("X-Authenticated-User") == ["alice"]
 
 
 @pytest.mark.parametrize("name", PASSING)
 def test_headers_that_name_nobody_pass_as_they_are(name: bytes) -> None:
-    made = request_headers([HOST, (name, b"value")], sender=SENDER, inject=[("X-Authenticated-User", "alice")])
+    made = forwarded([HOST, (name, b"value")], [("X-Authenticated-User", "alice")])
     assert (name.decode(), "value") in list(made.items())
 
 
@@ -71,7 +82,7 @@ def test_whatever_is_sent_an_upstream_that_folds_names_sees_one_identity_and_it_
     names: list[bytes], listed: str
 ) -> None:
     raw = [HOST, *((name, b"mallory") for name in names), (b"Connection", listed.encode() + b", X-Authenticated-User")]
-    made = request_headers(raw, sender=SENDER, inject=[("X-Authenticated-User", "alice")])
+    made = forwarded(raw, [("X-Authenticated-User", "alice")])
     folded = [value for name, value in made.items() if canonical(name.encode()) == b"x-authenticated-user"]
     assert folded == ["alice"]
     assert "authorization" not in {canonical(name.encode()).decode() for name in made}
@@ -84,7 +95,7 @@ def test_hop_by_hop_fields_and_what_connection_lists_end_here() -> None:
         (b"TE", b"trailers"), (b"Trailer", b"X"), (b"Transfer-Encoding", b"chunked"),
         (b"Upgrade", b"h2c"), (b"Accept", b"*/*"),
     ]  # fmt: skip
-    made = request_headers(raw, sender=SENDER, inject=[])
+    made = forwarded(raw)
     assert dict(made) == {
         "Accept": "*/*",
         "Host": "addon.example",
@@ -97,14 +108,16 @@ def test_hop_by_hop_fields_and_what_connection_lists_end_here() -> None:
 def test_a_bearer_token_among_websocket_protocols_does_not_pass() -> None:
     token = b"base64url.bearer.authorization.k8s.io.c2VjcmV0"
     raw = [HOST, (b"Sec-WebSocket-Protocol", token + b", v4.channel.k8s.io")]
-    assert request_headers(raw, sender=SENDER, inject=[])["Sec-WebSocket-Protocol"] == "v4.channel.k8s.io"
-    assert "Sec-WebSocket-Protocol" not in request_headers([HOST, (raw[1][0], token)], sender=SENDER, inject=[])
+    assert forwarded(raw)["Sec-WebSocket-Protocol"] == "v4.channel.k8s.io"
+    assert "Sec-WebSocket-Protocol" not in request_headers(
+        [HOST, (raw[1][0], token)], peer="10.0.0.9", scheme="http", inject=[]
+    )
 
 
 def test_bytes_that_are_no_utf_8_are_refused_and_never_half_sent() -> None:
     with pytest.raises(RefusalError):
-        request_headers([HOST, (b"X-Other", b"caf\xe9")], sender=SENDER, inject=[])
-    assert request_headers([HOST, (b"X-Other", "café".encode())], sender=SENDER, inject=[])["X-Other"] == "café"
+        forwarded([HOST, (b"X-Other", b"caf\xe9")])
+    assert forwarded([HOST, (b"X-Other", "café".encode())])["X-Other"] == "café"
 
 
 def test_answers_keep_set_cookie_apart_and_tell_no_identity() -> None:
@@ -124,7 +137,7 @@ def test_answers_keep_set_cookie_apart_and_tell_no_identity() -> None:
 @pytest.mark.parametrize("host", [b"", b"a/b", b"a#b", b"u@h", b"a b", b"a\\b", b"a:b", b"[::1", b"a,b"])
 def test_a_host_that_bends_a_url_is_refused(host: bytes) -> None:
     with pytest.raises(RefusalError) as refused:
-        request_headers([(b"Host", host)], sender=SENDER, inject=[])
+        forwarded([(b"Host", host)])
     assert refused.value.refusal is Refusal.HEADER_NOT_ALLOWED
 
 

@@ -30,7 +30,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
-from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.server import ProxyLimits
 from nodeattest_serving.bounded_server import BindAddress
 
 Connected = tuple[Running, ClientConnection]

@@ -106,7 +106,7 @@ def test_a_process_killed_between_two_writes_leaves_what_the_next_one_finishes(t
     assert kids("old")[0] in stood(tmp_path)
     asyncio.run(publish(directory(tmp_path), wanted("new"), clock=Clock(START + 200)))
     assert stood(tmp_path) == kids("new", "old")
-    assert state_of(tmp_path).keys[1].absent_since == START + 100
+    assert state_of(tmp_path).absent_since == {kids("old")[0]: START + 100}
 
 
 async def test_files_can_be_read_by_a_web_server_and_written_by_nobody_else(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -14,15 +13,13 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from front_ends import NAMESPACE, PROGRAM, front_proxy_config, started
 from front_kit import LOOPBACK, Authority
 from gateway_kit import ask
-from issuer_kit import pem
-from issuer_server import kubeconfig
+from issuer_server import jwks_of, kubeconfig
 from polling import eventually
 from proxy_kit import exchange, request, upstream
-from token_kit import claims, elliptic, header, token
+from token_kit import claims, elliptic, header, pem, token
 
 from nodeattest_cli.main import main
 from nodeattest_sandbox.control_plane import free_ports, start_sandbox
@@ -30,9 +27,7 @@ from nodeattest_sandbox.fleet import create_namespace
 
 CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
 GATEWAY = "https://gateway.example"
-KEYS, ISSUER = "--service-account-key-file=a", "--service-account-issuer=https://issuer.example"
-SERVE = ("issuer serve", "--bind-address=127.0.0.1:0")
-FLEET = (*SERVE, "--in-cluster", "--clusters-base-url=https://a.example")
+SERVE = ("issuer serve", "--bind-address=127.0.0.1:0", "--issuer-base=https://issuer.example", "--dir=.")
 SIDECAR = ("addon-auth sidecar", "--upstream=127.0.0.1:8080", "--audience=apps/a")
 RIGHT = (*SIDECAR, "--plain-http", f"--issuer={GATEWAY}")
 FORWARD = (
@@ -40,28 +35,15 @@ FORWARD = (
     *("--tls-private-key-file=server.key", f"--issuer={GATEWAY}", "--namespace=a"),
 )
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    ((*SERVE, ISSUER), "expected one source of keys"),
-    ((*SERVE, ISSUER, KEYS, "--kubeconfig=b"), "got none or several"),
-    ((*SERVE, ISSUER, "--in-cluster", "--kubeconfig=b"), "got none or several"),
-    ((*SERVE, KEYS), "expected --service-account-issuer"),
-    ((*SERVE, KEYS, "--service-account-issuer=http://a.example"), "expected the https URL"),
-    ((*SERVE, KEYS, ISSUER, ISSUER), "got two under"),
-    ((*SERVE, "--service-account-key-file=none.pem", ISSUER), "none.pem: expected a readable file with keys, got"),
-    ((*SERVE, KEYS, ISSUER, "--service-account-jwks-uri=keys"), "expected the https URL of a key set"),
-    ((*FLEET, ISSUER), "--clusters-base-url: expected"),
-    ((*FLEET, "--allowed-addresses=10.0.0.0/8,loopback"), "--allowed-addresses: expected IP addresses and networks"),
-    ((*FLEET, "--clusters-base-url=https://a.example?x"), "expected the https URL of an issuer"),
-    ((*SERVE, "--kubeconfig=none", ISSUER), "none"),
-    ((*SERVE, KEYS, ISSUER, "--bind-address=:8443"), "expected --tls-cert-file"),
-    ((*SERVE, KEYS, ISSUER, "--tls-cert-file=a"), "together, got one of them"),
-    ((*SERVE, KEYS, ISSUER, "--max-age=-1"), "--max-age: expected 0"),
-    ((*SERVE, KEYS, ISSUER, "--max-stale=5"), "--max-stale: expected at least"),
-    ((*SERVE, KEYS, ISSUER, "--period=nan"), "expected a number, got nan"),
-    ((*SERVE, KEYS, ISSUER, "--health-bind-address=x"), "--health-bind-address: expected host:port"),
+    ((*SERVE, "--dir=none"), "--dir: expected a folder, got none at none"),
+    ((*SERVE, "--issuer-base=http://a.example"), "--issuer-base: expected the https URL of an issuer"),
+    ((*SERVE, "--bind-address=:8443"), "expected --tls-cert-file"),
+    ((*SERVE, "--tls-cert-file=a"), "together, got one of them"),
+    ((*SERVE, "--max-age=-1"), "--max-age: expected 0"),
+    ((*SERVE, "--health-bind-address=x"), "--health-bind-address: expected host:port"),
     ((*RIGHT, "--upstream=10.0.0.1:80"), "--upstream: expected 127.0.0.1:port or [::1]:port, got 10.0.0.1:80"),
     ((*RIGHT, "--upstream=localhost:80"), "expected 127.0.0.1:port"),
-    ((*RIGHT, "--token-review"), "--issuer, --token-review: expected one of the two"),
-    ((*SIDECAR, "--plain-http"), "--issuer, --token-review: expected one of the two"),
+    ((*SIDECAR, "--plain-http"), "Missing option '--issuer'"),
     ((*RIGHT, "--tls-cert-file=a"), "--tls-cert-file, --plain-http: expected one of the two"),
     ((*SIDECAR, f"--issuer={GATEWAY}"), "--tls-cert-file, --plain-http: expected one of the two"),
     ((*SIDECAR, f"--issuer={GATEWAY}", "--tls-cert-file=a"), "expected --tls-private-key-file beside it"),
@@ -120,12 +102,14 @@ async def serving(*words: str) -> AsyncGenerator[tuple[int, int]]:
 
 
 async def test_it_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
-    file = tmp_path / "sa.key"
-    file.write_bytes(elliptic().private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    async with serving("issuer", "serve", f"--service-account-key-file={file}", ISSUER) as (port, _):
-        (key,) = json.loads((await exchange(port, request("/openid/v1/jwks"))).body)["keys"]
-        assert (await exchange(port, request("/openid/v1/jwks", "Content-Length: 1") + b"x")).status == 400
-    assert sorted(key) == ["alg", "crv", "kid", "kty", "use", "x", "y"]
+    file = tmp_path / "openid/v1/jwks"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(jwks_of("https://issuer.example", [elliptic().verifying]))
+    async with serving("issuer", "serve", f"--dir={tmp_path}", "--issuer-base=https://issuer.example") as ports:
+        assert (await exchange(ports[0], request("/openid/v1/jwks"))).body == file.read_bytes()
+        assert (await exchange(ports[0], request("/openid/v1/jwks", "Content-Length: 1") + b"x")).status == 400
+        metrics = (await exchange(ports[1], request("/metrics"))).body
+    assert b'nodeattest_issuer_requests_total{code="200"} 1.0' in metrics
 
 
 async def test_a_sidecar_of_key_files_is_ready_serves_and_ends_in_order(tmp_path: Path) -> None:

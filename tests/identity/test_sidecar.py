@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
@@ -28,17 +27,12 @@ from proxy_kit import (
 )
 from token_kit import elliptic
 
-from nodeattest_identity.addon.expiring_cache import ExpiringCache
 from nodeattest_identity.addon.sidecar.audiences import ServiceAudiences, selects
-from nodeattest_identity.addon.sidecar.caller import Caller
-from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_identity.addon.sidecar.service import SidecarSettings
-from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier, TokenReviewVerifier, parse_review
-from nodeattest_identity.proxy.limits import ProxyLimits
+from nodeattest_identity.proxy.server import ProxyLimits
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
 from nodeattest_serving.bounded_server import BindAddress, SettingsError, share_of_owner
@@ -87,28 +81,6 @@ async def test_groups_are_told_one_a_field_and_only_where_asked_for() -> None:
         assert seen.values("x-authenticated-groups") == ["dev", "system:authenticated"]
         answer = await exchange(running.port, request("/", authorization(users_token(groups=["a,system:masters"]))))
         assert answer.status == 403
-
-
-async def test_a_token_is_verified_once_and_refusals_each_time() -> None:
-    class Counting:
-        calls = 0
-
-        async def verify(self, token: bytes, peer: str, audiences: frozenset[str], /) -> Caller:
-            assert peer == LOOPBACK
-            self.calls += 1
-            await asyncio.sleep(0.01)
-            if token == b"bad":
-                raise Denied(Reason.TOKEN_REVIEW_REFUSED, expected="a", got="b", remedy="c")
-            return Caller(user="alice", audiences=audiences, expires=None, key_id="k")
-
-    verifier = Counting()
-    async with upstream() as seen, sidecar(seen, verifier=verifier) as running:
-        asked = [exchange(running.port, request("/", "Authorization: Bearer good")) for _ in range(8)]
-        assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
-        assert verifier.calls == 1
-        for _ in range(2):
-            assert (await exchange(running.port, request("/", "Authorization: Bearer bad"))).status == 401
-        assert verifier.calls == 3
 
 
 async def test_the_log_names_user_audience_key_and_decision_and_no_token_nor_query(
@@ -166,25 +138,19 @@ async def test_a_connection_serves_users_one_after_another_each_as_himself() -> 
         assert seen.values("x-authenticated-user") == ["alice", "bob"]
 
 
-async def test_what_was_verified_is_forgotten_after_its_time_and_with_its_audience() -> None:
-    ours, time, clock = {AUDIENCE}, Time(), [0.0]
+async def test_a_token_counts_while_its_audience_is_ours_and_until_exp_whatever_the_leeway() -> None:
+    ours, time = {AUDIENCE}, Time()
     given = request("/", authorization(users_token(lasts=60)))
-    async with (
-        upstream() as seen,
-        sidecar(seen, audiences=lambda: frozenset(ours), time=time, keep=300, clock=lambda: clock[0]) as running,
-    ):
+    async with upstream() as seen, sidecar(seen, audiences=lambda: frozenset(ours), time=time) as running:
         assert (await exchange(running.port, given)).status == 200
         ours.clear()
         assert (await exchange(running.port, given)).status == 503, "no Service is ours"
         ours.add("kube-system/other")
         assert (await exchange(running.port, given)).status == 401
         ours.add(AUDIENCE)
-        assert (await exchange(running.port, given)).status == 200
-        assert len(running.verified) == 1
         time.now += 60
-        assert (await exchange(running.port, given)).status == 401, "at exp, whatever the leeway"
-        assert len(running.verified) == 0
-        assert seen.requests == 2
+        assert (await exchange(running.port, given)).status == 401
+        assert seen.requests == 1
 
 
 async def test_an_upstream_connection_with_a_broken_body_is_used_for_no_other_request() -> None:
@@ -249,16 +215,6 @@ async def test_one_user_has_a_share_of_the_connections_whatever_he_may_have_at_o
         assert (await exchange(running.port, request("/", authorization(users_token())))).status == 429
 
 
-def test_a_cache_of_verified_tokens_is_bounded() -> None:
-    cache: ExpiringCache[int, str] = ExpiringCache(3, lambda: 0.0)
-    for number in range(9):
-        cache.put(number, "caller", 1.0)
-    assert [number for number in range(9) if cache.get(number)] == [6, 7, 8]
-
-
-OURS = frozenset({"apps/dashboard", "apps/other"})
-
-
 @pytest.mark.parametrize(
     ("selector", "ours"),
     [
@@ -271,79 +227,14 @@ def test_a_service_selects_by_equality_and_an_empty_selector_selects_nothing(sel
     assert selects(service, {"app": "dashboard", "tier": "web"}) is ours
 
 
-@pytest.mark.parametrize(
-    ("audience", "asked"),
-    [
-        (["apps/dashboard"], True),
-        ("apps/dashboard", True),
-        (["https://kubernetes.default.svc", "apps/dashboard"], False),
-        (["apps/dashboard", "apps/other"], False),
-    ],
-)
-async def test_a_token_for_others_besides_is_refused_whatever_a_review_would_say(audience: object, asked: bool) -> None:
-    token = users_token(aud=audience)
-    async with _nobody() as client:
-        verifier = TokenReviewVerifier(client)
-        with pytest.raises(Unavailable if asked else Denied, match="did not review" if asked else "one audience"):
-            await verifier.verify(token, "", OURS)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"authenticated": False}, {"authenticated": "true"}, {"authenticated": 1}, {"audiences": []},
-        {"audiences": ["elsewhere"]}, {"audiences": ["apps/dashboard", "elsewhere"]}, {"audiences": "apps/dashboard"},
-        {"user": None}, {"user": {"username": ""}}, {"user": {"username": 7}},
-    ],
-)  # fmt: skip
-def test_an_answer_that_is_not_a_plain_yes_is_no(changed: JsonObject) -> None:
-    yes: JsonObject = {"authenticated": True, "user": {"username": "alice"}, "audiences": ["apps/dashboard"]}
-    assert parse_review({"status": yes}, OURS, expires=None).user == "alice"
-    with pytest.raises(Denied) as denied:
-        parse_review({"status": {**yes, **changed}}, OURS, expires=None)
-    assert denied.value.reason is Reason.TOKEN_REVIEW_REFUSED
-
-
-@pytest.mark.parametrize(
-    "token", [b"opaque", b"a.b.c", b"a.e30.c", b"a.W10.c", b"a.%.c", b"a." + b"W1tb" * 2000 + b".c"]
-)
-async def test_a_token_that_is_no_jwt_is_reviewed_by_the_api_server(token: bytes) -> None:
-    async with _nobody() as client:
-        with pytest.raises(Unavailable, match="did not review"):
-            await TokenReviewVerifier(client).verify(token, "", OURS)
-
-
-async def test_a_review_waits_in_the_line_of_the_peer_who_asks_for_it() -> None:
-    class Line(FairSemaphore):
-        @asynccontextmanager
-        async def acquire(self, peer: str) -> AsyncGenerator[None, None]:
-            peers.append(peer)
-            async with super().acquire(peer):
-                yield
-
-    peers: list[str] = []
-    async with _nobody() as client:
-        verifier = TokenReviewVerifier(client, semaphore=Line())
-        cached = CachedVerifier(verifier, lambda: OURS, keep=10, now=lambda: 0.0, clock=lambda: 0.0)
-        for peer in ("10.0.0.1", "10.0.0.2"):
-            with pytest.raises(Unavailable):
-                await cached.caller(b"opaque", peer)
-    assert peers == ["10.0.0.1", "10.0.0.2"]
-
-
 @pytest.mark.conformance
-async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_select_us(
+async def test_the_audiences_are_the_services_that_select_the_pod_by_its_current_labels(
     real_control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     admin = real_control_plane.client()
     create_namespace(admin, "sidecar")
     root, labels, later = "/api/v1/namespaces/sidecar", tmp_path / "labels", 0.0
-    admin.create(f"{root}/serviceaccounts", {"metadata": {"name": "robot"}})
     labels.write_text('app="dashboard"\n')
-
-    def token(*audiences: str) -> str:
-        spec: JsonMap = {"audiences": [*audiences], "expirationSeconds": 600}
-        return text_at(admin.create(f"{root}/serviceaccounts/robot/token", {"spec": spec}), "status", "token")
 
     def serve(name: str) -> None:
         spec: JsonMap = {"selector": {"app": name}, "ports": [{"port": 80}]}
@@ -358,12 +249,6 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
             serve("dashboard")
             serve("other")
             await until(lambda: services.audiences() == frozenset({"sidecar/dashboard"}))
-            verifier, ours = TokenReviewVerifier(client), services.audiences()
-            caller = await verifier.verify(token("sidecar/dashboard").encode(), "", ours)
-            assert (caller.user, caller.expires is None) == ("system:serviceaccount:sidecar:robot", False)
-            for audiences in (["sidecar/other"], ["sidecar/dashboard", "sidecar/other"]):
-                with pytest.raises(Denied):
-                    await verifier.verify(token(*audiences).encode(), "", ours)
             labels.write_text('app="other"\n')
             await until(lambda: services.audiences() == frozenset({"sidecar/other"}))
             admin.delete(f"{root}/services/other")
@@ -372,11 +257,3 @@ async def test_a_real_api_server_says_whose_token_it_is_for_the_services_that_se
             assert "no contact to the API server" in (services.unready_reason() or "")
         finally:
             following.cancel()
-
-
-def _nobody() -> ApiClient:
-    """Speak to an API server that is not there."""
-    return ApiClient.from_kubeconfig(
-        b"{kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}], "
-        b"clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]}"
-    )

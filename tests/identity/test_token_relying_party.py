@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from front_kit import Authority
-from issuer_kit import pem
 from issuer_server import IssuerServer, Reply, issuer_server
-from token_kit import EXPECTED, NOW, SUBJECT, bad_tokens, claims, elliptic, good_tokens, header, rsa_key, token
+from token_kit import EXPECTED, NOW, SUBJECT, bad_tokens, claims, elliptic, good_tokens, header, pem, rsa_key, token
 
 from nodeattest_identity.issuer.documents import documents
 from nodeattest_identity.issuer.keys import VerifyingKey

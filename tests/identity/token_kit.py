@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from nodeattest_identity.issuer.keys import verifying_key
+from nodeattest_identity.issuer.keys import VerifyingKey, verifying_key
 from nodeattest_identity.tokens.jwt import Expected, SigningKey
 
 NOW: Final = 1_800_000_000
@@ -24,6 +24,14 @@ SUBJECT: Final = "system:serviceaccount:shop:cart"
 EXPECTED: Final = Expected(issuer=ISSUER, audiences=frozenset({AUDIENCE}))
 _CURVES: Final = {256: ec.SECP256R1(), 384: ec.SECP384R1(), 521: ec.SECP521R1()}
 _HASHES: Final = {"256": hashes.SHA256(), "384": hashes.SHA384(), "512": hashes.SHA512()}
+
+
+def new_key() -> VerifyingKey:
+    return verifying_key(ec.generate_private_key(ec.SECP256R1()).public_key())
+
+
+def pem(*keys: VerifyingKey) -> bytes:
+    return b"".join(key.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo) for key in keys)
 
 
 def rsa_key(which: int = 0) -> SigningKey:

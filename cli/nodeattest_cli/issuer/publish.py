@@ -131,7 +131,7 @@ async def _publish(store: ObjectStore, desired: Desired, flags: dict[str, Any]) 
 
 def _code_of_unknown(outcome: Plan) -> ExitCode:
     """Report keys to drop that are not published: a mistyped name leaves a leaked key public."""
-    published = ", ".join(printable(record.key.kid) for record in outcome.state.keys)
+    published = ", ".join(printable(key.kid) for key in outcome.state.keys)
     for kid in sorted(outcome.unknown):
         print_lines(
             f"nodeattest: --drop-key: expected the name of a published key, got {printable(kid)}: either that key is "
@@ -147,10 +147,10 @@ def _show(store: ObjectStore, desired: Desired, outcome: Plan, done: str) -> Non
     lines = [f"  {path}: {why}, {done}" for path, why in written.items()] or ["  everything is there already"]
     print_lines(f"{desired.issuer} at {store.name}", *lines, *(f"  {note}" for note in outcome.notes))
     rows = [("KEY", "ALG", "STAYS UNTIL")]
-    for record in outcome.state.keys:
-        since = record.absent_since
+    for key in outcome.state.keys:
+        since = outcome.state.absent_since.get(key.kid)
         until = "-" if since is None else _moment(since + desired.retire_after)
-        rows.append((printable(record.key.kid), record.key.alg, until))
+        rows.append((printable(key.kid), key.alg, until))
     print_lines(*format_table(rows))
 
 

@@ -1,9 +1,12 @@
 """Publishes the keys of each connected cluster, and reads them back through the public URL.
 
 A cluster is published if its API server names the issuer that the controller's configuration has for it, byte for
-byte, and only under its own name. One that names another has not opted in, and is left alone. No content of a cluster
-decides where something is written, and two clusters never share a target. Keys that a cluster does not name any more
-stay until no token signed by them is valid (``nodeattest_identity.publish``). After a kill the next run finishes.
+byte, and only under its own name. One that names another has not opted in, and is left alone. Its key set is read from
+itself, never from the URL in its configuration. No content of a cluster decides where something is written, and two
+clusters never share a target. Keys that a cluster does not name any more stay until no token signed by them is valid
+(``nodeattest_identity.publish``). After a kill the next run finishes.
+Source: Kubernetes pkg/routes/openidmetadata.go: the two paths, and ``Accept``, which has to name the key set's type;
+pkg/serviceaccount/openidmetadata.go: one key of an unknown kind disables both documents, as a bad issuer does.
 """
 
 from __future__ import annotations
@@ -15,8 +18,17 @@ from typing import Final
 from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
-from nodeattest_identity.issuer.documents import UrlError, default_jwks_uri
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
+from nodeattest_identity.issuer.documents import (
+    CONFIGURATION_PATH,
+    CONFIGURATION_TYPE,
+    JWKS_PATH,
+    JWKS_TYPE,
+    DocumentError,
+    UrlError,
+    default_jwks_uri,
+    parse_configuration,
+)
+from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_jwks
 from nodeattest_identity.publish.plan import Desired, Plan
 from nodeattest_identity.publish.publisher import PublicStatus, check_public, open_store, publish
 from nodeattest_identity.publish.store import (
@@ -27,15 +39,15 @@ from nodeattest_identity.publish.store import (
     WriteConflictError,
     parse_location,
 )
-from nodeattest_identity.serve.sources import SourceError, read_api_server
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError
+from nodeattest_kube.errors import ApiError, Forbidden, NotFound, Unreachable
 from nodeattest_kube.periodic import ResyncConfig
 
 PUBLISHED: Final = "IssuerPublished"
 NOT_PUBLISHED: Final = "IssuerNotPublished"
 _DAY: Final = 24 * 3600.0
+_MAX_CONFIGURATION: Final = 64 * 1024
 _COMPARE_PERIOD: Final = 1800.0
 """Seconds after which the published documents are compared again though no key changed: another writer may have
 changed them."""
@@ -132,9 +144,7 @@ class IssuerReconciler(ClusterReconciler):
         """Read the cluster's keys; None for one that is another issuer, which is logged once a day."""
         try:
             return await read_api_server(self._client, self._issuer)
-        except SourceError as error:
-            if error.outcome != "other-issuer":
-                raise ApiError(0, error.outcome, str(error)) from None
+        except OtherIssuerError as error:
             self._metrics.issuer_publication("other-issuer")
             if self._events.allow("other-issuer", _DAY):
                 self._events.info("not publishing a cluster of another issuer", why=str(error))
@@ -179,3 +189,42 @@ def _outcome(error: Exception) -> str:
             return "place-refused"
         case _:
             return "unusable"
+
+
+class OtherIssuerError(Exception):
+    """An API server is of another issuer than the expected one."""
+
+
+async def read_api_server(client: ApiClient, issuer: str) -> tuple[VerifyingKey, ...]:
+    """Read the keys of a cluster's service accounts: all or none.
+
+    1. Its configuration names this issuer. 2. Its own key set can be published as it is. Raises ``OtherIssuerError``,
+    or ``ApiError`` with the metric's outcome as its reason.
+    """
+    try:
+        # 1
+        document = await client.document(CONFIGURATION_PATH, accept=CONFIGURATION_TYPE, limit=_MAX_CONFIGURATION)
+        found = parse_configuration(document).issuer
+        if found != issuer:
+            raise OtherIssuerError(
+                f"expected an API server with --service-account-issuer={issuer} as its first, got {found[:200]!a}"
+            )
+        # 2
+        return read_jwks(await client.document(JWKS_PATH, accept=JWKS_TYPE, limit=MAX_SIZE))
+    except (DocumentError, KeysError) as error:
+        raise ApiError(0, "unusable", f"its API server: {error}") from None
+    except Forbidden as error:
+        remedy = "apply manifests/workload-issuer in the workload cluster"
+        raise ApiError(0, "forbidden", f"{error}; {remedy}") from None
+    except NotFound as error:
+        raise ApiError(
+            0,
+            "absent",
+            f"{error}; expected an API server whose --service-account-issuer is an https URL without query and "
+            "fragment, and whose keys of --service-account-key-file are all RSA, P-256, P-384 or P-521: for any "
+            "other issuer, and with any other key among them, it serves no documents, and its log says why",
+        ) from None
+    except Unreachable as error:
+        raise ApiError(0, "unreachable", str(error)) from None
+    except ApiError as error:
+        raise ApiError(0, "refused", str(error)) from None

@@ -1,7 +1,7 @@
 """Forwards one request to one upstream and streams the response back, until a deadline.
 
-Promises: the request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure, and
-never stored. ``100 Continue`` is sent once the upstream reads. No redirect is followed, no cookie kept, no environment
+The request target is forwarded byte for byte as it was checked. Bodies are streamed with backpressure, and never
+stored. ``100 Continue`` is sent once the upstream reads. No redirect is followed, no cookie kept, no environment
 variable used, no connection reused after an upgrade request. At the deadline a response is aborted, so that no client
 takes it for complete.
 Source: RFC 9112 §6, §7 and §9.3, RFC 9110 §10.1.1; CVE-2018-1002105 (a connection reused after a refused upgrade).
@@ -37,10 +37,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nodeattest_identity.proxy import upgrade
-from nodeattest_identity.proxy.headers import Sender, request_headers, response_headers
-from nodeattest_identity.proxy.limits import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits
-from nodeattest_identity.proxy.paths import RequestTarget
-from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.request import RequestTarget, request_headers, response_headers
+from nodeattest_identity.proxy.server import MAX_FIELD, MAX_FIELDS, MAX_LINE, ProxyLimits, Refusal, RefusalError
 from nodeattest_kube.transport import AskedResponse
 from nodeattest_serving.bounded_server import RECEIVE_BUFFER
 from nodeattest_serving.http_server import READ_AHEAD
@@ -87,13 +85,6 @@ class ForwardOptions:
         host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "http" if self.tls is None else "https"
         return URL(f"{scheme}://{host}:{self.port}{self.target.raw}", encoded=True)
-
-
-def sender_of(request: web.BaseRequest) -> Sender:
-    """Return the sender of a request, by its connection alone."""
-    name = request.protocol.peername
-    peer = str(name[0]) if isinstance(name, tuple) and name else "unknown"
-    return Sender(peer=peer, scheme="http" if request.protocol.ssl_context is None else "https")
 
 
 class _RequestBody:
@@ -191,9 +182,7 @@ class Forwarder:
         if request.method in _NEVER_FORWARDED:
             raise RefusalError(Refusal.METHOD_NOT_ALLOWED, f"expected another method, got {request.method}", close=True)
         key = upgrade.requested(request)
-        headers = request_headers(
-            request.raw_headers, sender=sender_of(request), inject=options.inject, without=options.without
-        )
+        headers = _headers(request, options)
         if key is not None:
             headers.update(upgrade.HEADERS)
         sent: web.StreamResponse | None = None
@@ -267,6 +256,18 @@ class Forwarder:
                 await request.writer.drain()
         async with asyncio.timeout(unread):
             await sent.write_eof()
+
+
+def _headers(request: web.BaseRequest, options: ForwardOptions) -> CIMultiDict[str]:
+    """Make the header for the upstream; the client is known by its connection alone."""
+    name = request.protocol.peername
+    return request_headers(
+        request.raw_headers,
+        peer=str(name[0]) if isinstance(name, tuple) and name else "unknown",
+        scheme="http" if request.protocol.ssl_context is None else "https",
+        inject=options.inject,
+        without=options.without,
+    )
 
 
 def _end_within(timer: asyncio.Timeout, seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""Upgrades to WebSocket, and to nothing else; bytes are tunnelled only after the upstream accepted.
+"""Upgrades to WebSocket, and to nothing else.
 
-Promises: an upgrade is a GET of HTTP/1.1 without a body, with one protocol, one key and version 13; h2c, SPDY and
-others are refused. Bytes are tunnelled only after a 101 with the right accept key; after any other response both
-connections are closed. Nothing is stored; a slow reader stops the writer.
+An upgrade is a GET of HTTP/1.1 without a body, with one protocol, one key and version 13; h2c, SPDY and others are
+refused. Bytes are tunnelled only after a 101 with the right accept key; after any other response both connections are
+closed. Nothing is stored; a slow reader stops the writer.
 Source: RFC 6455 §4.1 and §4.2, RFC 9110 §7.8; CVE-2018-1002105: kube-apiserver copied bytes after a refused upgrade.
 """
 
@@ -18,8 +18,8 @@ from aiohttp import ClientResponse, hdrs, web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_writer import StreamWriter
 
-from nodeattest_identity.proxy.headers import response_headers
-from nodeattest_identity.proxy.refusals import Refusal, RefusalError
+from nodeattest_identity.proxy.request import response_headers
+from nodeattest_identity.proxy.server import Refusal, RefusalError
 
 HEADERS: Final = {hdrs.CONNECTION: "Upgrade", hdrs.UPGRADE: "websocket"}
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -36,7 +36,7 @@ def requested(request: web.BaseRequest) -> str | None:
     if not offered:
         return None
     keys = request.headers.getall(hdrs.SEC_WEBSOCKET_KEY, [])
-    sound = (
+    is_valid = (
         offered == ["websocket"]
         and request.method == "GET"
         and request.version == (1, 1)
@@ -46,7 +46,7 @@ def requested(request: web.BaseRequest) -> str | None:
         and _is_key(keys[0])
         and not request.can_read_body
     )
-    if not sound:
+    if not is_valid:
         raise RefusalError(
             Refusal.UPGRADE_MALFORMED, "expected a GET of HTTP/1.1 with one key, got another upgrade", close=True
         )

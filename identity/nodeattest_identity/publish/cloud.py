@@ -1,6 +1,6 @@
 """S3, Azure Blob Storage and Google Cloud Storage, by obstore.
 
-Promises: an object is created only where none is, and replaced only if it is the version that was read. Credentials are
+An object is created only where none is, and replaced only if it is the version that was read. Credentials are
 the cloud's own chain (boto3, azure-identity, Google's application default credentials) or an account key, and never
 shown: no text of a library becomes part of an error, only a status and an error code. Every call ends in bounded time.
 Out of scope: who may read the objects in public (docs/issuer.md#publish).
@@ -23,6 +23,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from nodeattest_identity.publish.store import (
     MAX_OBJECT,
+    ObjectStore,
     StoreAccess,
     StoredObject,
     StoreLocation,
@@ -76,8 +77,8 @@ _REMEDIES: Final = {
 _MISSING_ROOT: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
 
 
-class CloudStore:
-    """One prefix of one bucket or container; implements ``ObjectStore``."""
+class CloudStore(ObjectStore):
+    """One prefix of one bucket or container."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class CloudStore:
         request_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         """``request_timeout`` is for one attempt."""
-        self.name: Final = str(location)
+        self.name = str(location)
         self._location, self._access, self._retry = location, access, retry
         self._request_timeout = request_timeout
         self._opened: _Store | None = None

@@ -2,8 +2,7 @@
 
 The state object is beside the documents and marks them as ours: it has each published key, and since when it is absent.
 It decides which keys are published; both documents follow from it, so that a lost key set can be restored. No private
-key can be part of it.
-For the writes of one plan in their order (state, key set, configuration) and interrupted anywhere:
+key can be part of it. For the writes of one plan in their order (state, key set, configuration), interrupted anywhere:
 1. A key that was in the state and in the key set, and that was desired less than ``retire_after`` ago, stays in the key
    set, so its tokens verify at every instant. A revoked key goes at once.
 2. Two publishers that start from the same read conflict at the first object that both write. The next run completes
@@ -17,8 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -64,6 +63,19 @@ class IssuerStateError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IssuerState:
+    """What this issuer publishes; times are in seconds since the epoch."""
+
+    issuer: str
+    owner: str
+    updated: int
+    """When this state or a document was last written: caches may hold what was before."""
+    keys: tuple[VerifyingKey, ...]
+    absent_since: Mapping[str, int]
+    """By id of a key: since when it is not among the desired keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
     """The documents as they should be published."""
 
@@ -79,26 +91,6 @@ class Desired:
     """Take over documents of this issuer that have no state object; all their keys stay."""
     revoked: frozenset[str] = frozenset()
     """Ids of keys that are removed at once, even if tokens by them are still valid: they leaked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRecord:
-    """A published key."""
-
-    key: VerifyingKey
-    absent_since: int | None = None
-    """Since when it is not among the desired keys, seconds since the epoch; None: it is desired."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IssuerState:
-    """What this issuer publishes."""
-
-    issuer: str
-    owner: str
-    updated: int
-    """When this state or a document was last written, seconds since the epoch: caches may hold what was before."""
-    keys: tuple[KeyRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +118,13 @@ class Plan:
 
 def encode_state(state: IssuerState) -> bytes:
     """Encode the state; raises ``KeysError`` and ``UrlError`` for what could not be published either."""
-    absent: JsonObject = {each.key.kid: each.absent_since for each in state.keys if each.absent_since is not None}
-    keys = [record.key for record in state.keys]
     members: JsonObject = {
         "format": FORMAT,
         "issuer": state.issuer,
         "owner": state.owner,
         "updated": state.updated,
-        "absent_since": absent,
-        "jwks": parse_json(documents(state.issuer, default_jwks_uri(state.issuer), keys).jwks),
+        "absent_since": {key.kid: state.absent_since[key.kid] for key in state.keys if key.kid in state.absent_since},
+        "jwks": parse_json(documents(state.issuer, default_jwks_uri(state.issuer), state.keys).jwks),
     }
     return json.dumps(members, indent=1).encode() + b"\n"
 
@@ -163,8 +153,7 @@ def _read_state(members: JsonObject) -> IssuerState:
     if not isinstance(absent, dict) or not absent.keys() <= {key.kid for key in keys}:
         raise IssuerStateError("expected absent_since with names of keys of jwks, got something else")
     times = {kid: _read_time(value, updated) for kid, value in absent.items()}
-    records = tuple(KeyRecord(key=key, absent_since=times.get(key.kid)) for key in keys)
-    state = IssuerState(issuer=issuer, owner=owner, updated=updated, keys=records)
+    state = IssuerState(issuer=issuer, owner=owner, updated=updated, keys=keys, absent_since=times)
     encode_state(state)
     return state
 
@@ -210,28 +199,23 @@ def plan(current: Current, desired: Desired, now: int) -> Plan:
             "this machine's clock; if it is right, remove the state object and give --adopt"
         )
     # 2
-    records, notes = _decide_keys(before, desired, now)
+    after, notes = _decide_keys(before, desired, now)
     published, foreign_notes = _published_keys(current.jwks, before, desired)
     # 3
-    made = documents(desired.issuer, desired.jwks_uri, [record.key for record in records])
+    made = documents(desired.issuer, desired.jwks_uri, after.keys)
     cached = f"public, max-age={desired.max_age}"  # as kube-apiserver writes it
     writes = (
         *_differing(current.jwks, path, made.jwks, JWKS_TYPE, cached),
         *_differing(current.configuration, CONFIGURATION, made.configuration, CONFIGURATION_TYPE, cached),
     )
-    is_changed = current.state is None or records != before.keys or bool(writes)
-    state = IssuerState(
-        issuer=desired.issuer,
-        owner=desired.owner,
-        updated=max(before.updated, now) if is_changed else before.updated,
-        keys=records,
-    )
+    if current.state is None or after != before or writes:
+        after = replace(after, updated=max(before.updated, now))
     return Plan(
-        writes=(*_differing(current.state, STATE, encode_state(state), CONFIGURATION_TYPE, "no-store"), *writes),
+        writes=(*_differing(current.state, STATE, encode_state(after), CONFIGURATION_TYPE, "no-store"), *writes),
         documents=made,
-        state=state,
+        state=after,
         notes=(*notes, *foreign_notes),
-        unknown=desired.revoked - published - {record.key.kid for record in before.keys},
+        unknown=desired.revoked - published - {key.kid for key in before.keys},
     )
 
 
@@ -242,14 +226,14 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
     3. Documents without a state object are adopted only on request, and only if they can be parsed.
     """
     # 1
-    found_issuer = desired.issuer
+    issuer = desired.issuer
     if current.configuration is not None:
         try:
-            found_issuer = parse_configuration(current.configuration.body).issuer
+            issuer = parse_configuration(current.configuration.body).issuer
         except DocumentError:
-            found_issuer = ""
-    if found_issuer not in {"", desired.issuer}:
-        raise ForeignIssuerError(f"the configuration there is of the issuer {found_issuer!a}, not of {desired.issuer}")
+            issuer = ""
+    if issuer not in {"", desired.issuer}:
+        raise ForeignIssuerError(f"the configuration there is of the issuer {issuer!a}, not of {desired.issuer}")
     # 2
     try:
         state = None if current.state is None else parse_state(current.state.body)
@@ -273,47 +257,51 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
             f"documents are there without our state ({STATE}); if they are this issuer's, give --adopt: all their keys "
             "stay for --retire-after"
         )
-    if not found_issuer:
+    if not issuer:
         raise ForeignIssuerError("the configuration there cannot be read, so its issuer is unknown: remove it first")
-    return IssuerState(issuer=desired.issuer, owner=desired.owner, updated=now, keys=_adopted(current.jwks, now))
+    keys = _adopted(current.jwks)
+    absent = {key.kid: now for key in keys}
+    return IssuerState(issuer=issuer, owner=desired.owner, updated=now, keys=keys, absent_since=absent)
 
 
-def _adopted(jwks: StoredObject | None, now: int) -> tuple[KeyRecord, ...]:
+def _adopted(jwks: StoredObject | None) -> tuple[VerifyingKey, ...]:
     """Take over every key of a key set without a state object."""
     try:
-        return () if jwks is None else tuple(KeyRecord(key=key, absent_since=now) for key in read_jwks(jwks.body))
+        return () if jwks is None else read_jwks(jwks.body)
     except KeysError as error:
         raise ForeignIssuerError(f"the key set there cannot be taken over: {error}") from None
 
 
-def _decide_keys(before: IssuerState, desired: Desired, now: int) -> tuple[tuple[KeyRecord, ...], list[str]]:
+def _decide_keys(before: IssuerState, desired: Desired, now: int) -> tuple[IssuerState, list[str]]:
     """Decide on each key: desired keys, then absent ones whose tokens may still be valid; raises ``PublishError``."""
-    known = {record.key.kid: record for record in before.keys}
     wanted = {key.kid: key for key in deduplicate(desired.keys)}
     if not desired.revoked.isdisjoint(wanted):
         raise PublishError("--drop-key names a key that is to be published: remove its --service-account-key-file")
     if not wanted:
         raise KeysError("expected at least one key to publish, got none: the last documents stay as they are")
-    deduplicate([*(record.key for record in before.keys), *wanted.values()])  # none is another's name
-    records = [KeyRecord(key=key) for key in wanted.values()]
+    deduplicate([*before.keys, *wanted.values()])  # none is another's name
+    known = {key.kid for key in before.keys}
     notes = [
         f"+ {printable(kid)}: {'new' if kid not in known else 'desired again'}"
         for kid in wanted
-        if kid not in known or known[kid].absent_since is not None
+        if kid not in known or kid in before.absent_since
     ]
-    for kid, record in known.items():
-        if kid in wanted:
+    staying: list[VerifyingKey] = []
+    absent_since: dict[str, int] = {}
+    for key in before.keys:
+        if key.kid in wanted:
             continue
-        since = now if record.absent_since is None else record.absent_since
-        if kid in desired.revoked or since + desired.retire_after <= now:
-            notes.append(f"- {printable(kid)}: removed")
+        since = before.absent_since.get(key.kid, now)
+        if key.kid in desired.revoked or since + desired.retire_after <= now:
+            notes.append(f"- {printable(key.kid)}: removed")
             continue
-        records.append(KeyRecord(key=record.key, absent_since=since))
+        staying.append(key)
+        absent_since[key.kid] = since
         notes.append(
-            f"~ {printable(kid)}: absent, stays until {_moment(since + desired.retire_after)} because its tokens may "
-            "be valid; if it leaked or was never yours, give --drop-key"
+            f"~ {printable(key.kid)}: absent, stays until {_moment(since + desired.retire_after)} because its tokens "
+            "may be valid; if it leaked or was never yours, give --drop-key"
         )
-    return tuple(records), notes
+    return replace(before, keys=(*wanted.values(), *staying), absent_since=absent_since), notes
 
 
 def _published_keys(
@@ -324,13 +312,13 @@ def _published_keys(
         published = () if jwks is None else read_jwks(jwks.body)
     except KeysError:
         return frozenset(), ["! the key set there is invalid: written again"]
-    ours = {(key.kid, key.spki) for key in (*(record.key for record in before.keys), *desired.keys)}
+    ours = {(key.kid, key.spki) for key in (*before.keys, *desired.keys)}
     foreign = [key.kid for key in published if (key.kid, key.spki) not in ours]
     notes = [f"! {printable(kid)}: in the key set but not in our state: removed" for kid in foreign]
     return frozenset(key.kid for key in published), notes
 
 
-def _differing(current: StoredObject | None, path: str, body: bytes, content_type: str, cached: str) -> Iterable[Write]:
+def _differing(current: StoredObject | None, path: str, body: bytes, content_type: str, cached: str) -> Iterator[Write]:
     """Write an object unless its bytes, and its headers if the store has any, are as desired."""
     if current is None:
         why = "missing"

@@ -114,7 +114,7 @@ class PublicCheck:
 
 
 async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, now: int) -> PublicCheck:
-    """Read both documents and compare them with the published ones.
+    """Read both documents through the public URL and compare them with the published ones.
 
     1. Both exist. 2. They are byte for byte the published ones, or older ones of this issuer. 3. The headers let caches
     hold them no longer than ``max_age`` seconds.

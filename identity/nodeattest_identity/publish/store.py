@@ -18,11 +18,12 @@ import hashlib
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from nodeattest_kube.paths import is_segment
 
@@ -31,6 +32,13 @@ MAX_OBJECT: Final = 1 << 20
 FORMS: Final = "dir:PATH, s3://BUCKET/PREFIX, azblob://ACCOUNT/CONTAINER/PREFIX or gs://BUCKET/PREFIX"
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9._~$-]+", re.ASCII)
 _MAX_LENGTH: Final = 1024
+_FILE_MODE: Final = 0o644
+_DIRECTORY_MODE: Final = 0o755
+_LOCK: Final = ".nodeattest/lock"
+_LOCK_INTERVAL: Final = 0.05
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_UNFINISHED: Final = ".nodeattest-unfinished"
+"""The file that is being written; one that a killed run left is overwritten."""
 
 
 class PublishError(Exception):
@@ -79,21 +87,19 @@ class Write:
     why: str = ""
 
 
-class ObjectStore(Protocol):
+class ObjectStore(ABC):
     """One prefix of one bucket, container or directory."""
 
-    @property
-    def name(self) -> str:
-        """The location for messages, such as ``s3://bucket/prefix``."""
-        ...
+    name: str
+    """The location for messages, such as ``s3://bucket/prefix``."""
 
+    @abstractmethod
     async def read(self, path: str, /) -> StoredObject | None:
         """Read an object; None if it does not exist. Raises ``PublishError``."""
-        ...
 
+    @abstractmethod
     async def write(self, write: Write, /) -> None:
         """Write an object if it is as it was read; raises ``WriteConflictError`` and other ``PublishError``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,31 +148,22 @@ def parse_location(text: str) -> StoreLocation:
     raise StoreRefusedError(f"--to: expected {FORMS}, got {text[:80]!a}")
 
 
-_FILE_MODE: Final = 0o644
-_DIRECTORY_MODE: Final = 0o755
-_LOCK: Final = ".nodeattest/lock"
-_LOCK_INTERVAL: Final = 0.05
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_UNFINISHED: Final = ".nodeattest-unfinished"
-"""The file that is being written; one that a killed run left is overwritten."""
-
-
-class DirectoryStore:
-    """A prefix of a directory, which must exist; implements ``ObjectStore``."""
+class DirectoryStore(ObjectStore):
+    """A prefix of a directory, which must exist."""
 
     def __init__(self, root: Path, prefix: str = "", *, lock_seconds: float = 30.0) -> None:
         """``lock_seconds``: how long to wait for another writer."""
         self._root = root
         self._prefix = f"{prefix}/" if prefix else ""
         self._lock_seconds = lock_seconds
-        self.name: Final = f"dir:{root / prefix}"
+        self.name = f"dir:{root / prefix}"
 
     async def read(self, path: str, /) -> StoredObject | None:
         """Read a file."""
         return await asyncio.to_thread(self._read, self._prefix + path)
 
     async def write(self, write: Write, /) -> None:
-        """Replace a file; the web server sets the headers."""
+        """Replace a file; its web server sets the headers."""
         await asyncio.to_thread(self._write, self._prefix + write.path, write)
 
     def _read(self, path: str) -> StoredObject | None:
@@ -177,7 +174,7 @@ class DirectoryStore:
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             with os.fdopen(file, "rb") as opened:
                 body = opened.read(MAX_OBJECT + 1)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
             raise self._refused(path, error) from None

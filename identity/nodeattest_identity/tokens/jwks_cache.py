@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,8 @@ FRESH: Final = 300.0
 """Seconds between two fetches while all keys are known: how late a revoked key is noticed."""
 _FRESH_FILES: Final = 60.0
 """The same of files."""
+_RETRY: Final = 5.0
+"""Seconds between two attempts to get the first keys."""
 _REFRESH_WAIT: Final = 1.0
 """Seconds that a token with a known key waits for an overdue fetch."""
 
@@ -55,6 +58,14 @@ class JWKSCache:
     def has_keys(self) -> bool:
         """Whether there are valid keys."""
         return bool(self._valid_keys())
+
+    async def fetch_first(self) -> None:
+        """Fetch until there are keys, so that a server is ready only once it can verify tokens."""
+        while not self.has_keys:
+            with suppress(Denied, Unavailable):
+                await self.keys_for("")
+            if not self.has_keys:
+                await asyncio.sleep(_RETRY)
 
     async def keys_for(self, kid: str) -> tuple[VerifyingKey, ...]:
         """Return all keys, fetched again if they are stale or ``kid`` is not among them.

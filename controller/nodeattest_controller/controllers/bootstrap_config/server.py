@@ -47,7 +47,6 @@ from nodeattest_controller.controllers.bootstrap_config.render import render_for
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import COMPONENT, Settings
-from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
@@ -57,6 +56,7 @@ from nodeattest_parsing.values import one_line
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.bounded_server import ConnectionLimits, SettingsError, UnauthenticatedLimits
+from nodeattest_serving.fair_semaphore import FairSemaphore
 from nodeattest_serving.http_server import Listener, Reply
 from nodeattest_serving.tls import ServingCertificate, common_name
 

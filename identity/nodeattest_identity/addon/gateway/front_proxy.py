@@ -1,6 +1,6 @@
 """The user of a request, as kube-apiserver states it under the certificate of its front proxy.
 
-Promises: ``X-Remote-*`` headers are read only if the connection presented a certificate of the front proxy's CA with an
+``X-Remote-*`` headers are read only if the connection presented a certificate of the front proxy's CA with an
 allowed name. A ConfigMap that allows every name is refused: nothing in it says whether users' certificates lead to the
 same CA, perhaps by an intermediate that only the user presents. Only the header names that kube-apiserver itself
 writes, and therefore removes from its users' requests, are read: any user could send another name that the ConfigMap
@@ -34,7 +34,7 @@ from urllib.parse import unquote
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from nodeattest_identity.addon.gateway.errors import StatusError
+from nodeattest_identity.addon.gateway.target import StatusError
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.reflector import Reflector
@@ -56,6 +56,9 @@ _MOST_TEXT: Final = 4096
 _UNWRITABLE: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
 """C0, DEL and C1 control characters; surrogates."""
 _WHERE: Final = f"ConfigMap {NAMESPACE}/{CONFIG_MAP}"
+_MAX_BYTES: Final = 4 << 20
+
+log = logging.getLogger(__name__)
 
 
 class TrustError(ValueError):
@@ -181,11 +184,6 @@ def _unauthorized(message: str) -> StatusError:
     return StatusError(HTTPStatus.UNAUTHORIZED, message)
 
 
-_MAX_BYTES: Final = 4 << 20
-
-_log = logging.getLogger(__name__)
-
-
 class FrontProxyWatcher:
     """The front proxy that is trusted now."""
 
@@ -224,11 +222,11 @@ class FrontProxyWatcher:
         trust, message = None, ""
         try:
             trust = read_trust(item)
-            _log.info("trusting front proxies of %d CAs", len(trust.authorities))
+            log.info("trusting front proxies of %d CAs", len(trust.authorities))
         except TrustError as error:
             message = str(error)
-            if message != self._last_message:
-                _log.error("no front proxy is trusted: %s", message)
+        if message and message != self._last_message:
+            log.error("no front proxy is trusted: %s", message)
         self._last_message = message
         self._tls.set_trust(trust)
 

@@ -1,6 +1,6 @@
 """The gateway's signing keys, when they change, the one Secret that all replicas share; and the tokens.
 
-Promises: a key is published for ``RotationSchedule.ahead`` before it signs, except the very first, when nobody can have
+A key is published for ``RotationSchedule.ahead`` before it signs, except the very first, when nobody can have
 cached a key set without it. A key stays published for ``RotationSchedule.behind`` after its successor signs, which is
 longer than any token lives. Bytes give a ``KeySet`` or ``KeySetError``, which quotes no key.
 
@@ -27,8 +27,8 @@ from typing import Final, Literal
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from nodeattest_identity.addon.gateway.errors import StatusError
 from nodeattest_identity.addon.gateway.front_proxy import UserInfo
+from nodeattest_identity.addon.gateway.target import StatusError
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey
 from nodeattest_identity.tokens.jwt import SigningKey, mint, read_signing_key, signing_key
 from nodeattest_kube.answers import parse_json
@@ -50,6 +50,16 @@ _MAX_KEYS: Final = 16
 """A rotation has two, and three for a while if keys are rotated early."""
 _LATEST: Final = 2**40
 """Seconds since the epoch."""
+SECRET_NAME: Final = "addon-auth-gateway-keys"
+_DATA: Final = "keys.json"
+_PERIOD: Final = 60.0
+"""Seconds between two reads; a new key waits more than an hour before it signs."""
+_RETRY: Final = 5.0
+"""Seconds after a failure."""
+_STALE: Final = 600.0
+"""Seconds; less than a key stays published after it was succeeded (``RotationSchedule.behind``)."""
+
+log = logging.getLogger(__name__)
 
 
 class KeySetError(ValueError):
@@ -161,18 +171,6 @@ def _key(entry: JsonValue) -> ScheduledKey:
         raise KeySetError(str(error)) from None
 
 
-SECRET_NAME: Final = "addon-auth-gateway-keys"
-_DATA: Final = "keys.json"
-_PERIOD: Final = 60.0
-"""Seconds between two reads; a new key waits more than an hour before it signs."""
-_RETRY: Final = 5.0
-"""Seconds after a failure."""
-_STALE: Final = 600.0
-"""Seconds; less than a key stays published after it was succeeded (``RotationSchedule.behind``)."""
-
-_log = logging.getLogger(__name__)
-
-
 class KeyStore:
     """The keys of all replicas, as of the last read."""
 
@@ -196,6 +194,11 @@ class KeyStore:
         """The keys as of the last read; empty before the first."""
         self._last_read = float("-inf")
         self._last_message = ""
+
+    @property
+    def published(self) -> tuple[VerifyingKey, ...]:
+        """Public keys as of the last read."""
+        return self.keyset.published
 
     def signer(self, now: float) -> SigningKey | None:
         """Return the signing key; None while no key is known to be current."""
@@ -221,7 +224,7 @@ class KeyStore:
         if wanted is None:
             return None
         added = len({key.kid for key in wanted.published} - {key.kid for key in keyset.published})
-        _log.info("changing the signing keys: %d new, %d in all", added, len(wanted.keys))
+        log.info("changing the signing keys: %d new, %d in all", added, len(wanted.keys))
         return SecretContent({_DATA: encode_keyset(wanted)})
 
     async def run(self) -> None:
@@ -236,7 +239,7 @@ class KeyStore:
                 if isinstance(error, KeySetError):
                     message += "; delete it, and the gateway makes another: tokens of the last minute are lost"
                 if message != self._last_message:
-                    _log.warning("cannot read or change the signing keys: %s", message)
+                    log.warning("cannot read or change the signing keys: %s", message)
                 self._last_message = message
             await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - spreads replicas
 

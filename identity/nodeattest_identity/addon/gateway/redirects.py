@@ -3,7 +3,7 @@
 kube-apiserver answers 502 to every status 3xx with a ``Location`` of an aggregated API server, because that could lead
 its users, with their credentials, anywhere (CVE-2022-3172).
 
-Promises: no status 3xx leaves with a ``Location``. A browser gets a page that leads on, but only to a place below the
+No status 3xx leaves with a ``Location``. A browser gets a page that leads on, but only to a place below the
 add-on's own path, by a relative reference, with GET. The reference goes up to the root and names the whole path:
 kube-apiserver decodes paths, so a browser at ``…/a%2Fb`` is less deep than the gateway sees, and would leave the
 add-on's path with a shorter one. (Behind a proxy that adds a path of its own, such a browser leaves that path.)
@@ -25,8 +25,8 @@ from urllib.parse import quote
 
 from aiohttp import hdrs, web
 
-from nodeattest_identity.addon.gateway.errors import StatusError, status_body
-from nodeattest_identity.proxy.paths import RequestTarget
+from nodeattest_identity.addon.gateway.target import StatusError
+from nodeattest_identity.proxy.request import RequestTarget
 
 _SPLIT: Final = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 """Scheme, authority, path, query, fragment (RFC 3986 appendix B)."""
@@ -122,7 +122,7 @@ def _instead(request: web.BaseRequest, status: int, reference: str | None) -> we
         remedy = f"send the {method} to {reference}, relative to this path"
     made = HTTPStatus.NOT_ACCEPTABLE if reference is not None and with_get else HTTPStatus.NOT_FOUND
     message = f"expected an answer, got a redirect ({status}), which kube-apiserver does not pass on: {remedy}"
-    body = status_body(StatusError(made, message))
+    body = StatusError(made, message).body
     return web.Response(status=made, body=body, content_type="application/json", headers=_HEADERS)
 
 

@@ -1,12 +1,10 @@
-"""Answers requests: discovery documents for kube-apiserver, key sets for anyone, services for users.
+"""A gateway: discovery documents for kube-apiserver, key sets for anyone, services for users.
 
-A request is forwarded only if kube-apiserver's front proxy states its user, and a SubjectAccessReview allows it. That
-review repeats kube-apiserver's own by our reading of the path: it closes every gap between the two readings, and every
-way by which a front-proxy certificate reaches the gateway without kube-apiserver's authorizer. All aggregated API
-servers do so. The forwarded request carries a token for that one service and no credential of the user's. Limits count
-for each user alone. The log has user, service and decision, and neither token nor query; refusals cannot fill it.
-Source: companion proposal 003; docs/decisions.md; authorization.k8s.io/v1 SubjectAccessReview; apiserver
-pkg/authorization/authorizerfactory/delegating.go and pkg/endpoints/request/requestinfo.go.
+A request is forwarded only if kube-apiserver's front proxy states its user, and a SubjectAccessReview allows it. The
+forwarded request carries a token for that one service and no credential of the user's. Limits count for each user
+alone. The log has user, service and decision, and neither token nor query; refusals cannot fill it.
+The gateway listens at once, and is ready when it has read the front proxy's CA and a signing key.
+Source: companion proposal 003; docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -14,62 +12,49 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 from prometheus_client import Counter, Gauge
 
-from nodeattest_identity.addon.expiring_cache import ExpiringCache
-from nodeattest_identity.addon.gateway.endpoints import EndpointResolver
-from nodeattest_identity.addon.gateway.errors import StatusError, status_response
-from nodeattest_identity.addon.gateway.front_proxy import GatewayTls, UserInfo, identify
-from nodeattest_identity.addon.gateway.keyset import Algorithm, RotationSchedule, mint_token
+from nodeattest_identity.addon.gateway.backends import EndpointResolver, SubjectAccessAuthorizer
+from nodeattest_identity.addon.gateway.front_proxy import FrontProxyWatcher, GatewayTls, UserInfo, identify
+from nodeattest_identity.addon.gateway.keyset import Algorithm, KeyStore, RotationSchedule, mint_token
 from nodeattest_identity.addon.gateway.redirects import replace_redirect, to_slash
-from nodeattest_identity.addon.gateway.target import (
-    DOCUMENTS,
-    GROUP,
-    RESOURCE,
-    SUBRESOURCE,
-    VERSION,
-    ServiceTarget,
-    parse,
+from nodeattest_identity.addon.gateway.target import DOCUMENTS, StatusError, parse, unavailable
+from nodeattest_identity.issuer.documents import (
+    CONFIGURATION_TYPE,
+    JWKS_TYPE,
+    MAX_AGE,
+    UrlError,
+    configuration_url,
+    default_jwks_uri,
+    documents,
+    issuer_url,
 )
-from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, documents, issuer_url
-from nodeattest_identity.issuer.keys import VerifyingKey
-from nodeattest_identity.proxy import refusals as proxy_refusals
 from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
-from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
-from nodeattest_identity.proxy.paths import read_target
-from nodeattest_identity.serve.service import RouteTable, issuer_paths
-from nodeattest_identity.tokens.jwt import SigningKey
-from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
+from nodeattest_identity.proxy.request import read_target
+from nodeattest_identity.proxy.server import ProxyLimits, ProxyServer, RefusalError, UserRequests, refusal_lines
+from nodeattest_identity.serve import document_reply
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError
 from nodeattest_kube.periodic import RateLimiter
-from nodeattest_providers.cloud_http import SingleFlight
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
 from nodeattest_serving.http_server import response
-from nodeattest_serving.program import ProgramMetrics
+from nodeattest_serving.program import HealthServer, Ports, ProgramMetrics, run_server
 
 DEFAULT_PROXY: Final = ProxyLimits(connections=400, upstream_connections=400)
 """Connections from kube-apiserver, one for each request in flight; and as many to services."""
 _MIN_PERIOD: Final = 6 * 3600.0
-_ALLOWED_SECONDS: Final = 10.0
-"""kube-apiserver itself decides each request anew, so this only bounds the second review."""
-_DENIED_SECONDS: Final = 2.0
-_MAX_CACHED: Final = 10_000
 _READ: Final = frozenset({"GET", "HEAD"})
-_VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-"""requestinfo.go. Every other method becomes the empty verb, which only ``*`` allows."""
 
-_log = logging.getLogger(__name__)
-
-_Question = tuple[UserInfo, str, str, str]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,48 +94,6 @@ class GatewaySettings:
             )
 
 
-class SubjectAccessAuthorizer:
-    """Authorizes by SubjectAccessReview; answers are cached for seconds."""
-
-    def __init__(self, client: ApiClient, *, clock: Callable[[], float]) -> None:
-        self._client = client
-        self._clock = clock
-        self._cache: ExpiringCache[_Question, bool] = ExpiringCache(_MAX_CACHED, clock)
-        self._in_flight: SingleFlight[_Question, bool] = SingleFlight()
-
-    async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
-        """Raise ``StatusError`` unless the user is allowed."""
-        question = user, target.namespace, target.name, _VERBS.get(method, "")
-        allowed = self._cache.get(question)
-        if allowed is None:
-            allowed = await self._in_flight.share(question, lambda: self._review(question))
-        if not allowed:
-            raise StatusError(
-                HTTPStatus.FORBIDDEN,
-                f"expected a right to {question[3] or '*'} {RESOURCE}/{SUBRESOURCE} of {GROUP} here, got none",
-            )
-
-    async def _review(self, question: _Question) -> bool:
-        user, namespace, name, verb = question
-        attributes = ResourceAttributes(
-            group=GROUP,
-            version=VERSION,
-            resource=RESOURCE,
-            subresource=SUBRESOURCE,
-            namespace=namespace,
-            name=name,
-            verb=verb,
-        )
-        who = ReviewedUser(name=user.user, groups=user.groups, uid=user.uid, extra=dict(user.extra))
-        try:
-            allowed = await is_access_allowed(self._client, attributes, who)
-        except ApiError as error:
-            _log.warning("cannot create a SubjectAccessReview: %s", error)
-            raise _unavailable("cannot ask the API server what this user may do") from None
-        self._cache.put(question, allowed, self._clock() + (_ALLOWED_SECONDS if allowed else _DENIED_SECONDS))
-        return allowed
-
-
 class Metrics(ProgramMetrics):
     """Counters of one gateway."""
 
@@ -177,67 +120,61 @@ class Gateway:
         tls: GatewayTls,
         authorizer: SubjectAccessAuthorizer,
         resolver: EndpointResolver,
-        signer: Callable[[float], SigningKey | None],
-        published: Callable[[], tuple[VerifyingKey, ...]],
+        keys: KeyStore,
         forwarder: Forwarder,
         metrics: Metrics,
         now: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
-        """``signer`` returns the key that signs at a time, ``published`` the keys that are published now.
-
-        ``now`` is seconds since the epoch, ``clock`` monotonic seconds. Raises ``SettingsError``.
-        """
-        self._settings = settings
+        """``now`` is seconds since the epoch, ``clock`` monotonic seconds. Raises ``SettingsError``."""
+        self._settings, self._metrics, self._now = settings, metrics, now
         self._tls, self._authorizer, self._resolver = tls, authorizer, resolver
-        self._signer, self._published, self._forwarder, self._now = signer, published, forwarder, now
-        self._metrics = metrics
+        self._keys, self._forwarder = keys, forwarder
         self._backend_tls = _backend_tls(settings.backend_ca)
         self._buckets = RateLimiter(burst=settings.user_burst, per_second=settings.user_rate, clock=clock)
         self._requests = UserRequests(settings.user_requests)
         self._lines = refusal_lines(clock)
-        self._issuer = issuer_paths(settings.issuer)
-        self._routes = RouteTable(max_age=MAX_AGE, secure=False)
-        self._routes.open(self._issuer)
-        self._served: tuple[VerifyingKey, ...] = ()
+        self._jwks_uri = default_jwks_uri(settings.issuer)
+        self._configuration_path = urlsplit(configuration_url(settings.issuer)).path
+        self._issuer_paths = {self._configuration_path, urlsplit(self._jwks_uri).path}
         metrics.open.set_function(lambda: self._requests.total)
-        metrics.keys.set_function(lambda: len(published()))
+        metrics.keys.set_function(lambda: len(keys.published))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
         path = request.raw_path.partition("?")[0].removesuffix("/")
-        is_issuer = path in {self._issuer.configuration_path, self._issuer.jwks_path}
-        what = "issuer" if is_issuer else "discovery" if path in DOCUMENTS else "proxy"
+        what = "issuer" if path in self._issuer_paths else "discovery" if path in DOCUMENTS else "proxy"
         try:
             if what == "issuer":
-                answer: web.StreamResponse = self._document(request)
+                answer: web.StreamResponse = self._document(request, path)
             elif what == "discovery":
                 answer = self._discovery(request, path)
             else:
                 answer = await self._proxy(request)
-        except StatusError as refused:
-            self._log_refusal(f"{what} {refused.status:d}", f"refused {what}: {refused.status:d} {refused.message}")
-            answer = status_response(refused)
-        except proxy_refusals.RefusalError as refused:
-            self._log_refusal(f"{what} {refused.refusal}", f"refused {what}: {refused}")
-            answer = proxy_refusals.answer(refused)
+        except StatusError as error:
+            self._log_refusal(f"{what} {error.status:d}", f"refused {what}: {error.status:d} {error.message}")
+            answer = error.response()
+        except RefusalError as error:
+            self._log_refusal(f"{what} {error.refusal}", f"refused {what}: {error}")
+            answer = error.response()
         self._metrics.answers.labels(what, str(answer.status)).inc()
         return answer
 
     def _log_refusal(self, kind: str, line: str) -> None:
         """Log a refusal, at level debug if there are too many of its kind."""
-        _log.log(logging.INFO if self._lines.take(kind) else logging.DEBUG, "%s", line)
+        log.log(logging.INFO if self._lines.take(kind) else logging.DEBUG, "%s", line)
 
-    def _document(self, request: web.BaseRequest) -> web.Response:
-        """Answer with a document of the issuer, as ``issuer serve`` does."""
-        keys = self._published()
-        if keys != self._served:
-            self._served = keys
-            if keys:
-                self._routes.publish(self._issuer, documents(self._issuer.issuer, self._issuer.jwks_uri, keys))
-            else:
-                self._routes.withdraw(self._issuer)
-        return response(self._routes.answer(request), last=False)
+    def _document(self, request: web.BaseRequest, path: str) -> web.Response:
+        """Answer with a document of the issuer."""
+        keys = self._keys.published
+        if not keys:
+            raise unavailable("the gateway has no signing key yet")
+        published = documents(self._settings.issuer, self._jwks_uri, keys)
+        body, kind = published.jwks, JWKS_TYPE
+        if path == self._configuration_path:
+            body, kind = published.configuration, CONFIGURATION_TYPE
+        headers = {"Content-Type": kind, "Cache-Control": f"public, max-age={MAX_AGE}"}
+        return response(document_reply(request, body, headers), last=False)
 
     def _discovery(self, request: web.BaseRequest, path: str) -> web.Response:
         self._identity(request)
@@ -248,7 +185,7 @@ class Gateway:
     def _identity(self, request: web.BaseRequest) -> UserInfo:
         trust = self._tls.trust
         if trust is None:
-            raise _unavailable("no front proxy is known yet")
+            raise unavailable("no front proxy is known yet")
         return identify(trust, self._tls.common_name(request.transport), request.headers.items())
 
     async def _proxy(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -275,12 +212,12 @@ class Gateway:
             asked = read_target(target.path + (f"?{target.query}" if target.query else ""))  # 6
             endpoint = await self._resolver.resolve(target)  # 7
             # 8
-            key = self._signer(self._now())
+            key = self._keys.signer(self._now())
             if key is None:
-                raise _unavailable("the gateway has no signing key yet")
+                raise unavailable("the gateway has no signing key yet")
             token = mint_token(key, self._settings.issuer, user, target.audience, now=self._now())
             self._metrics.minted.inc()
-            _log.info("forwarding %a to %s, key %s", user.user, target.audience, key.verifying.kid)
+            log.info("forwarding %a to %s, key %s", user.user, target.audience, key.verifying.kid)
             is_tls = target.scheme == "https"
             options = ForwardOptions(
                 host=endpoint.host,
@@ -295,10 +232,6 @@ class Gateway:
             return await self._forwarder.forward(request, options)
 
 
-def _unavailable(message: str) -> StatusError:
-    return StatusError(HTTPStatus.SERVICE_UNAVAILABLE, message, {hdrs.RETRY_AFTER: "5"})
-
-
 def _backend_tls(ca_file: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
@@ -306,3 +239,31 @@ def _backend_tls(ca_file: Path | None) -> ssl.SSLContext:
         raise SettingsError(
             f"--backend-ca-file: expected certificates in PEM, got {type(error).__name__}: {ca_file}"
         ) from None
+
+
+async def run(settings: GatewaySettings, client: ApiClient, *, started: Callable[[Ports], None]) -> None:
+    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
+    now, clock = time.time, time.monotonic
+    tls, metrics = GatewayTls(settings.certificate, settings.key, clock=clock), Metrics()
+    async with client, Forwarder(settings.proxy) as forwarder:
+        trust = FrontProxyWatcher(client, tls, clock=clock)
+        keys = KeyStore(client, settings.namespace, settings.schedule, settings.algorithm, now=now, clock=clock)
+        gateway = Gateway(
+            settings,
+            tls=tls,
+            authorizer=SubjectAccessAuthorizer(client, clock=clock),
+            resolver=EndpointResolver(client, clock=clock),
+            keys=keys,
+            forwarder=forwarder,
+            metrics=metrics,
+            now=now,
+            clock=clock,
+        )
+        server = ProxyServer(
+            gateway.handle, settings.address, tls.context, settings.proxy, is_unauthenticated=tls.is_unauthenticated
+        )
+        health = None
+        if settings.health is not None:
+            reasons = {"front-proxy": trust.unready_reason, "signing-keys": keys.unready_reason}
+            health = HealthServer(settings.health, reasons, metrics)
+        await run_server(server, health, (trust.run, keys.run), started)

@@ -1,13 +1,13 @@
-"""The gateway's API group, and the service that a request is for, read from its raw path. Pure.
+"""The gateway's API group, its errors, and the service that a request is for, read from its raw path. Pure.
 
 The group is not that of our CRDs: an APIService hands a whole version of a group to one server. It does not end in
 ``.k8s.io``, which is reserved for Kubernetes (apiextensions-apiserver pkg/apihelpers, IsProtectedCommunityGroup).
 ``services`` is listed because kubectl and RBAC tools look for the resource of a sub-resource. It has no verbs: it can
 be neither read nor written here.
 
-Promises: any text gives a ``ServiceTarget`` or ``StatusError``. Namespace and name are the same segments on which
-kube-apiserver's RequestInfo decided, because no segment before the sub-resource may be encoded, empty or a dot segment.
-Of the query only ``add-auth`` belongs to the gateway: it is removed, everything else stays byte for byte.
+Any text gives a ``ServiceTarget`` or ``StatusError``. Namespace and name are the segments on which kube-apiserver's
+RequestInfo decided, because no segment before the sub-resource may be encoded, empty or a dot segment. Of the query
+only ``add-auth`` belongs to the gateway: it is removed, everything else stays byte for byte.
 Out of scope: the rest of the path (``nodeattest_identity.proxy``), whether the service exists.
 Source: apimachinery metav1 APIGroupList, APIGroup, APIResourceList; kube-aggregator pkg/controllers/openapi/aggregator
 (a missing OpenAPI document is logged as an error on every attempt); apiserver pkg/endpoints/request/requestinfo.go;
@@ -18,13 +18,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
-from nodeattest_identity.addon.gateway.errors import StatusError
+from aiohttp import web
+
 from nodeattest_parsing.values import JsonObject
+from nodeattest_serving.http_server import Reply, failure_status, response
 
 GROUP: Final = "addonauth.nodeattest.x-k8s.io"
 VERSION: Final = "v1alpha1"
@@ -71,6 +74,30 @@ _MAX_PORT: Final = 65_535
 _SHAPE: Final = f"{ROOT}/namespaces/NAMESPACE/{RESOURCE}/[SCHEME:]NAME[:PORT]/{SUBRESOURCE}/"
 _SEGMENTS: Final = 5
 """``namespaces``, its name, ``services``, its name, ``proxy``."""
+
+
+class StatusError(Exception):
+    """A request that the gateway answers itself, by a ``Status``; the message quotes nothing of the request."""
+
+    def __init__(self, status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"{status.value}: {message}")
+        self.status, self.message = status, message
+        self.headers = headers or {}
+
+    @property
+    def body(self) -> bytes:
+        """The ``Status`` object; apimachinery's reasons for these statuses are their phrases without blanks."""
+        return failure_status(self.status, self.message, self.status.phrase.replace(" ", ""))
+
+    def response(self) -> web.Response:
+        """Make the response."""
+        headers = {"Cache-Control": "no-store", **self.headers}
+        return response(Reply(status=self.status, body=self.body, headers=headers), last=False)
+
+
+def unavailable(message: str, *, retry_after: int = 5) -> StatusError:
+    """Make the error of a request that may succeed after some seconds."""
+    return StatusError(HTTPStatus.SERVICE_UNAVAILABLE, message, {"Retry-After": str(retry_after)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

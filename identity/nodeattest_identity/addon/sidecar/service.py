@@ -1,4 +1,4 @@
-"""Handles one request of a sidecar: authenticate, authorize, forward.
+"""A sidecar: authenticates the caller of each request, authorizes, and forwards to the add-on.
 
 The add-on gets a request only with a verified caller's name or, on open paths, without any; no credential in
 either case. A response or a WebSocket ends when the token does, or after the longest time of a request. One user's
@@ -24,23 +24,34 @@ from prometheus_client import Counter, Gauge
 
 from nodeattest_identity.addon.sidecar.caller import (
     Caller,
+    CallerVerifier,
     bearer,
     identity_headers,
     require_allowed,
     require_no_token_in_query,
 )
-from nodeattest_identity.addon.sidecar.verifiers import CachedVerifier
-from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions, sender_of
-from nodeattest_identity.proxy.headers import CREDENTIALS
-from nodeattest_identity.proxy.limits import ProxyLimits, UserRequests, refusal_lines
-from nodeattest_identity.proxy.paths import PathRule, RequestTarget, read_target
-from nodeattest_identity.proxy.refusals import Refusal, RefusalError
-from nodeattest_identity.proxy.server import ProxyServer
+from nodeattest_identity.proxy.forward import Forwarder, ForwardOptions
+from nodeattest_identity.proxy.request import CREDENTIALS, PathRule, RequestTarget, read_target
+from nodeattest_identity.proxy.server import (
+    ProxyLimits,
+    ProxyServer,
+    Refusal,
+    RefusalError,
+    UserRequests,
+    refusal_lines,
+)
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.bounded_server import BindAddress, SettingsError, share_of_owner
 from nodeattest_serving.http_server import ServerConnection
 from nodeattest_serving.program import CounterFunc, HealthServer, Ports, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
+
+_CHALLENGE: Final = 'Bearer error="invalid_token"'
+"""RFC 6750 §3.1; the cause is in our log only."""
+_CREDENTIALS: Final = frozenset({Refusal.CREDENTIALS_MISSING, Refusal.CREDENTIALS_REFUSED})
+_ID: Final = "X-Request-Id"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,35 +110,23 @@ class Metrics(ProgramMetrics):
         self._refused.labels(refusal.value).inc()
 
 
-_CHALLENGE: Final = 'Bearer error="invalid_token"'
-"""RFC 6750 §3.1; the cause is in our log only."""
-_CREDENTIALS: Final = frozenset({Refusal.CREDENTIALS_MISSING, Refusal.CREDENTIALS_REFUSED})
-_ID: Final = "X-Request-Id"
-
-_log = logging.getLogger(__name__)
-
-
 class SidecarService:
     """Authenticates and forwards requests."""
 
     def __init__(
         self,
         settings: SidecarSettings,
-        verified: CachedVerifier,
+        verifier: CallerVerifier,
         forwarder: Forwarder,
-        *,
         metrics: Metrics,
-        now: Callable[[], float],
+        *,
         clock: Callable[[], float],
     ) -> None:
-        """``now``: seconds since the epoch; ``clock``: monotonic seconds."""
-        self._settings = settings
-        self._verified = verified
-        self._forwarder = forwarder
-        self._metrics = metrics
-        self._now = now
+        """``clock``: monotonic seconds."""
+        self._settings, self._verifier, self._forwarder, self._metrics = settings, verifier, forwarder, metrics
         self._lines = refusal_lines(clock)
         self._requests = UserRequests(min(settings.max_user_requests, share_of_owner(settings.limits.connections)))
+        metrics.open.set_function(lambda: self.in_flight)
 
     @property
     def in_flight(self) -> int:
@@ -166,7 +165,7 @@ class SidecarService:
         token = bearer(request.raw_headers)
         # 2
         try:
-            caller = await self._verified.caller(token, sender_of(request).peer)
+            caller = await self._verifier.verify(token)
         except Denied as denied:
             detail = f"{denied.reason}, expected {denied.expected}, got {denied.got}"
             raise RefusalError(Refusal.CREDENTIALS_REFUSED, detail, headers={"WWW-Authenticate": _CHALLENGE}) from None
@@ -184,8 +183,7 @@ class SidecarService:
         inject = [(_ID, request_id)]
         if caller is not None:
             inject += identity_headers(caller, groups=settings.send_groups)
-            if caller.expires is not None:
-                seconds = min(seconds, caller.expires - self._now())
+            seconds = min(seconds, caller.expires - self._verifier.now())
         options = ForwardOptions(
             host=settings.upstream.host,
             port=settings.upstream.port,
@@ -203,15 +201,15 @@ class SidecarService:
         """Log a decision: user, audience, key; of the request only our own id."""
         if caller is None:
             level = logging.INFO if self._lines.take(kind) else logging.DEBUG
-            _log.log(level, "request %s: %s%s; user -", request_id, kind, detail)
+            log.log(level, "request %s: %s%s; user -", request_id, kind, detail)
             return
-        who = caller.user, ",".join(sorted(caller.audiences)), caller.key_id
-        _log.info("request %s: %s%s; user %a, aud %s, kid %a", request_id, kind, detail, *who)
+        who = caller.user, caller.audience, caller.key_id
+        log.info("request %s: %s%s; user %a, aud %s, kid %a", request_id, kind, detail, *who)
 
 
 async def run(
     settings: SidecarSettings,
-    verified: CachedVerifier,
+    verifier: CallerVerifier,
     *,
     unready_reason: Callable[[], str | None],
     tasks: Iterable[Callable[[], Awaitable[None]]],
@@ -221,14 +219,12 @@ async def run(
 
     ``unready_reason`` returns why no token can be verified now; ``tasks`` run beside the server.
     """
-    metrics = Metrics()
-    tls = None
+    metrics, tls = Metrics(), None
     if settings.certificate is not None and settings.key is not None:
         tls = ServingCertificate(settings.certificate, settings.key).context
     async with Forwarder(settings.limits) as forwarder:
-        service = SidecarService(settings, verified, forwarder, metrics=metrics, now=time.time, clock=time.monotonic)
+        service = SidecarService(settings, verifier, forwarder, metrics, clock=time.monotonic)
         server = ProxyServer(service.handle, settings.address, tls, settings.limits, refused=metrics.refused)
-        metrics.open.set_function(lambda: service.in_flight)
         metrics.turned_away.set_function(lambda: server.turned_away)
         health = None
         if settings.health is not None:

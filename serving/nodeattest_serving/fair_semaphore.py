@@ -1,6 +1,6 @@
 """A semaphore that is fair among peers: a queue for each peer, served round robin.
 
-Promises: at most ``limit`` hold it, of one peer at most ``limit_of_peer``, and at most ``max_waiting`` wait. The next
+At most ``limit`` hold it, of one peer at most ``limit_of_peer``, and at most ``max_waiting`` wait. The next
 holder is the first waiter of the peer that was served longest ago, so a peer with a thousand requests delays another
 peer by one. If the queues are full, the peer with the longest queue loses its newest waiter. A waiter that times out or
 is evicted gets ``Unavailable``.
@@ -114,6 +114,6 @@ class FairSemaphore:
 def _busy() -> Unavailable:
     return Unavailable(
         Reason.API_UNAVAILABLE,
-        "too many tokens wait for the API server's review",
-        remedy="ask again in some seconds; see who sends so many unknown tokens",
+        "too many requests wait for their turn",
+        remedy="retry in some seconds; see who sends so many requests",
     )

@@ -1,12 +1,15 @@
-"""Resolves a service to one of its ready endpoints, as the API server has them.
+"""What the gateway asks the API server: whether a user may use a service, and to which Pod the service leads.
 
-Only addresses of Pods in the service's own namespace count, and never one of this machine, its link or its cloud
-(``nodeattest_kube.addresses``). ExternalName services have no endpoint. What is read is cached for two seconds and is
-bounded, because the memory belongs to the gateway's other users, too.
-Out of scope: authorization. The writer of Endpoints decides where a service leads, as with kube-proxy: that is why a
-token names one service and is of no use for others.
-Source: Kubernetes pkg/registry/core/service/storage/rest.go (ResourceLocation, isValidAddress),
-pkg/proxy/util (IsProxyableIP).
+A SubjectAccessReview repeats kube-apiserver's own by our reading of the path. It closes every gap between the two
+readings, and every way by which a front-proxy certificate reaches the gateway without kube-apiserver's authorizer. All
+aggregated API servers do so.
+Of a service only addresses of Pods in its own namespace count, and never one of this machine, its link or its cloud
+(``nodeattest_kube.addresses``). ExternalName services have no endpoint. What is read is bounded, because the memory
+belongs to the gateway's other users, too. The writer of Endpoints decides where a service leads, as with kube-proxy:
+that is why a token names one service and is of no use for others.
+Source: authorization.k8s.io/v1 SubjectAccessReview; apiserver pkg/authorization/authorizerfactory/delegating.go and
+pkg/endpoints/request/requestinfo.go; Kubernetes pkg/registry/core/service/storage/rest.go (ResourceLocation,
+isValidAddress), pkg/proxy/util (IsProxyableIP).
 """
 
 from __future__ import annotations
@@ -19,26 +22,86 @@ from http import HTTPStatus
 from typing import Final
 
 from nodeattest_identity.addon.expiring_cache import ExpiringCache
-from nodeattest_identity.addon.gateway.errors import StatusError
-from nodeattest_identity.addon.gateway.target import ServiceTarget
+from nodeattest_identity.addon.gateway.front_proxy import UserInfo
+from nodeattest_identity.addon.gateway.target import (
+    GROUP,
+    RESOURCE,
+    SUBRESOURCE,
+    VERSION,
+    ServiceTarget,
+    StatusError,
+    unavailable,
+)
 from nodeattest_kube import paths
+from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.addresses import TENANT_ADDRESSES
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.cloud_http import SingleFlight
 
-_CACHE_SECONDS: Final = 2.0
-_MAX_CACHED: Final = 2_000
+_ALLOWED_SECONDS: Final = 10.0
+"""kube-apiserver itself decides on each request, so this only bounds the second review."""
+_DENIED_SECONDS: Final = 2.0
+_MAX_REVIEWS: Final = 10_000
+_VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+"""requestinfo.go. Every other method becomes the empty verb, which only ``*`` allows."""
+_ENDPOINT_SECONDS: Final = 2.0
+_MAX_SERVICES: Final = 2_000
 _MAX_ADDRESSES: Final = 1_000
 """Of an Endpoints object that are looked at; Kubernetes' own controller writes no more (maxCapacity)."""
 _MAX_PORTS: Final = 1_000
 """Of a Service, and of an Endpoints object."""
-_RETRY_AFTER: Final = {"Retry-After": "2"}
 _MAX_PORT: Final = 65_535
 
-_log = logging.getLogger(__name__)
 _choose = random.SystemRandom().choice
+log = logging.getLogger(__name__)
+
+_Question = tuple[UserInfo, str, str, str]
+"""User, namespace, name and verb."""
+
+
+class SubjectAccessAuthorizer:
+    """Authorizes by SubjectAccessReview; answers are cached for seconds."""
+
+    def __init__(self, client: ApiClient, *, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._cache: ExpiringCache[_Question, bool] = ExpiringCache(_MAX_REVIEWS, clock)
+        self._in_flight: SingleFlight[_Question, bool] = SingleFlight()
+
+    async def authorize(self, user: UserInfo, target: ServiceTarget, method: str) -> None:
+        """Raise ``StatusError`` unless the user is allowed."""
+        question = user, target.namespace, target.name, _VERBS.get(method, "")
+        allowed = self._cache.get(question)
+        if allowed is None:
+            allowed = await self._in_flight.share(question, lambda: self._review(question))
+        if not allowed:
+            raise StatusError(
+                HTTPStatus.FORBIDDEN,
+                f"expected a right to {question[3] or '*'} {RESOURCE}/{SUBRESOURCE} of {GROUP} here, got none",
+            )
+
+    async def _review(self, question: _Question) -> bool:
+        user, namespace, name, verb = question
+        attributes = ResourceAttributes(
+            group=GROUP,
+            version=VERSION,
+            resource=RESOURCE,
+            subresource=SUBRESOURCE,
+            namespace=namespace,
+            name=name,
+            verb=verb,
+        )
+        who = ReviewedUser(name=user.user, groups=user.groups, uid=user.uid, extra=dict(user.extra))
+        try:
+            allowed = await is_access_allowed(self._client, attributes, who)
+        except ApiError as error:
+            log.warning("cannot create a SubjectAccessReview: %s", error)
+            raise unavailable("cannot ask the API server what this user may do") from None
+        self._cache.put(question, allowed, self._clock() + (_ALLOWED_SECONDS if allowed else _DENIED_SECONDS))
+        return allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +118,7 @@ class EndpointResolver:
     def __init__(self, client: ApiClient, *, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
-        self._cache: ExpiringCache[tuple[str, str, str], list[ServiceEndpoint]] = ExpiringCache(_MAX_CACHED, clock)
+        self._cache: ExpiringCache[tuple[str, str, str], list[ServiceEndpoint]] = ExpiringCache(_MAX_SERVICES, clock)
 
     async def resolve(self, target: ServiceTarget) -> ServiceEndpoint:
         """Return an endpoint; raises ``StatusError``."""
@@ -63,7 +126,7 @@ class EndpointResolver:
         found = self._cache.get(key)
         if found is None:
             found = ready_endpoints(await self._read("services", target), await self._read("endpoints", target), target)
-            self._cache.put(key, found, self._clock() + _CACHE_SECONDS)
+            self._cache.put(key, found, self._clock() + _ENDPOINT_SECONDS)
         return _choose(found)
 
     async def _read(self, resource: str, target: ServiceTarget) -> JsonObject:
@@ -74,10 +137,8 @@ class EndpointResolver:
                 HTTPStatus.NOT_FOUND, "expected a service with endpoints, got none of this name"
             ) from None
         except ApiError as error:
-            _log.warning("cannot read a Service or its Endpoints: %s", error)
-            raise StatusError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "cannot read the service from the API server", _RETRY_AFTER
-            ) from None
+            log.warning("cannot read a Service or its Endpoints: %s", error)
+            raise unavailable("cannot read the service from the API server", retry_after=2) from None
 
 
 def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceTarget) -> list[ServiceEndpoint]:
@@ -94,9 +155,7 @@ def ready_endpoints(service: JsonObject, endpoints: JsonObject, target: ServiceT
     # 3
     found = list(_endpoints(endpoints, name, target.namespace))
     if not found:
-        raise StatusError(
-            HTTPStatus.SERVICE_UNAVAILABLE, "expected a ready endpoint of the service, got none", _RETRY_AFTER
-        )
+        raise unavailable("expected a ready endpoint of the service, got none", retry_after=2)
     return found
 
 

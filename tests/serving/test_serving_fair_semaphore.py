@@ -1,4 +1,4 @@
-"""Strangers' tokens and the API server: a few reviews at once, each peer in turn, and a line that ends."""
+"""A semaphore that is fair among peers: a few at once, each peer in turn, and a line that ends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nodeattest_identity.addon.sidecar.fair_semaphore import FairSemaphore
 from nodeattest_providers.errors import Unavailable
+from nodeattest_serving.fair_semaphore import FairSemaphore
 
 
 class Asking:
@@ -87,7 +87,7 @@ async def test_who_waits_too_long_or_goes_away_keeps_nobody_from_his_turn() -> N
     asking = Asking(FairSemaphore(limit=1, timeout=0.01))
     await asking.ask("a0")
     late = await asking.ask("b1")
-    with pytest.raises(Unavailable, match="too many tokens"):
+    with pytest.raises(Unavailable, match="too many requests"):
         await late
     assert asking.semaphore.waiting == 0
     asking.semaphore = FairSemaphore(limit=1)

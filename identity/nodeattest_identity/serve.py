@@ -1,0 +1,201 @@
+"""Serves issuers' documents from a folder that ``issuer publish`` or the controller ``issuer`` writes.
+
+A file is read for each request. It is served only if it is what its path says: a configuration of the issuer that this
+path belongs to, or a key set without a private member. The path alone decides, never the ``Host`` header: a cache in
+front may use the path as its key.
+GET and HEAD, with or without a final slash; query and ``Accept`` are ignored (kube-apiserver refuses HEAD with 405, and
+``Accept: application/json`` on the key set with 406, which some relying parties send). Every other path is 404.
+Source: OpenID Connect Discovery 1.0 §4; Kubernetes pkg/routes/openidmetadata.go; RFC 9110 §8.8.3, §13.1.2 and §15.5.6.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from prometheus_client import Counter
+
+from nodeattest_identity.issuer.documents import (
+    CONFIGURATION_PATH,
+    CONFIGURATION_TYPE,
+    JWKS_TYPE,
+    MAX_AGE,
+    DocumentError,
+    UrlError,
+    configuration_url,
+    issuer_url,
+    parse_configuration,
+)
+from nodeattest_identity.issuer.keys import KeysError, read_jwks
+from nodeattest_identity.publish.store import DirectoryStore, PublishError
+from nodeattest_kube.periodic import RateLimiter
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
+from nodeattest_serving.http_server import Listener, Reply, refusal
+from nodeattest_serving.program import CounterFunc, HealthServer, Ports, ProgramMetrics, run_server
+from nodeattest_serving.tls import ServingCertificate
+
+_MAX_AGE: Final = 7 * 24 * 3600
+_MAX_CONDITIONS: Final = 1024
+"""Characters of ``If-None-Match`` that are read; an entity tag of ours has 34."""
+_METHODS: Final = ("GET", "HEAD")
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
+"""No hidden file, so no state of a publisher, and no way up."""
+_LIMITS: Final = ConnectionLimits(
+    connections=512, connections_of_client=256, connection_seconds=600.0, idle_seconds=30.0
+)
+"""A cache in front opens many connections from few addresses; each costs some 300 KiB with TLS."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """All settings."""
+
+    address: BindAddress
+    directory: Path
+    issuer_base: str
+    """URL of the folder: the issuer ``<issuer_base>/a/b`` has its documents in ``a/b``."""
+    certificate: Path | None = None
+    key: Path | None = None
+    """Both, or plain HTTP on a loopback address."""
+    health: BindAddress | None = None
+    max_age: int = MAX_AGE
+    """Seconds that caches may hold a document: a new key must be published so long before it signs."""
+
+    def __post_init__(self) -> None:
+        try:
+            issuer_url(self.issuer_base)
+        except UrlError as error:
+            raise SettingsError(f"--issuer-base: {error}") from None
+        if (self.certificate is None) != (self.key is None):
+            raise SettingsError("expected --tls-cert-file and --tls-private-key-file together, got one of them")
+        if self.certificate is None and not self.address.is_loopback:
+            raise SettingsError(
+                f"expected --tls-cert-file and --tls-private-key-file, or a --bind-address that only this machine "
+                f"reaches, such as 127.0.0.1:8080 behind a front that ends TLS, got {self.address} alone"
+            )
+        if not 0 <= self.max_age <= _MAX_AGE:
+            raise SettingsError(f"--max-age: expected 0 to {_MAX_AGE} seconds, got {self.max_age}")
+
+
+class Metrics(ProgramMetrics):
+    """Counters of one issuer server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = Counter("nodeattest_issuer_requests", "Responses by status.", ("code",), registry=self.registry)
+        self.turned_away = CounterFunc(
+            "nodeattest_issuer_connections_turned_away", "Connections over a limit.", registry=self.registry
+        )
+
+
+class DocumentFolder:
+    """The documents below one URL."""
+
+    def __init__(self, settings: ServeSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = settings.directory
+        self._store = DirectoryStore(settings.directory)
+        self._base = settings.issuer_base.removesuffix("/")
+        self._headers = {"Cache-Control": f"public, max-age={settings.max_age}"}
+        if settings.certificate is not None:
+            self._headers["Strict-Transport-Security"] = "max-age=31536000"
+        self._lines = RateLimiter(burst=20, per_second=0.1, clock=clock)
+        self._valid: dict[str, str | None] = {}
+        """Version of each file that passed validation."""
+
+    def unready_reason(self) -> str | None:
+        """Return why nothing can be served; None if the folder is there."""
+        return None if self._directory.is_dir() else f"--dir: expected a folder, got none at {self._directory}"
+
+    async def reply(self, request: web.BaseRequest) -> Reply:
+        """Answer a request.
+
+        1. The path is one of a document. 2. There is a file. 3. It is what its path says.
+        """
+        # 1
+        root = urlsplit(self._base).path + "/"
+        path = request.raw_path.partition("?")[0].removesuffix("/")
+        name = path.removeprefix(root)
+        is_configuration = f"/{name}".endswith(CONFIGURATION_PATH)
+        plain = f"/{name}".removesuffix(CONFIGURATION_PATH).split("/")[1:]
+        if not path.startswith(root) or not name or not all(map(_SEGMENT.fullmatch, plain)):
+            return refusal(HTTPStatus.NOT_FOUND)
+        try:
+            # 2
+            stored = await self._store.read(name)
+            if stored is None:
+                return refusal(HTTPStatus.NOT_FOUND)
+            # 3
+            if self._valid.get(name) != stored.e_tag:
+                self._validate(name, stored.body, is_configuration=is_configuration)
+                self._valid[name] = stored.e_tag
+        except (PublishError, DocumentError, KeysError) as error:
+            if self._lines.take(""):
+                log.warning("not serving a file: %s: %s", name, error)
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+        kind = CONFIGURATION_TYPE if is_configuration else JWKS_TYPE
+        return document_reply(request, stored.body, {"Content-Type": kind, **self._headers})
+
+    def _validate(self, name: str, body: bytes, *, is_configuration: bool) -> None:
+        """Raise ``DocumentError`` or ``KeysError`` unless a file may be served."""
+        if not is_configuration:
+            read_jwks(body)
+            return
+        url = configuration_url(parse_configuration(body).issuer)
+        if url != f"{self._base}/{name}":
+            raise DocumentError(f"expected the configuration of the issuer at {self._base}/{name}, got that at {url}")
+
+
+def document_reply(request: web.BaseRequest, body: bytes, headers: Mapping[str, str]) -> Reply:
+    """Answer a request for a document: 405, 400 for a request with a body, 304 if the client has it, or 200."""
+    if request.method not in _METHODS:
+        return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(_METHODS)})
+    if request.body_exists:
+        return refusal(HTTPStatus.BAD_REQUEST)
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"ETag": etag, **headers}
+    if matches(etag, request.headers.getall("If-None-Match", [])):
+        return Reply(status=HTTPStatus.NOT_MODIFIED, body=b"", headers=headers)
+    return Reply(status=HTTPStatus.OK, body=body, headers=headers)
+
+
+def matches(etag: str, conditions: Sequence[str]) -> bool:
+    """Return whether ``If-None-Match`` names this entity, by weak comparison (RFC 9110 §8.8.3.2).
+
+    A condition that is too long is ignored: the whole document is right, too.
+    """
+    if len(conditions) > _MAX_CONDITIONS or sum(map(len, conditions)) > _MAX_CONDITIONS:
+        return False
+    candidates = (candidate for condition in conditions for candidate in condition.split(","))
+    return any(candidate.strip().removeprefix("W/") in {etag, "*"} for candidate in candidates)
+
+
+async def run(settings: ServeSettings, *, started: Callable[[Ports], None]) -> None:
+    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
+    folder, metrics, tls = DocumentFolder(settings), Metrics(), None
+    if reason := folder.unready_reason():
+        raise SettingsError(reason)
+
+    async def handle(request: web.BaseRequest, _client: str) -> Reply:
+        reply = await folder.reply(request)
+        metrics.answers.labels(str(reply.status.value)).inc()
+        return reply
+
+    if settings.certificate is not None and settings.key is not None:
+        tls = ServingCertificate(settings.certificate, settings.key).context
+    listener = Listener(handle, settings.address, tls, _LIMITS)
+    metrics.turned_away.set_function(lambda: listener.turned_away)
+    health = None
+    if settings.health is not None:
+        health = HealthServer(settings.health, {"documents": folder.unready_reason}, metrics)
+    await run_server(listener, health, (), started)
