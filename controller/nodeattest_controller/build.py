@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-from nodeattest_controller.controllers.auto_approval.controller import AutoApprovalController
+from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
 from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.controllers.bootstrap_signer import TokenPairRunner, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token import CONTROLLER as BOOTSTRAP_TOKEN
@@ -145,14 +145,11 @@ def _controllers(
     shared: _Shared, verifiers: VerifierRegistry
 ) -> tuple[Sequence[ClusterController], Mapping[str, Callable[[], Awaitable[None]]]]:
     """Build the controllers of each cluster, and those that run once."""
-    settings, events, metrics = shared.settings, shared.events, shared.metrics
-    management, guard, configs, deps = shared.management, shared.guard, shared.configs, shared.deps
+    settings, management, configs, deps = shared.settings, shared.management, shared.configs, shared.deps
     in_clusters: list[ClusterController] = []
     observers: list[CSRObserver] = []
     if settings.enabled("hardening"):
-        auto_approval = AutoApprovalController(management, guard=guard, events=events, metrics=metrics, now=_now)
-        in_clusters.append(auto_approval)
-        observers.append(auto_approval)
+        in_clusters.append(ReconcilerFactory("hardening", partial(AutoApprovalReconciler, deps)))
     if settings.enabled("standing"):
         node_attested = NodeAttestedController(deps)
         in_clusters.append(node_attested)

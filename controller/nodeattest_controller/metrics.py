@@ -224,7 +224,7 @@ class Metrics:
             ("cluster",),
         )
         self._approval_closed = gauge(
-            "nodeattest_side_doors_closed",
+            "nodeattest_in_tree_approval_blocked",
             "1: the in-tree signer approves nothing automatically in the workload cluster. 0: it does, or may.",
             ("cluster",),
         )

@@ -24,8 +24,9 @@ import yaml
 
 from nodeattest_cli.errors import UserError
 from nodeattest_controller import configfile, manifests
-from nodeattest_controller.controllers.auto_approval.decide import CLOSED_REASONS, CONDITION
-from nodeattest_controller.controllers.auto_approval.permissions import (
+from nodeattest_controller.controllers.auto_approval.decide import (
+    CLOSED_REASONS,
+    CONDITION,
     KUBEADM_BOOTSTRAP,
     KUBEADM_ROTATION,
     NODE_CLIENT_ROLE,

@@ -111,7 +111,7 @@ def test_a_cluster_is_born_under_attack_and_its_worker_joins_attested(world: Cap
 
 def test_the_doors_are_closed_and_the_policy_is_ready(world: CapiWorld) -> None:
     def closed() -> bool:
-        return has_condition(cast("Object", world.management.get(CLUSTER, BLUE)), "SideDoorsClosed")
+        return has_condition(cast("Object", world.management.get(CLUSTER, BLUE)), "InTreeApprovalBlocked")
 
     world.eventually(closed, "the end of the automatic approval")
     assert has_condition(cast("Object", world.management.get(POLICIES, "metal")), "Ready")

@@ -15,7 +15,7 @@ from nodeattest_controller.controllers.auto_approval.approval_block import (
     POLICY_NAME,
     ApprovalBlock,
 )
-from nodeattest_controller.controllers.auto_approval.permissions import (
+from nodeattest_controller.controllers.auto_approval.decide import (
     NODE_CLIENT_ROLE,
     permissions_of_role,
 )

@@ -8,24 +8,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from nodeattest_controller.controllers.auto_approval.certificates import BESIDES, with_certificates
 from nodeattest_controller.controllers.auto_approval.decide import (
-    BESIDES,
+    KUBEADM_BOOTSTRAP,
+    KUBEADM_ROTATION,
     WAITING_FOR_CLUSTER_INFO,
     AllowedPairs,
     ApprovalReason,
     AuditFacts,
     Finding,
-    cannot_verify,
-    decide,
-    with_certificates,
-)
-from nodeattest_controller.controllers.auto_approval.permissions import (
-    KUBEADM_BOOTSTRAP,
-    KUBEADM_ROTATION,
     NodeCoverage,
     Permission,
     RoleGrant,
     SubjectKind,
+    cannot_verify,
+    decide,
     grant_of,
     is_attested,
     permissions_of_role,
@@ -146,7 +143,7 @@ ROTATION = grant(KUBEADM_ROTATION, NODES, SELF)
 FOREIGN = grant("foreign", TOKENS, NODE, is_kubeadms=False)
 FOREIGN_ROTATION = grant("kubespray:system:nodes", NODES, SELF, is_kubeadms=False)
 ALL = NodeCoverage(nodes=3)
-LATE = NodeCoverage(nodes=3, unattested=1, names=("old-1",))
+LATE = NodeCoverage(nodes=3, unattested=("old-1",))
 
 
 def facts(
@@ -163,46 +160,46 @@ Because = ApprovalReason
 @pytest.mark.parametrize(
     ("given", "removes", "reason"),
     [
-        (facts(), (), Because.CLOSED),
-        (facts(coverage=LATE), (), Because.CLOSED),
-        (facts(BOOTSTRAP, ROTATION), (BOOTSTRAP,), Because.OPEN),
-        (facts(BOOTSTRAP, coverage=LATE), (BOOTSTRAP,), Because.OPEN),
-        (facts(ROTATION), (ROTATION,), Because.CLOSED_FOR_BOOTSTRAP),
-        (facts(ROTATION, coverage=LATE), (), Because.CLOSED_FOR_BOOTSTRAP),
-        (facts(ROTATION, coverage=NodeCoverage()), (), Because.CLOSED_FOR_BOOTSTRAP),
-        (facts(FOREIGN), (), Because.FOREIGN_BINDING),
-        (facts(FOREIGN, BOOTSTRAP), (BOOTSTRAP,), Because.FOREIGN_BINDING),
-        (facts(FOREIGN, ROTATION), (), Because.FOREIGN_BINDING),
-        (facts(FOREIGN, allowed=frozenset()), (), Because.FOREIGN_BINDING),
-        (facts(FOREIGN_ROTATION, ROTATION), (ROTATION,), Because.FOREIGN_BINDING),
-        (facts(allowed=NOT_BY_RBAC), (), Because.FOREIGN_AUTHORIZER),
-        (facts(ROTATION, allowed=NOT_BY_RBAC | {(NODES, SELF)}), (), Because.FOREIGN_AUTHORIZER),
-        (facts(enforce=False), (), Because.CLOSED),
-        (facts(BOOTSTRAP, enforce=False), (), Because.AUDIT),
-        (facts(ROTATION, enforce=False), (), Because.AUDIT),
-        (facts(FOREIGN, enforce=False), (), Because.AUDIT),
-        (facts(allowed=NOT_BY_RBAC, enforce=False), (), Because.AUDIT),
+        (facts(), None, Because.CLOSED),
+        (facts(coverage=LATE), None, Because.CLOSED),
+        (facts(BOOTSTRAP, ROTATION), BOOTSTRAP, Because.OPEN),
+        (facts(BOOTSTRAP, coverage=LATE), BOOTSTRAP, Because.OPEN),
+        (facts(ROTATION), ROTATION, Because.CLOSED_FOR_BOOTSTRAP),
+        (facts(ROTATION, coverage=LATE), None, Because.CLOSED_FOR_BOOTSTRAP),
+        (facts(ROTATION, coverage=NodeCoverage()), None, Because.CLOSED_FOR_BOOTSTRAP),
+        (facts(FOREIGN), None, Because.FOREIGN_BINDING),
+        (facts(FOREIGN, BOOTSTRAP), BOOTSTRAP, Because.FOREIGN_BINDING),
+        (facts(FOREIGN, ROTATION), None, Because.FOREIGN_BINDING),
+        (facts(FOREIGN, allowed=frozenset()), None, Because.FOREIGN_BINDING),
+        (facts(FOREIGN_ROTATION, ROTATION), ROTATION, Because.FOREIGN_BINDING),
+        (facts(allowed=NOT_BY_RBAC), None, Because.FOREIGN_AUTHORIZER),
+        (facts(ROTATION, allowed=NOT_BY_RBAC | {(NODES, SELF)}), None, Because.FOREIGN_AUTHORIZER),
+        (facts(enforce=False), None, Because.CLOSED),
+        (facts(BOOTSTRAP, enforce=False), None, Because.AUDIT),
+        (facts(ROTATION, enforce=False), None, Because.AUDIT),
+        (facts(FOREIGN, enforce=False), None, Because.AUDIT),
+        (facts(allowed=NOT_BY_RBAC, enforce=False), None, Because.AUDIT),
     ],
 )
 def test_each_finding_has_its_act_and_its_words(
-    given: AuditFacts, removes: tuple[RoleGrant, ...], reason: ApprovalReason
+    given: AuditFacts, removes: RoleGrant | None, reason: ApprovalReason
 ) -> None:
-    decision = decide(given)
-    assert (decision.remove, decision.finding.reason) == (removes, reason)
-    assert (decision.finding.status is ConditionStatus.TRUE) is (reason is Because.CLOSED)
-    assert decision.finding.message
+    binding, finding = decide(given)
+    assert (binding, finding.reason) == (removes, reason)
+    assert (finding.status is ConditionStatus.TRUE) is (reason is Because.CLOSED)
+    assert finding.message
 
 
 @pytest.mark.parametrize("doubt", [WAITING_FOR_CLUSTER_INFO, cannot_verify("?")])
 @pytest.mark.parametrize("given", [facts(), facts(ROTATION, coverage=LATE), facts(coverage=LATE)])
 def test_nothing_is_called_closed_while_there_is_doubt(given: AuditFacts, doubt: Finding) -> None:
-    assert decide(replace(given, doubt=doubt)).finding == doubt
+    assert decide(replace(given, doubt=doubt))[1] == doubt
     assert doubt.status is ConditionStatus.UNKNOWN
 
 
 @pytest.mark.parametrize("given", [facts(), facts(BOOTSTRAP), facts(FOREIGN)])
 def test_an_issued_certificate_decides_the_reason_and_the_message_keeps_the_rest(given: AuditFacts) -> None:
-    finding = decide(given).finding
+    _binding, finding = decide(given)
     assert with_certificates(finding, "") == finding
     found = with_certificates(finding, "two certificates")
     assert (found.status, found.reason) == (ConditionStatus.FALSE, Because.CERTIFICATES_ISSUED)
@@ -210,11 +207,11 @@ def test_an_issued_certificate_decides_the_reason_and_the_message_keeps_the_rest
 
 
 def test_the_message_names_bindings_nodes_and_the_remedy() -> None:
-    said = decide(facts(FOREIGN, FOREIGN_ROTATION, coverage=LATE)).finding.message
+    said = decide(facts(FOREIGN, FOREIGN_ROTATION, coverage=LATE))[1].message
     assert "kubectl delete clusterrolebinding foreign kubespray:system:nodes" in said
     assert "1 of 3 Nodes are not in the ledger: old-1" in said
     assert "nodeattest machines adopt" in said
-    audit = decide(facts(BOOTSTRAP, coverage=LATE, enforce=False)).finding.message
+    audit = decide(facts(BOOTSTRAP, coverage=LATE, enforce=False))[1].message
     assert f"would delete ClusterRoleBinding {KUBEADM_BOOTSTRAP}" in audit
 
 

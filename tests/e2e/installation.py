@@ -155,9 +155,11 @@ class Installation:
 
         def is_closed() -> bool:
             conditions = maps_at(self.admin.get(path), "status", "conditions")
-            return any((one["type"], one["status"]) == ("SideDoorsClosed", "True") for one in conditions)
+            return any((one["type"], one["status"]) == ("InTreeApprovalBlocked", "True") for one in conditions)
 
-        eventually(is_closed, seconds=_SECONDS, what="SideDoorsClosed", state=lambda: self.admin.get(path)["status"])
+        eventually(
+            is_closed, seconds=_SECONDS, what="InTreeApprovalBlocked", state=lambda: self.admin.get(path)["status"]
+        )
 
     def doctor(self) -> None:
         """Run nodeattest doctor until it is green: what it reads is written by watches that take a moment."""

@@ -79,7 +79,7 @@ def condition(world: World) -> JsonMap:
     """Return the Cluster's condition, or an empty object."""
     conditions = maps_at(world.admin.get(CLUSTERS), "status", "conditions")
     nothing: JsonMap = {}
-    return next((one for one in conditions if text_at(one, "type") == "SideDoorsClosed"), nothing)
+    return next((one for one in conditions if text_at(one, "type") == "InTreeApprovalBlocked"), nothing)
 
 
 def nudge(world: World) -> None:

@@ -1,12 +1,10 @@
-"""What keeps bootstrap tokens from the in-tree signer in a workload cluster, before kubeadm grants them its approval.
+"""The objects that keep bootstrap tokens from the in-tree signer, before kubeadm grants them its approval.
 
-Two parts (docs/decisions.md):
 1. The ClusterRole that kubeadm binds is emptied, and annotated so that the API server leaves it so. This takes effect
    at once, also for requests that were filed before.
 2. A ValidatingAdmissionPolicy of a fixed name refuses to create such a request at all, whoever would approve it. API
    servers evaluate a new policy up to a second later.
-Each is verified after it was installed: ``in_force`` reads the first, and makes a dry run against the second.
-Leaves to others: when to install and to remove, and what is granted by other roles (``rbac_audit``).
+``in_force`` verifies both: it reads the first, and makes a dry run against the second.
 Sources: kubernetes staging/src/k8s.io/api/admissionregistration/v1/types.go and apiserver/pkg/admission/plugin/policy/
 validating/dispatcher.go (the text of a refusal); rbac/v1/types.go (AutoUpdateAnnotationKey) and
 plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (the ClusterRole's rule).
@@ -24,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from nodeattest_controller.controllers.auto_approval.permissions import (
+from nodeattest_controller.controllers.auto_approval.decide import (
     BOOTSTRAP_GROUP,
     CSR_GROUP,
     CSR_RESOURCE,
