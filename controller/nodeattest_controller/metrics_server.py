@@ -40,8 +40,8 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Unavailable
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.fair_semaphore import FairSemaphore
-from nodeattest_serving.http_server import Listener, Reply, refusal
-from nodeattest_serving.program import EXPOSITION, HealthCheck, HealthServer, MetricsSource
+from nodeattest_serving.http_server import Reply, refusal
+from nodeattest_serving.program import EXPOSITION, HealthCheck, HealthServer, Listener, MetricsSource
 from nodeattest_serving.tls import ServingCertificate, self_signed_context
 
 METRICS_PATH: Final = "/metrics"
@@ -64,7 +64,6 @@ _RETRY: Final = {"Retry-After": "5"}
 _LIMITS: Final = ConnectionLimits(
     connections=64,
     connections_of_client=32,
-    replaces_oldest=True,
     connection_seconds=600.0,
     idle_seconds=75.0,
 )

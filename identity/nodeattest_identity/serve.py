@@ -39,8 +39,8 @@ from nodeattest_identity.issuer.keys import KeysError, read_jwks
 from nodeattest_identity.publish.store import DirectoryStore, PublishError
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
-from nodeattest_serving.http_server import Listener, Reply, refusal
-from nodeattest_serving.program import CounterFunc, HealthServer, Ports, ProgramMetrics, run_server
+from nodeattest_serving.http_server import Reply, refusal
+from nodeattest_serving.program import HealthServer, Listener, Ports, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _MAX_AGE: Final = 7 * 24 * 3600
@@ -94,7 +94,7 @@ class Metrics(ProgramMetrics):
     def __init__(self) -> None:
         super().__init__()
         self.answers = Counter("nodeattest_issuer_requests", "Responses by status.", ("code",), registry=self.registry)
-        self.turned_away = CounterFunc(
+        self.turned_away = Counter(
             "nodeattest_issuer_connections_turned_away", "Connections over a limit.", registry=self.registry
         )
 
@@ -194,7 +194,7 @@ async def run(settings: ServeSettings, *, started: Callable[[Ports], None]) -> N
     if settings.certificate is not None and settings.key is not None:
         tls = ServingCertificate(settings.certificate, settings.key).context
     listener = Listener(handle, settings.address, tls, _LIMITS)
-    metrics.turned_away.set_function(lambda: listener.turned_away)
+    listener.on_reject = metrics.turned_away.inc
     health = None
     if settings.health is not None:
         health = HealthServer(settings.health, {"documents": folder.unready_reason}, metrics)

@@ -2,9 +2,9 @@
 
 A header that exceeds its time or size is refused, and its connection ends. aiohttp refuses every ambiguous framing, and
 bounds how many requests wait behind the one that is answered. A client that does not read its response is disconnected.
-Bodies are passed unchanged, also compressed ones.
-Out of scope: connections (``bounded_server``), responses.
-Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5.
+Bodies are passed unchanged, also compressed ones. Every refusal with one status is the same bytes, whatever its cause.
+Out of scope: connections (``bounded_server``), how much of a body a handler reads.
+Source: RFC 9112 §2.2, §6.1, §9.6; RFC 6585 §5; apimachinery metav1.Status.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ from aiohttp.http_websocket import WebSocketReader
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from nodeattest_kube.addresses import IPNetwork
-from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.values import JsonObject
 from nodeattest_serving.bounded_server import (
     BindAddress,
     BoundedServer,
     ConnectionLimits,
     UnauthenticatedLimits,
-    client_of,
 )
 
+_LINGER: Final = 1.0
+"""Seconds to keep reading after an early response: a reset could overtake the response."""
+READ_AHEAD: Final = 16 * 1024
+"""Bytes of a body that are read before they are wanted, of a connection."""
+_SHUTDOWN: Final = 3.0
+"""Seconds for requests in progress at shutdown."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-USUAL_HEADERS: Final = {
+_USUAL_HEADERS: Final = {
     "Content-Type": "application/json",
     "Cache-Control": "no-cache, private",
     "X-Content-Type-Options": "nosniff",
     "Server": "nodeattest",
 }
-"""Headers of each reply that says nothing else."""
-_SAID: Final[dict[HTTPStatus, tuple[str, Mapping[str, str]]]] = {
+_REFUSALS: Final[dict[HTTPStatus, tuple[str, Mapping[str, str]]]] = {
     HTTPStatus.BAD_REQUEST: ("BadRequest", {}),
     HTTPStatus.UNAUTHORIZED: ("Unauthorized", {"WWW-Authenticate": "Bearer"}),
     HTTPStatus.NOT_FOUND: ("NotFound", {}),
@@ -70,16 +73,21 @@ class Reply:
     written: Callable[[], None] = lambda: None
     """Called once when it was written, or when its connection ended before."""
 
+    @property
+    def all_headers(self) -> Mapping[str, str]:
+        """With those that each reply has."""
+        return {**_USUAL_HEADERS, **self.headers}
+
 
 def refusal(status: HTTPStatus, headers: Mapping[str, str] = _NO_HEADERS) -> Reply:
     """Make the refusal that an API server would send: a ``Status``."""
-    reason, usual = _SAID[status]
+    reason, usual = _REFUSALS[status]
     return Reply(status=status, body=failure_status(status, status.phrase, reason), headers={**usual, **headers})
 
 
 def failure_status(status: HTTPStatus, message: str, reason: str) -> bytes:
     """Write a ``Status`` object of a failure."""
-    said: JsonObject = {
+    document: JsonObject = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
@@ -88,31 +96,15 @@ def failure_status(status: HTTPStatus, message: str, reason: str) -> bytes:
         "reason": reason,
         "code": status.value,
     }
-    return json.dumps(said, separators=(",", ":")).encode()
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def response(reply: Reply, *, last: bool, kind: type[_R] = web.Response) -> _R:
     """Convert a reply to aiohttp's response; ``last``: the connection ends after it."""
-    made = kind(status=reply.status, body=reply.body, headers={**USUAL_HEADERS, **reply.headers})
+    made = kind(status=reply.status, body=reply.body, headers=reply.all_headers)
     if last:
         made.force_close()
     return made
-
-
-def raw_response(reply: Reply) -> bytes:
-    """Write the last response of a connection, to a request that is not complete."""
-    status = reply.status
-    fields = {**USUAL_HEADERS, **reply.headers, "Content-Length": str(len(reply.body)), "Connection": "close"}
-    lines = (f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in fields.items()))
-    return "\r\n".join((*lines, "", "")).encode() + reply.body
-
-
-_LINGER: Final = 1.0
-"""Seconds to keep reading after an early response: a reset could overtake the response."""
-READ_AHEAD: Final = 16 * 1024
-"""Bytes of a body that are read before they are wanted, of a connection."""
-_SHUTDOWN: Final = 3.0
-"""Seconds for requests in progress at shutdown."""
 
 
 class InvalidRequest(Enum):
@@ -128,12 +120,12 @@ class InvalidRequest(Enum):
 class HttpLimits:
     """Limits of one request and its connection."""
 
-    line: int
+    line: int = 2048
     """Bytes of a request line."""
-    field: int
+    field: int = 8190
     """Bytes of one header field."""
-    fields: int
-    head: int
+    fields: int = 64
+    head: int = 32 * 1024
     """Bytes of request line and header together."""
     header_seconds: float
     """From the first byte of a request, or of a connection, to the end of its header."""
@@ -154,7 +146,6 @@ class _LastResponse(web.Response):
     transport: asyncio.Transport | None = None
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """End the response, and wait for the client to close."""
         await super().write_eof(data)
         if self.transport is not None:
             _half_close(self.transport)
@@ -196,9 +187,8 @@ class ServerConnection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timers; bytes may have come with the end of the handshake."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker: streams have no others
-        transport.set_write_buffer_limits(
-            high=1
-        )  # who drains knows that nothing is left to send; with TLS 0 never ends
+        # Who drains knows that nothing is left to send; with TLS 0 never ends.
+        transport.set_write_buffer_limits(high=1)
         self.opened = asyncio.get_running_loop().time()
         lifetime = self._listener.lifetime(transport)
         if lifetime is not None:
@@ -301,9 +291,23 @@ class ServerConnection(web.RequestHandler):
         elif not self._header_bytes:
             transport.abort()
         else:
-            transport.write(raw_response(reply))
+            transport.write(_last_bytes(reply))
             _half_close(transport)
             self._start_timer("linger", _LINGER, transport.abort)
+
+
+def _last_bytes(reply: Reply) -> bytes:
+    """Write the last response of a connection, to a request that is not complete."""
+    fields = {**reply.all_headers, "Content-Length": str(len(reply.body)), "Connection": "close"}
+    status = f"HTTP/1.1 {reply.status.value} {reply.status.phrase}"
+    lines = (status, *(f"{name}: {value}" for name, value in fields.items()), "", "")
+    return "\r\n".join(lines).encode() + reply.body
+
+
+def _half_close(transport: asyncio.Transport) -> None:
+    """Close our direction only."""
+    if transport.can_write_eof() and not transport.is_closing():
+        transport.write_eof()
 
 
 class _Server(web.Server):
@@ -314,7 +318,6 @@ class _Server(web.Server):
         super().__init__(self._answer, request_factory=_new_request, handler_cancellation=handler_cancellation)
 
     def __call__(self) -> ServerConnection:
-        """Make a connection's protocol."""
         return ServerConnection(self, self.listener)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -344,7 +347,6 @@ def _new_request(
     writer: AbstractStreamWriter,
     task: asyncio.Task[None],
 ) -> web.BaseRequest:
-    """Make the request that is answered next."""
     if isinstance(protocol, ServerConnection):
         protocol.request_began(payload)
     return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
@@ -364,7 +366,6 @@ class HttpListener(BoundedServer):
         refuse: Callable[[InvalidRequest], Reply],
         lifetime: Lifetime,
         handler_cancellation: bool = False,
-        arrivals: RateLimiter | None = None,
         unauthenticated: UnauthenticatedLimits | None = None,
         allowed: Collection[IPNetwork] = (),
     ) -> None:
@@ -372,13 +373,13 @@ class HttpListener(BoundedServer):
 
         ``handler_cancellation``: a client that disconnects cancels its request.
         """
-        super().__init__(address, tls, limits, arrivals=arrivals, unauthenticated=unauthenticated, allowed=allowed)
+        super().__init__(address, tls, limits, unauthenticated=unauthenticated, allowed=allowed)
         self.handler, self.http, self.lifetime, self.refuse = handler, http, lifetime, refuse
         self._handler_cancellation = handler_cancellation
         self._server: _Server | None = None
 
     async def start(self) -> None:
-        """Listen; raises ``SettingsError`` when the address cannot be had."""
+        """Listen; raises ``SettingsError`` if the address is not available."""
         self._server = _Server(self, handler_cancellation=self._handler_cancellation)
         await self.open()
 
@@ -394,110 +395,3 @@ class HttpListener(BoundedServer):
         """Make the protocol of an accepted connection."""
         assert self._server is not None  # noqa: S101 - for the type checker: there is a server before there are connections
         return self._server()
-
-
-def _half_close(transport: asyncio.Transport) -> None:
-    """Close our direction only."""
-    if transport.can_write_eof() and not transport.is_closing():
-        transport.write_eof()
-
-
-__all__ = ["Handler", "Listener", "client_of"]
-
-_MAX_LINE: Final = 2048
-"""Bytes of a request line; ours has 80."""
-_MAX_FIELD: Final = 8190
-_MAX_FIELDS: Final = 64
-_MAX_HEAD: Final = 32 * 1024
-"""Bytes of request line and header: a line and a dozen headers, one of 4 KiB."""
-
-_PIECE: Final = 64 * 1024
-
-log = logging.getLogger(__name__)
-
-Handler = Callable[[web.BaseRequest, str], Awaitable[Reply]]
-"""Answers a request of a client (``client_of``)."""
-
-
-class Listener(HttpListener):
-    """A server on one address with one handler."""
-
-    def __init__(
-        self,
-        handler: Handler,
-        address: BindAddress,
-        tls: ssl.SSLContext | None,
-        limits: ConnectionLimits,
-        *,
-        arrivals: RateLimiter | None = None,
-        unauthenticated: UnauthenticatedLimits | None = None,
-        allowed: Collection[IPNetwork] = (),
-    ) -> None:
-        """Others than ``handler``: see ``BoundedServer``."""
-        self._answer = handler
-        self._limits = limits
-        idle = limits.connection_seconds if limits.idle_seconds is None else limits.idle_seconds
-        lifetime = limits.connection_seconds + (limits.idle_seconds or 0.0)
-        super().__init__(
-            self._handle,
-            address,
-            tls,
-            limits,
-            HttpLimits(
-                line=_MAX_LINE,
-                field=_MAX_FIELD,
-                fields=_MAX_FIELDS,
-                head=_MAX_HEAD,
-                header_seconds=idle,
-                idle_seconds=idle,
-                unread_seconds=limits.connection_seconds,
-            ),
-            refuse=_refuse,
-            lifetime=lambda _: lifetime,
-            arrivals=arrivals,
-            unauthenticated=unauthenticated,
-            allowed=allowed,
-        )
-
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; an exception is logged and answered with 500."""
-        transport = request.transport
-        client = client_of(None if transport is None else transport.get_extra_info("peername"))
-        try:
-            reply = await self._answer(request, client)
-        except Exception:
-            log.exception("answering a request failed")
-            reply = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
-        try:
-            return await _send(request, reply, last=self._is_last(request))
-        finally:
-            reply.written()
-
-    def _is_last(self, request: web.BaseRequest) -> bool:
-        """Whether the connection ends after this answer."""
-        connection, now = request.protocol, asyncio.get_running_loop().time()
-        opened = connection.opened if isinstance(connection, ServerConnection) else now
-        return self._limits.idle_seconds is None or now >= opened + self._limits.connection_seconds
-
-
-async def _send(request: web.BaseRequest, reply: Reply, *, last: bool) -> web.StreamResponse:
-    """Write a reply, and wait until the client has read all but some 200 KiB; ``last``: the connection ends after it.
-
-    By pieces: asyncio's TLS takes a single one whole, however large, and says nothing of what waits.
-    """
-    answer = web.StreamResponse(status=reply.status, headers={**USUAL_HEADERS, **reply.headers})
-    answer.content_length = len(reply.body)
-    if last:
-        answer.force_close()
-    await answer.prepare(request)
-    if request.method != "HEAD":
-        for start in range(0, len(reply.body), _PIECE):
-            await answer.write(reply.body[start : start + _PIECE])
-    await answer.write_eof()
-    return answer
-
-
-def _refuse(kind: InvalidRequest) -> Reply:
-    return refusal(
-        HTTPStatus.INTERNAL_SERVER_ERROR if kind is InvalidRequest.INTERNAL_ERROR else HTTPStatus.BAD_REQUEST
-    )

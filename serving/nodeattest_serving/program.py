@@ -1,13 +1,17 @@
-"""Runs a program that serves: its listener, its health server and its tasks; and the registry of its metrics.
+"""What a program serves: replies to requests, health, metrics and tasks.
 
 Whatever was started is stopped when ``run_server`` ends, however it ends. Signals are the caller's, who cancels.
+Liveness says only that the event loop runs: a program that waits for an API server must not be killed for it. Readiness
+lists every check by name. Who may connect is for the bind address and network policies: nothing here is secret.
+Source: kube-apiserver's ``staging/src/k8s.io/apiserver/pkg/server/healthz``; Prometheus' ``prometheus_build_info``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -16,32 +20,136 @@ from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 
+from nodeattest_kube.addresses import IPNetwork
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import COMMIT, of_checkout
-from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
-from nodeattest_serving.http_server import HttpListener, Listener, Reply
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits, client_of
+from nodeattest_serving.http_server import (
+    HttpLimits,
+    HttpListener,
+    InvalidRequest,
+    Reply,
+    ServerConnection,
+    refusal,
+)
+
+_PIECE: Final = 64 * 1024
+_HEALTH_LIMITS: Final = ConnectionLimits(
+    connections=64, connections_of_client=64, connection_seconds=3600.0, idle_seconds=15.0
+)
+"""Probes come every 10 s; probes and Prometheus have one or two connections."""
+_TEXT: Final = "text/plain; charset=utf-8"
+EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""Content type of Prometheus' text format."""
+_ALIVE: Final = frozenset({"healthz", "livez"})
+
+log = logging.getLogger(__name__)
 
 
-class CounterFunc(Collector):
-    """A counter without labels, which shows 0 until ``set_function`` was called."""
+Handler = Callable[[web.BaseRequest, str], Awaitable[Reply]]
+"""Answers a request of a client (``client_of``)."""
 
-    def __init__(self, name: str, documentation: str, *, registry: CollectorRegistry) -> None:
-        """``name`` is without ``_total``."""
-        self._name = name
-        self._documentation = documentation
-        self._read: Callable[[], int] = int
-        registry.register(self)
 
-    def set_function(self, read: Callable[[], int]) -> None:
-        """Read the value here from now on; it must never fall."""
-        self._read = read
+class Listener(HttpListener):
+    """A server for clients whose addresses are all that is known of them; forwarded addresses are ignored.
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """Make the family."""
-        yield CounterMetricFamily(self._name, self._documentation, value=self._read())
+    A connection ends after one answer, or, with ``idle_seconds``, when no further request comes in that time; and after
+    ``connection_seconds``.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        address: BindAddress,
+        tls: ssl.SSLContext | None,
+        limits: ConnectionLimits,
+        *,
+        unauthenticated: UnauthenticatedLimits | None = None,
+        allowed: Collection[IPNetwork] = (),
+    ) -> None:
+        """Others than ``handler``: see ``BoundedServer``."""
+        self._answer = handler
+        self._limits = limits
+        idle = limits.connection_seconds if limits.idle_seconds is None else limits.idle_seconds
+        lifetime = limits.connection_seconds + (limits.idle_seconds or 0.0)
+        super().__init__(
+            self._handle,
+            address,
+            tls,
+            limits,
+            HttpLimits(header_seconds=idle, idle_seconds=idle, unread_seconds=limits.connection_seconds),
+            refuse=_refuse,
+            lifetime=lambda _transport: lifetime,
+            unauthenticated=unauthenticated,
+            allowed=allowed,
+        )
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; an exception is logged and answered with 500."""
+        transport = request.transport
+        client = client_of(None if transport is None else transport.get_extra_info("peername"))
+        try:
+            reply = await self._answer(request, client)
+        except Exception:
+            log.exception("answering a request failed")
+            reply = refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
+        try:
+            return await _send(request, reply, last=self._is_last(request))
+        finally:
+            reply.written()
+
+    def _is_last(self, request: web.BaseRequest) -> bool:
+        """Whether the connection ends after this answer."""
+        connection, now = request.protocol, asyncio.get_running_loop().time()
+        opened = connection.opened if isinstance(connection, ServerConnection) else now
+        return self._limits.idle_seconds is None or now >= opened + self._limits.connection_seconds
+
+
+async def _send(request: web.BaseRequest, reply: Reply, *, last: bool) -> web.StreamResponse:
+    """Write a reply, and wait until the client has read all but some 200 KiB; ``last``: the connection ends after it.
+
+    By pieces: asyncio's TLS takes a single one whole, however large, and says nothing of what waits.
+    """
+    answer = web.StreamResponse(status=reply.status, headers=reply.all_headers)
+    answer.content_length = len(reply.body)
+    if last:
+        answer.force_close()
+    await answer.prepare(request)
+    if request.method != "HEAD":
+        for start in range(0, len(reply.body), _PIECE):
+            await answer.write(reply.body[start : start + _PIECE])
+    await answer.write_eof()
+    return answer
+
+
+def _refuse(kind: InvalidRequest) -> Reply:
+    is_ours = kind is InvalidRequest.INTERNAL_ERROR
+    return refusal(HTTPStatus.INTERNAL_SERVER_ERROR if is_ours else HTTPStatus.BAD_REQUEST)
+
+
+HealthCheck = Callable[[], str | None]
+"""Returns None if all is well, else the reason that it is not."""
+
+
+class MetricsSource(Protocol):
+    """What can be scraped."""
+
+    def render(self) -> bytes:
+        """Return the exposition in Prometheus' text format."""
+        ...
+
+
+class ProgramMetrics:
+    """Metrics of one program, in a registry of its own; no label's value comes from a request."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        export_build_info(self.registry)
+
+    def render(self) -> bytes:
+        """Return the exposition."""
+        return generate_latest(self.registry)
 
 
 def export_build_info(registry: CollectorRegistry) -> None:
@@ -60,28 +168,6 @@ def _commit() -> str:
     return COMMIT or of_checkout()
 
 
-_LIMITS: Final = ConnectionLimits(
-    connections=64, connections_of_client=64, replaces_oldest=True, connection_seconds=3600.0, idle_seconds=15.0
-)
-"""Probes come every 10 s; probes and Prometheus have one or two connections."""
-_TEXT: Final = "text/plain; charset=utf-8"
-EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""Content type of Prometheus' text format."""
-_METHODS: Final = frozenset({"GET", "HEAD"})
-_ALIVE: Final = frozenset({"healthz", "livez"})
-
-HealthCheck = Callable[[], str | None]
-"""Returns None if all is well, else the reason that it is not."""
-
-
-class MetricsSource(Protocol):
-    """What can be scraped."""
-
-    def render(self) -> bytes:
-        """Return the exposition in Prometheus' text format."""
-        ...
-
-
 class HealthServer(Listener):
     """Serves /healthz, /livez and /readyz over plain HTTP, and /metrics, or one of both."""
 
@@ -89,12 +175,12 @@ class HealthServer(Listener):
         self, address: BindAddress, checks: Mapping[str, HealthCheck] | None, metrics: MetricsSource | None = None
     ) -> None:
         """Take the ``checks`` of readiness by name; None: health is served elsewhere."""
-        super().__init__(self._reply, address, None, _LIMITS)
+        super().__init__(self._reply, address, None, _HEALTH_LIMITS)
         self._checks = None if checks is None else dict(checks)
         self._metrics = metrics
 
     async def _reply(self, request: web.BaseRequest, _client: str) -> Reply:
-        if request.method not in _METHODS:
+        if request.method not in {"GET", "HEAD"}:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered")
         if request.path == "/metrics" and self._metrics is not None:
             return Reply(status=HTTPStatus.OK, body=self._metrics.render(), headers={"Content-Type": EXPOSITION})
@@ -104,7 +190,7 @@ class HealthServer(Listener):
         checks: dict[str, HealthCheck] = {"ping": lambda: None, **({} if name in _ALIVE else self._checks)}
         if only and only not in checks:
             return _text(HTTPStatus.NOT_FOUND, f"no such check: {', '.join(checks)}")
-        results = {check: _run(checks[check]) for check in checks if only in {"", check}}
+        results = {check: _run_check(checks[check]) for check in checks if only in {"", check}}
         return _report(name, results, verbose="verbose" in request.query)
 
 
@@ -119,7 +205,7 @@ def _report(name: str, results: Mapping[str, str | None], *, verbose: bool) -> R
     return _text(HTTPStatus.OK if passed else HTTPStatus.INTERNAL_SERVER_ERROR, "\n".join(lines) + "\n")
 
 
-def _run(check: HealthCheck) -> str | None:
+def _run_check(check: HealthCheck) -> str | None:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - a check that raises has failed, and the probe must report it
@@ -128,9 +214,6 @@ def _run(check: HealthCheck) -> str | None:
 
 def _text(status: HTTPStatus, text: str) -> Reply:
     return Reply(status=status, body=text.encode(), headers={"Content-Type": _TEXT})
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,32 +225,20 @@ class Ports:
     """None: not enabled."""
 
 
-class ProgramMetrics:
-    """Metrics of one program, in a registry of its own; no label's value comes from a request."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        export_build_info(self.registry)
-
-    def render(self) -> bytes:
-        """Return the exposition."""
-        return generate_latest(self.registry)
-
-
 async def run_server(
     server: HttpListener,
     health: HealthServer | None,
     tasks: Iterable[Callable[[], Awaitable[None]]],
     started: Callable[[Ports], None],
 ) -> None:
-    """Serve until cancelled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
+    """Serve until canceled; raises ``SettingsError``. ``started`` gets the ports as soon as all listen."""
     async with AsyncExitStack() as stack:
         for each in (server, health):
             if each is not None:
                 await each.start()
                 stack.push_async_callback(each.stop)
         ports = Ports(main=server.port, health=None if health is None else health.port)
-        _log.info("serving on port %d, health on %s", ports.main, ports.health or "none")
+        log.info("serving on port %d, health on %s", ports.main, ports.health or "none")
         started(ports)
         async with asyncio.TaskGroup() as group:
             for task in tasks:

@@ -27,7 +27,7 @@ from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.pki import builder, usage
 from nodeattest_serving.bounded_server import BindAddress
-from nodeattest_serving.http_server import Handler, Listener
+from nodeattest_serving.program import Handler, Listener
 from nodeattest_serving.tls import ServingCertificate
 
 LOOPBACK: Final = "127.0.0.1"

@@ -27,7 +27,7 @@ from token_world import (
 from write_gate import Call, Gate
 
 from nodeattest_discovery.clusterinfo import KUBECONFIG_KEY, SIGNATURE_PREFIX
-from nodeattest_discovery.controllers.bootstrap_signer import RECHECK, ReconcilerDeps, desired_cluster_info, sign_all
+from nodeattest_discovery.controllers.bootstrap_signer import RECHECK, ControllerDeps, desired_cluster_info, sign_all
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube.client import ApiClient
@@ -164,7 +164,7 @@ async def test_a_signer_that_does_not_know_the_tokens_yet_writes_nothing(cluster
     gate.held = lambda call: "/secrets" in call.path
     path, told = gate.kubeconfig(cluster.kubeconfig(), cluster.kubeconfig().with_suffix(".gated")), Told()
     async with ApiClient.from_kubeconfig_file(path) as client:
-        pair = TokenControllers(client, SIGNER, observer=told, deps=Recorded.of(ReconcilerDeps(), told))
+        pair = TokenControllers(client, SIGNER, observer=told, deps=Recorded.of(ControllerDeps(), told))
         running = asyncio.create_task(pair.run())
         await until(lambda: sum("configmaps" in call.path for call in gate.calls) > 1)  # the list, then the watch
         await told.worked_off()
@@ -290,7 +290,7 @@ async def test_a_prolonged_token_stays_and_a_shortened_one_goes(cluster: TokenCl
 async def test_a_clock_that_is_ahead_of_the_api_server_s_deletes_nothing_that_is_good_there(
     cluster: TokenCluster,
 ) -> None:
-    wrong = ReconcilerDeps(now=lambda: datetime.now(UTC) + timedelta(days=2))
+    wrong = ControllerDeps(now=lambda: datetime.now(UTC) + timedelta(days=2))
     in_a_day = datetime.now(UTC) + timedelta(days=1)
     cluster.add("cln020", expiration=in_a_day.strftime("%Y-%m-%dT%H:%M:%SZ"))
     cluster.add("cln021", expiration="2020-01-01T00:00:00Z")

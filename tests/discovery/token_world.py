@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from polling import idle, until
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.controllers.bootstrap_signer import ReconcilerDeps, TokenController
+from nodeattest_discovery.controllers.bootstrap_signer import ControllerDeps, TokenController
 from nodeattest_discovery.controllers.token_controllers import TokenControllers
 from nodeattest_discovery.secret import SECRET_TYPE, secret_name
 from nodeattest_discovery.token import BootstrapToken
@@ -48,8 +48,8 @@ class VirtualTime:
         self._timers: list[_Timer] = []
 
     @property
-    def deps(self) -> ReconcilerDeps:
-        return ReconcilerDeps(now=lambda: self.wall, clock=lambda: self.seconds, timer=self._timer, random=lambda: 0.0)
+    def deps(self) -> ControllerDeps:
+        return ControllerDeps(now=lambda: self.wall, clock=lambda: self.seconds, timer=self._timer, random=lambda: 0.0)
 
     def advance(self, seconds: float) -> None:
         """Let time pass for all clocks."""
@@ -116,18 +116,18 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded(ReconcilerDeps):
+class Recorded(ControllerDeps):
     """Dependencies that remember the queues that they made."""
 
     told: Told
 
     @classmethod
-    def of(cls, deps: ReconcilerDeps, told: Told) -> Recorded:
+    def of(cls, deps: ControllerDeps, told: Told) -> Recorded:
         told.soon = 5.0 if deps.clock is time.monotonic else 0.0
         return cls(now=deps.now, clock=deps.clock, timer=deps.timer, random=deps.random, told=told)
 
     def queue(self) -> WorkQueue[str]:
-        self.told.queues.append(ReconcilerDeps.queue(self))
+        self.told.queues.append(ControllerDeps.queue(self))
         return self.told.queues[-1]
 
 
@@ -218,12 +218,12 @@ async def working(
     kubeconfig: Path,
     *,
     enabled: frozenset[TokenController] = BOTH,
-    deps: ReconcilerDeps | None = None,
+    deps: ControllerDeps | None = None,
 ) -> AsyncGenerator[Told]:
     """Let the controllers work for the length of the block."""
     told = Told()
     async with ApiClient.from_kubeconfig_file(kubeconfig) as client:
-        pair = TokenControllers(client, enabled, observer=told, deps=Recorded.of(deps or ReconcilerDeps(), told))
+        pair = TokenControllers(client, enabled, observer=told, deps=Recorded.of(deps or ControllerDeps(), told))
         running = asyncio.create_task(pair.run())
         try:
             await until(lambda: pair.synced, "the first lists", seconds=60)

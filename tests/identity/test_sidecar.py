@@ -35,7 +35,8 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.fleet import create_namespace
-from nodeattest_serving.bounded_server import BindAddress, SettingsError, share_of_owner
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
+from nodeattest_serving.connection_slots import share_of_owner
 
 USUAL: Final = SidecarSettings(address=BindAddress(LOOPBACK, 0), upstream=BindAddress(LOOPBACK, 1))
 

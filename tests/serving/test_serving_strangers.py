@@ -17,8 +17,10 @@ from front_kit import LOOPBACK, Authority, ask, get
 from polling import until
 from virtual import now, run_virtually
 
-from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, ConnectionSlots, HandshakeBudget
-from nodeattest_serving.http_server import Listener, Reply
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
+from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget
+from nodeattest_serving.http_server import Reply
+from nodeattest_serving.program import Listener
 from nodeattest_serving.tls import ServingCertificate
 
 
@@ -128,7 +130,7 @@ def test_the_client_with_the_most_replaceable_connections_loses_one_and_busy_one
 
 
 def test_idle_connections_of_one_owner_over_a_quarter_of_all_are_replaced_like_unauthenticated_ones() -> None:
-    slots = ConnectionSlots(8, 8, replaces_oldest=True)
+    slots = ConnectionSlots(8, 8)
     first, *rest = [_kept(slots, "a", "alice") for _ in range(3)]
     others = [_kept(slots, "a", owner) for owner in ("bob", "carol") * 2 + ("dave",)]
     stranger = _Connection()
@@ -148,12 +150,11 @@ def test_a_connection_is_kept_no_longer_once_a_request_on_it_is_not_authenticate
 
 
 def test_a_client_has_so_many_connections_and_no_more() -> None:
-    slots, replacing = ConnectionSlots(9, 2), ConnectionSlots(9, 2, replaces_oldest=True)
+    slots, other = ConnectionSlots(9, 2), _Connection()
     mine = [_Connection() for _ in range(3)]
-    assert [slots.take("a", one) for one in mine] == [True, True, False]
-    assert slots.take("b", _Connection())
-    assert [replacing.take("a", one) for one in mine] == [True, True, True]
-    assert [one.ended for one in mine] == [True, False, False]
+    assert slots.take("b", other)
+    assert [slots.take("a", one) for one in mine] == [True, True, True]
+    assert [one.ended for one in (*mine, other)] == [True, False, False, False]
 
 
 async def test_an_answer_is_written_when_its_client_has_read_it_or_is_gone(tmp_path: Path) -> None:

@@ -16,10 +16,8 @@ from nodeattest_discovery.front.service import (
     TokenReviewService,
 )
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.periodic import RateLimiter
 from nodeattest_serving import program
-from nodeattest_serving.http_server import Listener
-from nodeattest_serving.program import HealthServer, run_server
+from nodeattest_serving.program import HealthServer, Listener, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _log = logging.getLogger(__name__)
@@ -51,10 +49,8 @@ async def run(
             view, limits=limits, audience=settings.audience, metrics=metrics, now=now, clock=clock
         )
         tls = ServingCertificate(settings.certificate, settings.key, clock=clock)
-        # Twice what is answered: a client that is a little over the limit learns it, and when to come again.
-        arrivals = RateLimiter(burst=2 * limits.client_burst, per_second=2 * limits.client_rate, clock=clock)
-        front = Listener(service.handle, settings.address, tls.context, limits, arrivals=arrivals)
-        metrics.turned_away.set_function(lambda: front.turned_away)
+        front = Listener(service.handle, settings.address, tls.context, limits)
+        front.on_reject = metrics.turned_away.inc
         webhook = None
         if settings.webhook is not None:
             reviews = TokenReviewService(view, audience=settings.audience, metrics=metrics, now=now)

@@ -35,7 +35,7 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.http_server import Reply, refusal
-from nodeattest_serving.program import CounterFunc, ProgramMetrics
+from nodeattest_serving.program import ProgramMetrics
 
 _MAX_TOKENS: Final = 20_000
 _MAX_BYTES: Final = 64 << 20
@@ -157,7 +157,7 @@ class Metrics(ProgramMetrics):
             ("service", "code"),
             registry=self.registry,
         )
-        self.turned_away = CounterFunc(
+        self.turned_away = Counter(
             "nodeattest_discovery_connections_turned_away", "Connections over a limit.", registry=self.registry
         )
 

@@ -220,11 +220,7 @@ class ProxyServer(HttpListener):
             address,
             tls,
             # Who connects is a proxy, and all its users come from one address: no lower limit of one client.
-            ConnectionLimits(
-                connections=limits.connections,
-                connections_of_client=limits.connections,
-                replaces_oldest=is_unauthenticated is None,
-            ),
+            ConnectionLimits(connections=limits.connections, connections_of_client=limits.connections),
             HttpLimits(
                 line=MAX_LINE,
                 field=MAX_FIELD,

@@ -57,7 +57,8 @@ from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_serving.bounded_server import ConnectionLimits, SettingsError, UnauthenticatedLimits
 from nodeattest_serving.fair_semaphore import FairSemaphore
-from nodeattest_serving.http_server import Listener, Reply
+from nodeattest_serving.http_server import Reply
+from nodeattest_serving.program import Listener
 from nodeattest_serving.tls import ServingCertificate, common_name
 
 MAX_WAIT: Final = 4.0
@@ -300,9 +301,7 @@ class FileCertificate:
         return f"{self._certificate} is valid {times}: check why its issuer does not renew it"
 
 
-_LIMITS: Final = ConnectionLimits(
-    connections=128, connections_of_client=128, replaces_oldest=True, connection_seconds=5.0
-)
+_LIMITS: Final = ConnectionLimits(connections=128, connections_of_client=128, connection_seconds=5.0)
 """All API servers may come from one address (kube-proxy), and each review is a connection; API servers wait for five
 seconds."""
 _MOST_UNAUTHENTICATED: Final = 128

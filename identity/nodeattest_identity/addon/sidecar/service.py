@@ -41,9 +41,10 @@ from nodeattest_identity.proxy.server import (
     refusal_lines,
 )
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_serving.bounded_server import BindAddress, SettingsError, share_of_owner
+from nodeattest_serving.bounded_server import BindAddress, SettingsError
+from nodeattest_serving.connection_slots import share_of_owner
 from nodeattest_serving.http_server import ServerConnection
-from nodeattest_serving.program import CounterFunc, HealthServer, Ports, ProgramMetrics, run_server
+from nodeattest_serving.program import HealthServer, Ports, ProgramMetrics, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _CHALLENGE: Final = 'Bearer error="invalid_token"'
@@ -101,7 +102,7 @@ class Metrics(ProgramMetrics):
             "nodeattest_sidecar_refused", "Requests that were refused, by reason.", ("reason",), registry=self.registry
         )
         self.open = Gauge("nodeattest_sidecar_requests_open", "Requests in flight.", registry=self.registry)
-        self.turned_away = CounterFunc(
+        self.turned_away = Counter(
             "nodeattest_sidecar_connections_turned_away", "Connections over the limit.", registry=self.registry
         )
 
@@ -225,7 +226,7 @@ async def run(
     async with Forwarder(settings.limits) as forwarder:
         service = SidecarService(settings, verifier, forwarder, metrics, clock=time.monotonic)
         server = ProxyServer(service.handle, settings.address, tls, settings.limits, refused=metrics.refused)
-        metrics.turned_away.set_function(lambda: server.turned_away)
+        server.on_reject = metrics.turned_away.inc
         health = None
         if settings.health is not None:
             health = HealthServer(settings.health, {"verifiers": unready_reason}, metrics)

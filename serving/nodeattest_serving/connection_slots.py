@@ -1,0 +1,196 @@
+"""Connection slots, in total and per client, and the rate at which TLS handshakes begin.
+
+Pure, except that slots abort the connections that they replace.
+Out of scope: what identifies a client and a caller, the limit of a caller's requests in progress, and the report of a
+connection's end.
+Source: RFC 970, "Fairness" (a queue for each source, served round robin).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+_OWNERS: Final = 4
+"""Callers that together can keep all slots: two might be one person's accounts."""
+_MAX_HANDSHAKES_WAITING: Final = 256
+
+
+def share_of_owner(most: int) -> int:
+    """Return how many of ``most`` slots one authenticated caller can keep from others."""
+    return max(1, most // _OWNERS)
+
+
+_Group = dict[str, dict[asyncio.Transport, None]]
+"""Connections by the name of who holds them, the oldest first."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    client: str
+    owner: str | None = None
+    """The authenticated caller; None: replaceable."""
+
+
+class ConnectionSlots:
+    """The slots of one kind of connections.
+
+    A connection is replaceable until a request of an authenticated caller begins on it; then it is busy or idle, and a
+    busy one is never replaced. At its own limit, a client's new connection replaces its oldest replaceable one. At the
+    total limit, a new connection replaces, in this order:
+
+    1. the least recently used idle one of a caller that keeps more than its share (``share_of_owner``)
+    2. the oldest replaceable one of the client that holds most
+    3. the least recently used idle one of the caller that keeps most
+    """
+
+    def __init__(self, most: int, most_of_client: int, on_reject: Callable[[], None] = lambda: None) -> None:
+        """``on_reject`` is called for each connection that gets no slot, or loses its slot."""
+        self._most = most
+        self._most_of_client = most_of_client
+        self._on_reject = on_reject
+        self._slots: dict[asyncio.Transport, _Slot] = {}
+        self._of_client: Counter[str] = Counter()
+        self._of_owner: Counter[str] = Counter()
+        self._replaceable: _Group = {}
+        """By client."""
+        self._idle: _Group = {}
+        """By owner."""
+
+    def take(self, client: str, transport: asyncio.Transport) -> bool:
+        """Give a connection a slot, if need be that of another, which is aborted; False if there is none."""
+        victim: asyncio.Transport | None = transport
+        if self._of_client[client] >= self._most_of_client:
+            victim = _oldest(self._replaceable, client) or self._idle_victim()
+        elif len(self._slots) >= self._most:
+            victim = self._victim()
+        if victim is not transport:
+            self._on_reject()
+            if victim is None:
+                return False
+            self.leave(victim)
+            victim.abort()
+        self._slots[transport] = _Slot(client)
+        self._of_client[client] += 1
+        self._replaceable.setdefault(client, {})[transport] = None
+        return True
+
+    def keep(self, transport: asyncio.Transport, owner: str) -> None:
+        """Note that a request of this authenticated caller is in progress on a connection."""
+        slot = self._slots.get(transport)
+        if slot is not None:
+            self._set_owner(transport, slot, owner)
+
+    def request_ended(self, transport: asyncio.Transport, *, authenticated: bool) -> None:
+        """Keep a connection while it is idle if its request was that of an authenticated caller, else no longer."""
+        slot = self._slots.get(transport)
+        if slot is None or slot.owner is None:
+            return
+        if authenticated:
+            self._idle.setdefault(slot.owner, {})[transport] = None
+        else:
+            self._set_owner(transport, slot, None)
+            self._replaceable.setdefault(slot.client, {})[transport] = None
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """Free a connection's slot, if it has one."""
+        slot = self._slots.pop(transport, None)
+        if slot is not None:
+            self._set_owner(transport, slot, None)
+            self._of_client -= Counter((slot.client,))
+
+    def _set_owner(self, transport: asyncio.Transport, slot: _Slot, owner: str | None) -> None:
+        """Make a connection busy for an owner, or for nobody."""
+        _discard(self._replaceable, slot.client, transport)
+        if slot.owner is not None:
+            _discard(self._idle, slot.owner, transport)
+            self._of_owner -= Counter((slot.owner,))
+        slot.owner = owner
+        if owner is not None:
+            self._of_owner[owner] += 1
+
+    def _victim(self) -> asyncio.Transport | None:
+        # 1
+        hog = max(self._idle, key=self._of_owner.__getitem__, default=None)
+        if hog is not None and self._of_owner[hog] > share_of_owner(self._most):
+            return _oldest(self._idle, hog)
+        # 2
+        loser = max(self._replaceable, key=lambda each: len(self._replaceable[each]), default=None)
+        if loser is not None:
+            return _oldest(self._replaceable, loser)
+        # 3
+        return self._idle_victim()
+
+    def _idle_victim(self) -> asyncio.Transport | None:
+        owner = max(self._idle, key=self._of_owner.__getitem__, default=None)
+        return None if owner is None else _oldest(self._idle, owner)
+
+
+def _oldest(group: _Group, name: str) -> asyncio.Transport | None:
+    return next(iter(group.get(name, ())), None)
+
+
+def _discard(group: _Group, name: str, transport: asyncio.Transport) -> None:
+    held = group.get(name, {})
+    held.pop(transport, None)
+    if not held:
+        group.pop(name, None)
+
+
+class HandshakeBudget:
+    """Begins the handshakes of one listener at a fixed rate, round robin among clients.
+
+    If too many wait, a client that already waits gets no further turn, so a flood costs a constant time a connection.
+    A client that does not wait yet takes the newest turn of the client that has most.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self._pause = 1 / per_second
+        self._next = 0.0
+        """Loop time of the next handshake."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while any wait."""
+        self._count = 0
+        self._waiting: OrderedDict[str, deque[asyncio.Future[bool]]] = OrderedDict()
+        """By client; the one that is served next is the first."""
+
+    async def wait(self, client: str) -> bool:
+        """Wait until a handshake of a client may begin; False: too many wait."""
+        if self._count >= _MAX_HANDSHAKES_WAITING and (client in self._waiting or not self._make_room()):
+            return False
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        self._count += 1
+        if self._timer is None:
+            self._serve()
+        return await turn
+
+    def _serve(self) -> None:
+        """Begin one: a busy event loop begins one in each pass, and so delays no handshake that has begun."""
+        loop = asyncio.get_running_loop()
+        now, self._timer = loop.time(), None
+        if self._next <= now:
+            client = next(iter(self._waiting))
+            self._waiting.move_to_end(client)
+            self._next = now + self._pause
+            self._end(client, self._waiting[client].popleft(), may_begin=True)
+        if self._waiting:
+            self._timer = loop.call_at(self._next, self._serve)
+
+    def _make_room(self) -> bool:
+        """Take the newest turn of the client that has most; False if each has one."""
+        client = max(self._waiting, key=lambda each: len(self._waiting[each]))
+        if len(self._waiting[client]) == 1:
+            return False
+        self._end(client, self._waiting[client].pop(), may_begin=False)
+        return True
+
+    def _end(self, client: str, turn: asyncio.Future[bool], *, may_begin: bool) -> None:
+        self._count -= 1
+        if not self._waiting[client]:
+            del self._waiting[client]
+        if not turn.done():  # its connection may have ended
+            turn.set_result(may_begin)
