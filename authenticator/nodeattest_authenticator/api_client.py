@@ -1,13 +1,9 @@
-"""Requests of a node to its API server: CertificateSigningRequests created, read and watched, other objects read.
+"""The node's client of its API server: creates, reads and watches CertificateSigningRequests, and reads other objects.
 
-``retry_until`` tries again at a machine's first boot, when network, load balancer or the Machine's status may be
-minutes away. ``select_server`` chooses of several known servers the first that answers, and whose certificate passes.
-
-Promises: the server is verified against the configured CA bundle only; no wait beyond the deadline; every answer
-becomes a value, a ``AgentError`` (no retry helps) or an ``UnreachableError`` (one may). One connection is kept alive
-between requests; a watch that is left early costs it.
-Leaves to others: the bounds of one exchange (``nodeattest_discovery.node.https``), retries (``csr_submission``).
-Source: Kubernetes API concepts (watch, resourceVersion); RFC 9110 §10.2.3 (Retry-After).
+The server is verified against the configured CA bundle only, and nothing waits beyond the deadline. Each answer becomes
+a value, an ``AgentError`` (a retry does not help) or an ``UnreachableError`` (a retry may help).
+Out of scope: the limits of one exchange (``nodeattest_discovery.node.https``) and retries (``csr_submission``).
+Source: certificates.k8s.io/v1; Kubernetes API concepts (watch, resourceVersion); RFC 9110 §10.2.3 (Retry-After).
 """
 
 from __future__ import annotations
@@ -45,14 +41,14 @@ from nodeattest_providers.identifiers import (
 from nodeattest_providers.node_interface import JsonObject
 
 FIRST_BOOT: Final = 1200
-"""Seconds: longer than clouds take, and near the end of a token that is not renewed (15 minutes)."""
+"""Seconds to retry on first boot: longer than clouds take, and a little longer than Cluster API's tokens live."""
 _PAUSE: Final = 10.0
-"""Seconds between two attempts, at least; as many again by random, so that a pool's machines do not ask together."""
+"""Minimum seconds between two attempts. Up to as many are added at random, so that machines do not retry together."""
 T = TypeVar("T")
 
 
 def retry_until(attempt: Callable[[], T], deadline: Deadline, *, random: Callable[[], float]) -> T:
-    """Try until it works, is refused for good, or there is no time for another attempt; raises ``AgentError``."""
+    """Retry while the failure is temporary and the deadline leaves time for another attempt. Raises ``AgentError``."""
     while True:
         try:
             return attempt()
@@ -68,11 +64,11 @@ _PATH: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _BODY_LIMIT: Final = 4 << 20
 """Bytes of one answer or watch event; etcd objects are at most 1.5 MiB."""
 _WATCH_SECONDS: Final = 30
-"""After this a silent watch is opened again, lest a dead connection swallow the certificate."""
+"""Seconds after which a silent watch is reopened, in case its connection is dead."""
 
 
 class UnreachableError(Exception):
-    """The API server did not answer, or asked to come again; ``retry_after`` in seconds, None where it did not say."""
+    """The API server did not answer, or asked to retry. ``retry_after``: seconds, or None if it did not say."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -80,26 +76,26 @@ class UnreachableError(Exception):
 
 
 class ForbiddenError(AgentError):
-    """The API server knows who asks and does not let it. Right after a cluster's start that may still change."""
+    """The API server answered 403. Shortly after a cluster's start this may be temporary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Who asks: a bootstrap token, or the node by its certificate."""
+    """Credentials of a request: a bootstrap token or the node's certificate."""
 
     username: str
-    """As the API server will name us."""
+    """The username by which the API server knows the credentials."""
     token: str | None = field(default=None, repr=False)
     certificate: ClientCertificate | None = None
 
 
 class ApiServerClient:
-    """One API server, one identity, one deadline."""
+    """A client for one API server with one identity and one deadline. It keeps one connection alive."""
 
     def __init__(self, cluster: Cluster, credentials: Credentials, deadline: Deadline) -> None:
         self.username = credentials.username
         self.clock_skew: float | None = None
-        """By how many seconds our clock was ahead of the server's at its last answer."""
+        """Seconds by which this machine's clock was ahead of the server's at the last answer."""
         self._endpoint = cluster.endpoint
         self._deadline = deadline
         headers = {"User-Agent": "kubelet-authenticator"}
@@ -115,27 +111,27 @@ class ApiServerClient:
         self._https.close()
 
     def server_certificate(self) -> bytes | None:
-        """Return the server's certificate in DER, connecting first if need be."""
+        """Return the server's certificate in DER. Connect first if necessary."""
         with self._errors():
             return self._https.server_certificate()
 
     def create(self, manifest: JsonObject) -> Csr | None:
-        """Create a CSR; None when its name is taken."""
+        """Create a CSR. Return None if its name is taken."""
         answer = self._request("POST", _PATH, json.dumps(manifest).encode())
         return None if answer.status == http.HTTPStatus.CONFLICT else _csr(_object(answer))
 
     def get(self, name: str) -> Csr | None:
-        """Read a CSR; None when there is none."""
+        """Read a CSR. Return None if it does not exist."""
         document = self.read(f"{_PATH}/{name}")
         return None if document is None else _csr(document)
 
     def read(self, path: str) -> JsonObject | None:
-        """Read any object; None when there is none."""
+        """Read any object. Return None if it does not exist."""
         answer = self._request("GET", path)
         return None if answer.status == http.HTTPStatus.NOT_FOUND else _object(answer)
 
     def watch(self, csr: Csr) -> Generator[Csr | None]:
-        """Yield the CSR at each change after ``csr``, None when it is deleted; ends when the server ends the watch."""
+        """Yield the CSR at each change after ``csr``, or None if it is deleted, until the server ends the watch."""
         seconds = max(1, min(_WATCH_SECONDS, round(self._deadline.left)))
         query = urlencode(
             {
@@ -161,7 +157,7 @@ class ApiServerClient:
                     yield None
                 elif kind in {"ADDED", "MODIFIED"}:
                     yield _csr(document)
-                elif kind == "ERROR":  # mostly 410: the caller reads the object and watches from there
+                elif kind == "ERROR":  # usually 410 Gone: the caller reads the object and watches again
                     return
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> Response:
@@ -170,7 +166,7 @@ class ApiServerClient:
         return self._checked(answer)
 
     def _checked(self, answer: Response) -> Response:
-        """Note the server's time; raises ``UnreachableError`` for an answer that asks to come again."""
+        """Record the clock skew. Raises ``UnreachableError`` for 429 and 5xx."""
         date = parsedate_tz(answer.header("date") or "")
         if date is not None:
             with contextlib.suppress(ValueError, OverflowError):
@@ -182,13 +178,13 @@ class ApiServerClient:
 
     @contextlib.contextmanager
     def _errors(self) -> Generator[None]:
-        """Translate the errors of an exchange."""
+        """Convert errors of the HTTPS client."""
         try:
             yield
         except UntrustedServerError as error:
             raise AgentError(
                 AgentReason.SERVER_NOT_TRUSTED,
-                f"the certificate of the API server at {self._endpoint.url} does not pass: {error}",
+                f"the certificate of the API server at {self._endpoint.url} is not trusted: {error}",
                 remedy="check the CA (join --ca-file), the server's name (--tls-server-name) and this machine's clock",
             ) from None
         except HttpsError as error:
@@ -199,7 +195,7 @@ def _event(line: bytes) -> tuple[str, JsonObject]:
     try:
         event = parse_config_object(line)
     except FieldsError as error:
-        raise UnreachableError(f"a watch event makes no sense: {error}") from None
+        raise UnreachableError(f"invalid watch event: {error}") from None
     return text(event, "type"), mapping(event, "object")
 
 
@@ -207,7 +203,7 @@ def _csr(document: JsonObject) -> Csr:
     try:
         return parse_csr_object(document)
     except FieldsError as error:
-        raise UnreachableError(f"the answer makes no sense: {error}") from None
+        raise UnreachableError(f"invalid answer: {error}") from None
 
 
 def _object(answer: Response) -> JsonObject:
@@ -238,11 +234,11 @@ def _seconds(text: str | None) -> float | None:
 
 
 _SECONDS: Final = 3.0
-"""Seconds for one server; all together get half of the time that is left."""
+"""Seconds for one server. All servers together get half of the remaining time."""
 
 
 def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], None]) -> Settings:
-    """Return the settings with the server to be asked; unchanged if none answers, because that may pass."""
+    """Return the settings with the first server that answers and is trusted, or unchanged if none answers."""
     discovery = settings.discovery
     if discovery is None or set(discovery.servers) <= {settings.endpoint}:
         return settings
@@ -254,12 +250,12 @@ def select_server(settings: Settings, deadline: Deadline, log: Callable[[str], N
         fault = "there is no time left" if end.passed else probe(replace(cluster, endpoint=endpoint), limit)
         if fault is None:
             return replace(settings, cluster=replace(cluster, endpoint=endpoint))
-        log(f"{endpoint.url} is not asked: {fault}")
+        log(f"skipping the API server {endpoint.url}: {fault}")
     return settings
 
 
 def probe(cluster: Cluster, deadline: Deadline) -> str | None:
-    """Say what is wrong with a server; None if it answers and can be trusted. Nobody's credential is shown to it."""
+    """Return why a server cannot be used, or None if it answers and is trusted. No credential is sent."""
     with contextlib.closing(ApiServerClient(cluster, Credentials(username=""), deadline)) as api:
         try:
             api.server_certificate()
@@ -275,7 +271,7 @@ _REFUSING = ("Denied", "Failed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Csr:
-    """What matters of one object at one resource version."""
+    """The fields of a CertificateSigningRequest that the agent uses, at one resource version."""
 
     name: str
     uid: str
@@ -285,10 +281,10 @@ class Csr:
     username: str
     challenge: str | None = field(repr=False)
     waiting: str | None
-    """Why the controller lets it wait."""
+    """Why the controller has not decided yet."""
     supported_versions: str | None
     provider_id: str | None
-    """The one that the controller wants; a claim, as every annotation is."""
+    """The provider ID that the controller asks for. Anyone with access to annotations can write it."""
     refused: tuple[str, str] | None
     """Reason and message of the refusal."""
     certificate: bytes | None = field(repr=False)
@@ -296,7 +292,7 @@ class Csr:
 
 
 def parse_csr_object(document: JsonObject) -> Csr:
-    """Parse an API object; raises ``FieldsError``."""
+    """Parse a CertificateSigningRequest. Raises ``FieldsError``."""
     annotation, metadata = partial(text, document, "metadata", "annotations"), partial(text, document, "metadata")
     certificate = text(document, "status", "certificate")
     try:
@@ -324,7 +320,7 @@ def parse_csr_object(document: JsonObject) -> Csr:
 def manifest(
     name: str, request: bytes, *, signer_name: SignerName, usages: Sequence[str], expiration_seconds: int | None
 ) -> JsonObject:
-    """Write the object to be created."""
+    """Return the CertificateSigningRequest to create."""
     spec: JsonObject = {
         "request": binascii.b2a_base64(request, newline=False).decode(),
         "signerName": signer_name,

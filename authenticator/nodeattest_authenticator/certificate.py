@@ -1,8 +1,8 @@
-"""The certificate is checked before it is stored, and again before a stored one is used.
+"""Checks of the node's certificates, before they are stored and before stored ones are used.
 
-Promises: what passes is a client certificate for exactly this node and this key from a CA of this cluster, valid now.
-Leaves authorisation to the API server. A wrong clock and a wrong certificate are different errors.
-Sources: RFC 5280 §4.1.2.5, §4.2.1.9, §4.2.1.12.
+A certificate passes if it is for exactly this node and this key, issued by a CA of this cluster, and valid now. A wrong
+clock and a wrong certificate are different errors.
+Source: RFC 5280 §4.1.2.5, §4.2.1.9, §4.2.1.12.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ _MINUTE: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedCertificate:
-    """What the certificate must be."""
+    """What the certificate must contain."""
 
     node_name: NodeName
     ca_pem: bytes
     names: SubjectNames | None = None
-    """None: a client certificate; else a serving certificate for exactly these names."""
+    """None for a client certificate; else a serving certificate with exactly these names."""
 
 
 def validate(certificate_pem: bytes, key_pem: bytes, wanted: ExpectedCertificate) -> tuple[bytes, int, int]:
-    """Check a certificate but for its times; returns it canonically spelt, notBefore and notAfter (epoch seconds).
+    """Check everything but the times. Return the chain in canonical PEM, notBefore and notAfter (epoch seconds).
 
-    1. It is a chain of at most four certificates in PEM, the leaf first.
-    2. Its key is ours.
+    1. It is a PEM chain of at most four certificates, the leaf first.
+    2. Its key is the node's.
     3. Its subject is exactly O ``system:nodes``, CN ``system:node:<name>``.
-    4. It is no CA and admits client authentication; a serving certificate server authentication and nothing else.
-    5. A serving certificate has exactly the wanted names.
-    6. Its chain ends at a CA of the cluster's bundle.
+    4. It is not a CA certificate. A client certificate allows client authentication; a serving certificate allows
+       server authentication only.
+    5. A serving certificate has exactly the expected names.
+    6. The chain ends at a CA of the cluster's bundle.
     Raises ``AgentError``.
     """
     # 1
@@ -66,7 +67,7 @@ def validate(certificate_pem: bytes, key_pem: bytes, wanted: ExpectedCertificate
         key = load_pem_private_key(key_pem, password=None).public_key()
         spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     except X509_ERRORS:
-        raise _refused("it or its key cannot be parsed") from None
+        raise _refused("it cannot be parsed") from None
     if not 1 <= len(chain) <= _MAX_CHAIN:
         raise _refused(f"expected 1 to {_MAX_CHAIN} certificates, got {len(chain)}")
     try:
@@ -95,7 +96,7 @@ def check_validity(not_before: int, not_after: int, *, now: float, clock_skew: f
 
 
 def check_credential(credential: CachedCredential, wanted: ExpectedCertificate, *, now: float) -> None:
-    """Check a stored credential before it is used; raises ``AgentError``."""
+    """Check a stored credential. Raises ``AgentError``."""
     _, not_before, not_after = validate(credential.certificate_pem, credential.key_pem, wanted)
     if (not_before, not_after) != (credential.not_before, credential.not_after):
         raise _refused("its times are not those that the cache file states")
@@ -103,7 +104,7 @@ def check_credential(credential: CachedCredential, wanted: ExpectedCertificate, 
 
 
 def ca_pins(ca_pem: bytes) -> list[str]:
-    """Return the pins of a bundle's CAs, as people compare them; empty where one cannot be read."""
+    """Return the pins of a bundle's CAs for display, or an empty list if one cannot be parsed."""
     from nodeattest_discovery.pins import pin_of
 
     try:
@@ -113,7 +114,7 @@ def ca_pins(ca_pem: bytes) -> list[str]:
 
 
 def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
-    """Return whether a stored certificate's chain ends at a CA of this bundle."""
+    """Return whether the chain ends at a CA of this bundle."""
     try:
         chain = [x509.load_der_x509_certificate(der) for der in pem.decode(certificate_pem, pem.CERTIFICATE)]
         _check_chain(chain, ca_pem)
@@ -123,15 +124,15 @@ def is_issued_by(certificate_pem: bytes, ca_pem: bytes) -> bool:
 
 
 def has_several(ca_pem: bytes) -> bool:
-    """Return whether a bundle leaves a choice to ``select_ca_pin``."""
+    """Return whether a bundle holds more than one certificate."""
     return len(pem.decode(ca_pem, pem.CERTIFICATE)) > 1
 
 
 def select_ca_pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
-    """Pin the cluster CA that the node trusts: of several the one that issued the server's certificate, else the first.
+    """Return the pin of the CA that issued the server's certificate, or of the first CA.
 
-    The controller accepts each CA of the cluster's current bundle, so the choice only matters while a CA is rotated.
-    Raises ``AgentError`` for a bundle that cannot be parsed.
+    The controller accepts every CA of the cluster's bundle, so the choice only matters during a CA rotation.
+    Raises ``AgentError`` if the bundle cannot be parsed.
     """
     try:
         bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
@@ -148,13 +149,13 @@ def select_ca_pin(ca_pem: bytes, server_der: bytes | None = None) -> ClusterPin:
 
 
 def subject(certificate_pem: bytes) -> tuple[str, str]:
-    """Return subject (RFC 4514) and serial number (hex) of a stored certificate, for ``status``."""
+    """Return the subject (RFC 4514) and the serial number (hex) for display."""
     leaf = x509.load_pem_x509_certificate(certificate_pem)
     return leaf.subject.rfc4514_string(), f"{leaf.serial_number:x}"
 
 
 def names_of(certificate_pem: bytes) -> tuple[list[str], list[str]]:
-    """Return DNS names and addresses of a stored serving certificate; raises ValueError when it cannot be read."""
+    """Return the DNS names and IP addresses of a serving certificate. Raises ValueError if it cannot be parsed."""
     try:
         return _alternative_names(x509.load_pem_x509_certificate(certificate_pem))
     except X509_ERRORS:
@@ -164,7 +165,7 @@ def names_of(certificate_pem: bytes) -> tuple[list[str], list[str]]:
 def _check_leaf(leaf: x509.Certificate, spki: bytes, wanted: ExpectedCertificate) -> None:
     # 2
     if leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) != spki:
-        raise _refused("it is for another key")
+        raise _refused("its key is not the node's")
     # 3
     names = {(attribute.oid, attribute.value) for attribute in leaf.subject}
     expected = {(NameOID.COMMON_NAME, NODE_USER_PREFIX + wanted.node_name), (NameOID.ORGANIZATION_NAME, NODES_GROUP)}
@@ -179,13 +180,13 @@ def _check_leaf(leaf: x509.Certificate, spki: bytes, wanted: ExpectedCertificate
         usages = list[x509.ObjectIdentifier]()
     if wanted.names is None:
         if ExtendedKeyUsageOID.CLIENT_AUTH not in usages:
-            raise _refused("it does not admit client authentication")
+            raise _refused("it does not allow client authentication")
         return
     if usages != [ExtendedKeyUsageOID.SERVER_AUTH]:
-        raise _refused("it is not for server authentication, and that alone")
+        raise _refused("its extended key usage is not server authentication only")
     # 5
     if _alternative_names(leaf) != (sorted(wanted.names.dns_names), sorted(wanted.names.ip_addresses)):
-        raise _refused("its names are not those that were asked for")
+        raise _refused("its names differ from the requested ones")
 
 
 def _check_chain(chain: Sequence[x509.Certificate], ca_pem: bytes) -> None:
@@ -194,13 +195,13 @@ def _check_chain(chain: Sequence[x509.Certificate], ca_pem: bytes) -> None:
     bundle = [x509.load_der_x509_certificate(der) for der in pem.decode(ca_pem, pem.CERTIFICATE)]
     for certificate, issuer in pairwise(chain):
         if not _is_ca(issuer) or not _issued(certificate, issuer):
-            raise _refused("a link of its chain does not hold")
+            raise _refused("a certificate of its chain was not issued by the next one")
     if not any(_issued(chain[-1], ca) for ca in bundle):
         raise _refused("no CA of the cluster issued it")
 
 
 def _alternative_names(leaf: x509.Certificate) -> tuple[list[str], list[str]]:
-    """List DNS names and addresses, each sorted; raises ValueError for names of other kinds."""
+    """Return sorted DNS names and IP addresses. Raises ValueError for names of other types."""
     try:
         found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -208,7 +209,7 @@ def _alternative_names(leaf: x509.Certificate) -> tuple[list[str], list[str]]:
     dns = found.get_values_for_type(x509.DNSName)
     addresses = [str(address) for address in found.get_values_for_type(x509.IPAddress)]
     if len(dns) + len(addresses) != len(list(found)):
-        raise ValueError("names of other kinds than DNS names and addresses")
+        raise ValueError("expected DNS names and IP addresses only")
     return sorted(dns), sorted(addresses)
 
 
@@ -230,10 +231,10 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 def _refused(what: str) -> AgentError:
     return AgentError(
         AgentReason.CERTIFICATE_REFUSED,
-        f"the certificate is of no use: {what}",
-        remedy="if this stays, check the signer of the cluster's node certificates",
+        f"the certificate cannot be used: {what}",
+        remedy="if this persists, check the signer of the cluster's node certificates",
     )
 
 
 def _clock_off(what: str) -> AgentError:
-    return AgentError(AgentReason.CLOCK_OFF, f"this machine's clock is off: {what}", remedy="set the clock (NTP)")
+    return AgentError(AgentReason.CLOCK_OFF, f"this machine's clock is wrong: {what}", remedy="set the clock (NTP)")

@@ -1,6 +1,6 @@
-"""What a command prints. kubelet and systemd log its standard error: one line for each message.
+"""Output of the commands. kubelet and systemd log standard error, so each message is one line.
 
-A kind of wait is one line at once and then one a minute, whatever a server writes into it.
+Each kind of wait is logged at once and then once a minute, regardless of how often its text changes.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _MINUTE: Final = 60.0
 
 
 def log(message: str) -> None:
-    """Write one line; characters that cannot be seen are escaped, for parts of messages come from servers."""
+    """Write one line to standard error. Escape invisible characters, because parts of messages come from servers."""
     sys.stderr.write(visible_lines(f"kubelet-authenticator: {message}"))
 
 
 def show(*lines: str) -> None:
-    """Write each as one line of standard output; characters that cannot be seen are escaped."""
+    """Write lines to standard output, with invisible characters escaped."""
     sys.stdout.write(visible_lines(*lines))
 
 
 def document(written: str) -> None:
-    """Write JSON, or what else has its own lines, to standard output."""
+    """Write a text of several lines to standard output."""
     show(*written.split("\n"))
 
 
 def moment(seconds: int) -> str:
-    """Write a moment as RFC 3339 in UTC."""
+    """Format epoch seconds as RFC 3339 in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def report(failure: AgentError) -> int:
-    """Write why there is no result; returns the exit code: 2 for a wrong call or configuration, else 1."""
+    """Log a failure and return the exit code: 2 for an invalid command line or configuration, else 1."""
     log(str(failure))
     return 2 if failure.kind is FailureKind.USAGE else 1
 
 
 def reporting(clock: Clock, *, log: Callable[[str], None]) -> Clock:
-    """Return a clock that reports each wait."""
+    """Return a clock that logs each wait."""
     due: dict[str, float] = {}
 
     def report(kind: str, what: str, until: float) -> None:

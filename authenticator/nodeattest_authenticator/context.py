@@ -1,7 +1,7 @@
-"""The context of every command: the agent's configuration, its cache directory, clock, randomness and log.
+"""The context of every command: configuration, cache directory, clock, randomness and log.
 
-Promises: no cached credential that fails a check is used; failures are remembered with a pause, and repeated while it
-lasts. Leaves to others: getting a new credential (``enrollment.issue``).
+A cached credential is used only if it passes every check of ``certificate``. A failure is stored with a pause and
+repeated until the pause is over. Out of scope: getting a new credential (``enrollment.issue``).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from nodeattest_discovery.node.clock import Clock
 
 
 def ignore_message(_message: str) -> None:
-    """Log nothing: for what was logged before."""
+    """Log nothing, because the message was logged before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """What every command works with."""
+    """Configuration, storage, clock and log of one command."""
 
     settings: Settings
     config: str
     """Path of the configuration file."""
     config_fingerprint: bytes
-    """Of its content; a cached credential is bound to it."""
+    """Identifies the file's content (``fingerprint_of_config``); a cached credential is bound to it."""
     storage: Storage
     clock: Clock
     random: Callable[[], float]
@@ -50,11 +50,11 @@ class AgentContext:
         log: Callable[[str], None],
         create: bool = True,
     ) -> Self:
-        """Read the configuration and open the cache directory, made if need be; raises ``AgentError``."""
+        """Read the configuration and open the cache directory, or create it. Raises ``AgentError``."""
         try:
             fingerprint = fingerprint_of_config(config)  # before reading, so that a race makes it older, never newer
         except OSError:
-            fingerprint = b"none"  # and now load says why
+            fingerprint = b"none"  # load reports the error
         return cls(
             settings=load(config, hostname=hostname),
             config=config,
@@ -66,7 +66,7 @@ class AgentContext:
         )
 
     def reload_config(self) -> Self:
-        """Read the configuration again if it was replaced; raises ``AgentError``, and OSError when it is gone."""
+        """Read the configuration again if it was replaced. Raises ``AgentError``, and OSError if it was removed."""
         fingerprint = fingerprint_of_config(self.config)
         if fingerprint == self.config_fingerprint:
             return self
@@ -74,9 +74,9 @@ class AgentContext:
         return replace(self, settings=settings, config_fingerprint=fingerprint)
 
     def load_valid_credential(self) -> CacheEntry | None:
-        """Load the cached credential if it may be used, else log why not.
+        """Return the cached credential if it is valid, else log the reason and return None.
 
-        Raises ``AgentError`` when only the clock is wrong.
+        Raises ``AgentError`` if only the clock is wrong.
         """
         try:
             found = credential_cache.load(self.storage)
@@ -99,16 +99,16 @@ class AgentContext:
         return found
 
     def cache_response(self, entry: CacheEntry, info: bytes) -> None:
-        """Let the fast path serve this exec info from now on. Hold the lock."""
+        """Store the answer to this exec info for the fast path. The caller holds the lock."""
         if entry.has_response(info) and entry.config_fingerprint == self.config_fingerprint:
             return
         responses = entry.responses if entry.config_fingerprint == self.config_fingerprint else ()
-        with contextlib.suppress(OSError):  # then the next call takes the slow path
+        with contextlib.suppress(OSError):  # the next call takes the slow path
             bound = replace(entry, config_fingerprint=self.config_fingerprint, responses=responses)
             credential_cache.save(self.storage, bound.with_response(info))
 
     def raise_while_backing_off(self, *, name: str = FAILURE_FILE) -> None:
-        """Repeat the last failure while its pause lasts; raises ``AgentError``."""
+        """Raise the last failure again while its pause lasts."""
         last = failure_backoff.load(self.storage, self.config_fingerprint, name=name)
         left = last.until - self.clock.now() if last is not None else 0
         if last is not None and 0 < left <= failure_backoff.MAX_BACKOFF:
@@ -118,7 +118,7 @@ class AgentContext:
     def remember_failure(
         self, error: AgentError, current: CachedCredential | None, *, name: str = FAILURE_FILE
     ) -> None:
-        """Write a failure down with its pause; ``current`` is what is still valid. Hold the lock."""
+        """Store a failure with its pause. ``current``: the credential that is still valid. The caller holds the lock."""
         now = self.clock.now()
         valid_for = None if current is None else current.not_after - now
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""How an attempt to get a credential can fail.
+"""Errors of the agent.
 
-An ``AgentError`` carries a reason (the controller's ``Reason`` where it refused, else one of ``AgentReason``), what
-happened, and what to do. No message holds a token, a key or evidence. The exit code follows from its kind.
+An ``AgentError`` carries a reason (the controller's ``Reason`` if the controller refused, else an ``AgentReason``), a
+message and a remedy. Messages never contain tokens, keys or evidence. The exit code follows from the error's kind.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ class FailureKind(StrEnum):
     """What a failure means for the next attempt."""
 
     USAGE = "usage"
-    """The call or the configuration is wrong; nothing was attempted."""
+    """The command line or the configuration is invalid; nothing was attempted."""
     DENIED = "denied"
-    """The cluster or a check of ours said no."""
+    """The cluster or a check of the agent refused."""
     TEMPORARY = "temporary"
-    """Somebody did not answer, or not in time."""
+    """A server or device did not answer in time."""
 
 
 class AgentReason(StrEnum):
-    """The reasons that are the agent's own."""
+    """Reasons that only the agent gives."""
 
     ADDRESS_UNKNOWN = "AddressUnknown"
     API_UNAVAILABLE = "APIUnavailable"
@@ -46,7 +46,7 @@ class AgentReason(StrEnum):
 
 
 class AgentError(Exception):
-    """No credential now; ``remedy`` says what a person can do about it."""
+    """An operation failed; ``remedy`` says what the operator can do."""
 
     def __init__(self, reason: str, message: str, *, remedy: str, kind: FailureKind = FailureKind.DENIED) -> None:
         super().__init__(f"{reason}: {message}; {remedy}")
@@ -57,17 +57,17 @@ class AgentError(Exception):
 
 
 def said(verdict: Denied | Unavailable) -> str:
-    """Return what happened, without reason and remedy."""
+    """Return the message of a verdict, without reason and remedy."""
     return verdict.detail if isinstance(verdict, Unavailable) else f"expected {verdict.expected}, got {verdict.got}"
 
 
 def refusal(verdict: Denied | Unavailable, prefix: str = "", *, kind: FailureKind | None = None) -> AgentError:
-    """Return the verdict of a parser, a provider or discovery as an error of the agent."""
+    """Convert the verdict of a parser, a provider or discovery."""
     usual = FailureKind.TEMPORARY if isinstance(verdict, Unavailable) else FailureKind.DENIED
     return AgentError(verdict.reason, prefix + said(verdict), remedy=verdict.remedy, kind=kind or usual)
 
 
 def attestation_unavailable(verdict: Denied | Unavailable) -> AgentError:
-    """Return why a provider cannot attest now."""
+    """Convert the verdict of a provider that cannot attest now."""
     reason = AgentReason.ATTESTATION_UNAVAILABLE
     return AgentError(reason, said(verdict), remedy=verdict.remedy, kind=FailureKind.TEMPORARY)

@@ -1,13 +1,12 @@
-"""Keeps a good serving certificate in the cache directory, and asks for a new one only where need be.
+"""Keeps kubelet's serving certificate in the cache directory and renews it when it is due.
 
-Promises: a certificate that is valid for the wanted names and not due costs no request; a new one is asked for by the
-node's own certificate, never by a bootstrap token, and stored only when it passed every check; while that fails the old
-file stays as it is. Failures and the lock have files of their own: kubelet's credential never waits for this.
+A certificate that is valid for the expected names and not due costs no request. A new one is requested with the node's
+own certificate, never with a bootstrap token, and stored only if it passes every check. Until then the old file stays.
+Failures and the lock have their own files, so kubelet's client credential never waits for this.
 
-The file is laid out as the client's credential is (``cache_files``), so one rename replaces certificate, key and
-renewal moment together; readers of PEM skip the first line (RFC 7468 §2), kubelet among them. The names are those of
-the configuration, else the node's name and the addresses from which this machine reaches its API server, one in each
-address family: each name must be the Machine's. Nothing is sent but the resolver's question.
+The file has the layout of the client credential (``cache_files``), so one rename replaces certificate, key and renewal
+time together. PEM parsers, including kubelet's, skip the header line (RFC 7468 §2). The names are those of the
+configuration, else the node's name and the addresses by which this machine reaches its API server.
 Source: docs/operate.md#serving-certificates; k8s.io/apimachinery util/net ResolveBindAddress.
 """
 
@@ -40,25 +39,25 @@ FAILURE_FILE: Final = "serving.failure"
 _LOCK_FILE: Final = "serving.lock"
 _PENDING_REQUEST_FILE: Final = "serving.draft"
 _ELSEWHERE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Addresses that are nobody's (RFC 5737, RFC 3849): the way to them is the default route."""
+"""Documentation addresses (RFC 5737, RFC 3849), which are reached by the default route."""
 _ANY_PORT: Final = 9
-"""Discard; a datagram socket that is connected sends nothing."""
+"""The discard port. Connecting a datagram socket sends nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEnrollment:
-    """What is on disk now."""
+    """The stored serving certificate and its names."""
 
     credential: CachedCredential
     names: SubjectNames
 
 
 def ensure_serving_certificate(context: AgentContext) -> ServingEnrollment:
-    """See to it that a good certificate is on disk; raises ``AgentError``.
+    """Return a valid serving certificate for the expected names. Raises ``AgentError``.
 
-    1. The one that is there will do, or
-    2. another process is asking for one, which then will do, or
-    3. a new one is asked for, unless that was refused a moment ago.
+    1. Use the stored one if it is valid and not due.
+    2. Else wait for another process that requests one.
+    3. Else request a new one, unless the last failure's pause is not over.
     """
     if context.settings.provider == "insecure":
         raise AgentError(
@@ -74,7 +73,7 @@ def ensure_serving_certificate(context: AgentContext) -> ServingEnrollment:
     except AgentError:
         if found is None or _is_due(context, found):
             raise
-        names = found.names  # the network is down; nothing is known against the certificate
+        names = found.names  # without a network the names cannot have changed
     context = replace(context, config_fingerprint=identity_of(context, names))
     if found is not None and _will_do(context, found, names):
         return found
@@ -88,7 +87,7 @@ def ensure_serving_certificate(context: AgentContext) -> ServingEnrollment:
 
 
 def stored(context: AgentContext) -> ServingEnrollment | None:
-    """Load the certificate on disk if it is of use, for whatever names; says why not. Raises ``AgentError``."""
+    """Return the stored certificate if it is valid, for any names; else log the reason. Raises ``AgentError``."""
     from nodeattest_authenticator import certificate
 
     now = context.clock.now()
@@ -111,13 +110,13 @@ def stored(context: AgentContext) -> ServingEnrollment | None:
 
 
 def identity_of(context: AgentContext, names: SubjectNames) -> bytes:
-    """Name configuration and names: a refusal is remembered for these, other ones deserve an attempt at once."""
+    """Return the identity of configuration and names. A stored failure counts for the same identity only."""
     return context.config_fingerprint + b"." + hashlib.sha256(str(names).encode()).hexdigest()[:16].encode()
 
 
 def _will_do(context: AgentContext, found: ServingEnrollment, names: SubjectNames) -> bool:
     if found.names != names:
-        context.log(f"the serving certificate is for {found.names}; wanted is one for {names}")
+        context.log(f"the serving certificate has the names {found.names}, expected {names}")
     return found.names == names and not _is_due(context, found)
 
 
@@ -134,7 +133,7 @@ def _renewed(
     if client is None:
         raise AgentError(
             AgentReason.CLIENT_CERTIFICATE_MISSING,
-            f"{context.storage.path} holds no valid client certificate, by which the node asks",
+            f"{context.storage.path} holds no valid client certificate, which the request needs",
             remedy="start kubelet, which gets one, or run kubelet-authenticator join; see kubelet-authenticator status",
             kind=FailureKind.TEMPORARY,
         )

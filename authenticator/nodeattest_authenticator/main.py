@@ -1,7 +1,7 @@
 """Entry point of every call that the fast path does not answer.
 
-Plain ``credential`` calls run without argparse, all others by ``commands.cli``. A failure becomes one line on standard
-error. Exit codes: 0 done; 1 refused or failed; 2 wrong call or configuration.
+``credential`` runs without argparse; ``commands.cli`` runs every other command. A failure is one line on stderr.
+Exit codes: 0 success, 1 refused or failed, 2 invalid command line or configuration.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from nodeattest_authenticator.exec_plugin.fast_path import credential_arguments
 
 
 def main(argv: list[str]) -> int:
-    """Run a command, then end the process; a code is returned for refusals, and when stdout is a closed pipe."""
-    gc.disable()  # A process of 200 ms leaves no garbage worth collecting: 5 ms of CPU.
+    """Run a command and end the process. Return an exit code only after a failure, or if stdout is a closed pipe."""
+    gc.disable()  # saves 5 ms of CPU in a process of 200 ms
     arguments = credential_arguments(argv)
     if arguments is None:
         from nodeattest_authenticator.commands.cli import main as run_command
@@ -34,8 +34,8 @@ def main(argv: list[str]) -> int:
 
 
 def _leave(status: int) -> int:
-    """End the process at once: every file and device is closed by now, and the interpreter's end costs 20 ms of CPU."""
-    with contextlib.suppress(OSError):  # a closed pipe; the interpreter says so in its own way
+    """End the process at once: files and devices are closed, and the interpreter's shutdown costs 20 ms of CPU."""
+    with contextlib.suppress(OSError):  # a closed pipe, which the interpreter reports at its own exit
         sys.stdout.flush()
         os._exit(status)
     return status

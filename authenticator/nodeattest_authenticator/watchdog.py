@@ -1,8 +1,7 @@
-"""Ends a process that hangs: soon after its deadline, wherever it is stuck.
+"""Ends a process that hangs past its deadline, for example in name resolution or in a TPM driver.
 
-Every exchange over the network has a deadline, but name resolution and a TPM library that blocks in C have none. First
-a signal raises ``AgentError``; where Python code no longer runs, a thread of faulthandler ends the process and shows
-where it stood, without any values.
+First SIGALRM raises ``AgentError``. If no Python code runs any more, faulthandler ends the process and prints the stack
+without values.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Final, NoReturn
 from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 
 _GRACE: Final = 2
-"""Seconds by which the deadline may be overrun, once for each of the two steps."""
+"""Seconds after the deadline for each of the two steps."""
 _STDERR: Final = 2
 
 
 def start(seconds: int) -> None:
-    """End this process soon after ``seconds``, unless ``stop`` comes first. For the main thread of a short process."""
+    """End this process soon after ``seconds``, unless ``stop`` is called first. Call it from the main thread."""
     signal.signal(signal.SIGALRM, _too_late)
     signal.alarm(seconds + _GRACE)
     faulthandler.dump_traceback_later(seconds + 2 * _GRACE, exit=True, file=_STDERR)
@@ -29,7 +28,7 @@ def start(seconds: int) -> None:
 
 @contextmanager
 def running(seconds: int) -> Generator[None]:
-    """Keep the watchdog for the length of a block."""
+    """Run the watchdog during a block."""
     start(seconds)
     try:
         yield
@@ -38,7 +37,7 @@ def running(seconds: int) -> Generator[None]:
 
 
 def stop() -> None:
-    """Let the process live; before a fork too, which must not find a second thread."""
+    """Stop the watchdog. Call it before a fork, which must not happen beside a second thread."""
     signal.alarm(0)
     faulthandler.cancel_dump_traceback_later()
 
@@ -46,7 +45,7 @@ def stop() -> None:
 def _too_late(_signal: int, _frame: object) -> NoReturn:
     raise AgentError(
         AgentReason.TIMEOUT,
-        "something did not answer until the deadline, mostly the TPM, a metadata service or name resolution",
-        remedy="see whether kubelet-authenticator evidence works",
+        "the TPM, a metadata service or name resolution did not answer before the deadline",
+        remedy="run kubelet-authenticator evidence to see which one hangs",
         kind=FailureKind.TEMPORARY,
     )

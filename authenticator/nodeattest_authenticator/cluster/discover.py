@@ -1,7 +1,6 @@
-"""From what was typed to a cluster that may be trusted, and what the node keeps of how it was found.
+"""Finds the cluster that ``join`` was told to join: given on the command line, by a token, or by a discovery file.
 
-Promises: the result was verified as its source demands, and every note that a person must read was logged. Leaves
-the verification to ``nodeattest_discovery.node``, which only discovery imports.
+Out of scope: verification, which is in ``nodeattest_discovery.node`` and imported only when needed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DEFAULT_LIMIT: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticCluster:
-    """Server and CAs are given on the command line."""
+    """Server and CAs from the command line."""
 
     server: str
     ca_file: str
@@ -40,20 +39,20 @@ class StaticCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByToken:
-    """A token's signature proves cluster-info, pins prove the CA."""
+    """Discovery by a bootstrap token: its signature proves cluster-info, and pins prove the CA."""
 
     servers: tuple[str, ...]
     """``host:port``."""
     token: BootstrapToken
     pins: frozenset[CaPin] | None
-    """None: the explicit wish to do without."""
+    """None if the user chose to skip CA verification."""
     front: str | None = None
     limit: int = DEFAULT_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByFile:
-    """A kubeconfig from a trusted source."""
+    """Discovery by a kubeconfig from a trusted source."""
 
     source: str
     allow_credentials: bool = False
@@ -65,21 +64,21 @@ ClusterSource = StaticCluster | ByToken | ByFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovered:
-    """What discovery found."""
+    """The result of discovery."""
 
     cluster: Cluster
     servers: tuple[Endpoint, ...]
-    """All that may be asked later on."""
+    """All API servers that ``refresh`` may ask later."""
     token: BootstrapToken | None = field(default=None, repr=False)
-    """A token of the discovery file."""
+    """The bootstrap token in the discovery file."""
     needs_no_token: bool = False
-    """The discovery file's user runs this agent: the node has what it takes already."""
+    """Whether the discovery file's user runs this agent, so that the node has its credentials already."""
     pin_server: bool = False
-    """Whether its author knows better than cluster-info which server this node must use."""
+    """Whether the node keeps the server of the discovery file, regardless of cluster-info."""
 
 
 def discover(way: ByToken | ByFile, *, clock: Clock, log: Callable[[str], None]) -> Discovered:
-    """Find the cluster; raises ``AgentError``."""
+    """Find the cluster. Raises ``AgentError``."""
     from nodeattest_discovery.node.client import Environment
 
     environment = Environment(clock=clock, log=log, limit=way.limit)
@@ -99,7 +98,7 @@ def discover(way: ByToken | ByFile, *, clock: Clock, log: Callable[[str], None])
         log(note)
     cluster = configured_cluster(found)
     others = [Endpoint.parse(f"https://{word}") for word in way.servers] if isinstance(way, ByToken) else []
-    with suppress(ValueError):  # a file that nobody was asked about
+    with suppress(ValueError):  # the discovery file was local, so no server was asked
         others.insert(0, Endpoint.parse(found.asked))
     return Discovered(
         cluster=cluster,
@@ -111,11 +110,11 @@ def discover(way: ByToken | ByFile, *, clock: Clock, log: Callable[[str], None])
 
 
 def configured_cluster(found: Found) -> Cluster:
-    """Take what may be trusted out of what was found; raises ``AgentError``."""
+    """Return the cluster that discovery verified. Raises ``AgentError``."""
     try:
         endpoint = Endpoint.parse(found.info.server)
     except ValueError as error:
-        said = f"the cluster's server must be an URL: {error}"
+        said = f"cluster-info: expected the API server's URL: {error}"
         raise AgentError(AgentReason.CONFIGURATION_INVALID, said, remedy="see nodeattest cluster-info show") from None
     ca_pem = found.info.ca_pem
     if len(ca_pem) > MAX_CA_PEM:
@@ -125,7 +124,7 @@ def configured_cluster(found: Found) -> Cluster:
 
 
 def _by_token(way: ByToken, environment: Environment) -> Found:
-    """Ask the front first, then the servers: both prove themselves by token and pins, so neither can do harm."""
+    """Ask the discovery front, then the servers. Token and pins authenticate either."""
     from nodeattest_discovery.node.by_token import by_front, by_token
 
     if way.front is not None:
@@ -134,12 +133,12 @@ def _by_token(way: ByToken, environment: Environment) -> Found:
         except (Denied, Unavailable) as verdict:
             if not way.servers:
                 raise
-            environment.log(f"{refusal(verdict, 'the discovery front is left out: ')}")
+            environment.log(f"{refusal(verdict, 'skipping the discovery front: ')}")
     return by_token(way.servers, way.token, way.pins, environment)
 
 
 def _bootstrap_token(text: str | None) -> BootstrapToken | None:
-    """Read the token of a discovery file; any other bearer token is of no use to a node that attests."""
+    """Parse the token of a discovery file. A node that attests cannot use any other bearer token."""
     if text is None:
         return None
     try:
@@ -147,7 +146,7 @@ def _bootstrap_token(text: str | None) -> BootstrapToken | None:
     except Denied:
         raise AgentError(
             AgentReason.CONFIGURATION_INVALID,
-            "the credential in the discovery file is no bootstrap token, and by nothing else does a node ask to join",
-            remedy="give a bootstrap token by --token-file, and take the credential out of the file",
+            "the credential in the discovery file is not a bootstrap token",
+            remedy="pass a bootstrap token with --token-file, and remove the credential from the file",
             kind=FailureKind.USAGE,
         ) from None

@@ -1,8 +1,6 @@
-"""kubelet's configuration, as the cluster keeps it for its nodes, with what a node that attests needs in its place.
+"""Writes the cluster's ``KubeletConfiguration`` with the fields changed that attestation needs.
 
-Promises: what is written is a ``KubeletConfiguration`` of the cluster, every field as it was but for those below, in
-JSON, which every YAML reader reads alike. Leaves out what kubeadm adjusts to a machine (``resolvConf`` where
-systemd-resolved runs).
+Out of scope: what kubeadm adjusts to the machine, such as ``resolvConf`` if systemd-resolved runs.
 Source: kubeadm phases/kubelet (ConfigMap ``kube-system/kubelet-config``, key ``kubelet``); k8s.io/kubelet
 config/v1beta1.
 """
@@ -29,11 +27,11 @@ _MAX_DEPTH: Final = 16
 _MAX_VALUES: Final = 4096
 """Values and keys of YAML; a KubeletConfiguration has some hundred."""
 _RETRY: Final = 1.0
-"""Seconds between two attempts at a server that does not answer and does not say when it will."""
+"""Seconds between two attempts if the server gives no Retry-After."""
 
 
 def fetch(api: ApiServerClient, deadline: Deadline) -> JsonObject:
-    """Read the configuration from the cluster; raises ``AgentError``."""
+    """Read the configuration from the cluster, with retries. Raises ``AgentError``."""
     while True:
         try:
             return parse(_config_map(api))
@@ -55,14 +53,14 @@ def _config_map(api: ApiServerClient) -> JsonObject:
         refusal = forbidden
     raise AgentError(
         AgentReason.KUBELET_CONFIGURATION_REFUSED,
-        f"the cluster gives nodes no kubelet configuration: {refusal.message if refusal else 'there is none'}",
-        remedy="kubeadm makes ConfigMap kube-system/kubelet-config and lets system:nodes read it; without kubeadm, "
-        "leave --kubelet-config away and write kubelet's configuration yourself",
+        f"cannot read ConfigMap kube-system/kubelet-config: {refusal.message if refusal else 'it does not exist'}",
+        remedy="kubeadm creates it and lets system:nodes read it; without kubeadm, omit --kubelet-config and write "
+        "kubelet's configuration yourself",
     )
 
 
 def parse(config_map: JsonObject) -> JsonObject:
-    """Take the configuration out of its ConfigMap; raises ``AgentError`` for anything else."""
+    """Parse the configuration in the ConfigMap. Raises ``AgentError``."""
     data = config_map.get("data")
     text = data.get(_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):
@@ -77,14 +75,14 @@ def parse(config_map: JsonObject) -> JsonObject:
     if kind != _KIND or version != _API_VERSION:
         got = f"{ascii(str(kind)[:60])[1:-1]} of {ascii(str(version)[:60])[1:-1]}"
         raise _refused(f"{_KIND} of {_API_VERSION}", got)
-    return document  # fractions are written as they were read
+    return document
 
 
 def adjust(document: JsonObject, *, ca_file: str, serving_file: str | None = None) -> JsonObject:
-    """Set what a node that attests needs; ``serving_file`` is the certificate that the agent keeps for kubelet.
+    """Set the fields that attestation needs. ``serving_file``: kubelet's serving certificate if the agent keeps it.
 
-    ``rotateCertificates`` is off because the agent renews; ``serverTLSBootstrap`` is on unless the agent gets the
-    serving certificate, too.
+    ``rotateCertificates`` is off because the agent renews. ``serverTLSBootstrap`` is on unless the agent also gets the
+    serving certificate.
     """
     made = dict(document)
     x509 = {**_section(_section(made, "authentication"), "x509"), "clientCAFile": ca_file}
@@ -97,7 +95,7 @@ def adjust(document: JsonObject, *, ca_file: str, serving_file: str | None = Non
 
 
 def render(document: JsonObject) -> bytes:
-    """Write the file's content."""
+    """Serialize as JSON, which every YAML parser reads alike."""
     return json.dumps(document, indent=2).encode() + b"\n"
 
 

@@ -1,11 +1,10 @@
-"""Following a cluster over its life: its CAs are replaced, its servers move.
+"""Follows a cluster whose CAs or API servers change.
 
-Promises: only the answer of a server that is trusted now counts, and it is followed only if the cluster answers there
-and so; whatever is written appears whole, in an order in which a crash after any step leaves a node that works and a
-next refresh that finishes: configuration, kubelet's CA file, credential, kubeconfig. The credential stays as it is: a
-new one is due at once only where the CA that issued it is no longer the cluster's.
-Leaves to ``nodeattest_discovery.node.by_token`` whom to ask and what to trust, to kubelet's next start what it reads
-only then. Source: docs/discovery.md; companion proposals 000 and 001, "client caching and update".
+Only the answer of a server that is trusted now counts, and only if the new server answers under the new CAs. Files are
+written atomically in an order that survives a crash after any step: configuration, kubelet's CA file, credential,
+kubeconfig. The credential is kept; it becomes due at once only if its CA is no longer the cluster's.
+Out of scope: which servers to ask and what to trust (``nodeattest_discovery.node.by_token``).
+Source: docs/discovery.md; companion proposals 000 and 001, "client caching and update".
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ if TYPE_CHECKING:
 
 
 _PROBE_LIMIT: Final = 5.0
-"""Seconds for one look at the server that the cluster now names."""
+"""Seconds for the connection to the new server."""
 
 
 def run(context: AgentContext, *, limit: float) -> str:
-    """Refresh once, for a person; returns what changed. Raises ``AgentError``."""
+    """Take the lock, refresh once and return what changed. Raises ``AgentError``."""
     with exclusive(context.storage, Deadline.after(context.clock, limit)):
         return run_locked(context.reload_config(), limit=limit)
 
 
 def run_locked(context: AgentContext, *, limit: float) -> str:
-    """Refresh once; returns what changed. Hold the lock. Raises ``AgentError``."""
+    """Refresh once and return what changed. The caller holds the lock. Raises ``AgentError``."""
     changes = _refresh(context, limit)
     return f"{'; '.join(changes)}; restart kubelet to use it" if changes else "nothing changed"
 
@@ -52,7 +51,7 @@ def _refresh(context: AgentContext, limit: float) -> list[str]:
     if section is None:
         raise AgentError(
             AgentReason.CONFIGURATION_INVALID,
-            "this node's cluster was given (join --server), so there is nothing to ask",
+            "this node joined with a fixed server (join --server), so it has no discovery to refresh",
             remedy="join by discovery, or join again with the new server or CA file",
             kind=FailureKind.USAGE,
         )
@@ -93,30 +92,29 @@ def _updated_cluster(settings: Settings, section: Discovery, found: Found) -> Cl
 
 
 def _check_answers(context: AgentContext, new: Cluster) -> None:
-    """Raise ``AgentError`` unless a server answers there under the new CAs: a mistake must not cost the fleet."""
+    """Raise ``AgentError`` unless the new server answers under the new CAs, because a typo must not cost the fleet."""
     said = probe(new, Deadline.after(context.clock, _PROBE_LIMIT))
     if said is None:
         return
     raise AgentError(
         AgentReason.API_UNAVAILABLE,
-        f"the cluster says: {new.endpoint.url}, with the CAs {', '.join(ca_pins(new.ca_pem))}; but there: {said}",
-        remedy="nothing was changed; mend cluster-info or that server, and refresh again",
+        f"cluster-info names {new.endpoint.url} with the CAs {', '.join(ca_pins(new.ca_pem))}, which fails: {said}",
+        remedy="nothing was changed; correct cluster-info or that server, and refresh again",
         kind=FailureKind.TEMPORARY,
     )
 
 
 def _configured(context: AgentContext, section: Discovery, new: Cluster) -> AgentContext:
-    """Write the configuration, the first of the files: from here on it names both the previous and the new cluster."""
+    """Write the configuration, which then holds both the previous and the new cluster."""
     settings = replace(context.settings, cluster=new, discovery=section)
     kubelet_files.write_private(context.config, settings_to_json(settings))
     return replace(context, settings=settings, config_fingerprint=fingerprint_of_config(context.config))
 
 
 def _follow(context: AgentContext, before: bytes) -> list[str]:
-    """Bring everything else in line with the configuration; returns which of kubelet's files changed.
+    """Update the other files from the configuration and return which of kubelet's files changed.
 
-    ``before`` is the fingerprint of the configuration until now, the same where only files are to be brought up to
-    date.
+    ``before``: the fingerprint of the previous configuration.
     """
     section = context.settings.discovery
     if section is None:
@@ -131,17 +129,17 @@ def _follow(context: AgentContext, before: bytes) -> list[str]:
 def _ca_file(context: AgentContext, path: str) -> bool:
     old = kubelet_files.read(path)
     if old is not None and not old.startswith(kubelet_files.MARK):
-        context.log(f"{path} was not written by kubelet-authenticator and stays as it is")
+        context.log(f"{path} was not written by kubelet-authenticator and is left unchanged")
         return False
     return kubelet_files.write(path, context.settings.ca_pem, mode=kubelet_files.PUBLIC)
 
 
 def _credential(context: AgentContext, before: bytes) -> None:
-    """Bind the cached credential to the new configuration, so that the fast path still serves it."""
+    """Bind the cached credential to the new configuration, so that the fast path can still serve it."""
     try:
         cached = credential_cache.load(context.storage)
     except (UnsafeFileError, ValueError):
-        return  # the next call says why it is not used
+        return  # the next call logs why it is not used
     if cached is None or cached.config_fingerprint == context.config_fingerprint:
         return
     ready = cached.responses if cached.config_fingerprint == before else ()
@@ -161,10 +159,10 @@ def _credential(context: AgentContext, before: bytes) -> None:
 def _kubeconfig(context: AgentContext, path: str) -> bool:
     old = kubelet_files.read(path)
     if old is None:
-        return False  # a join that has not finished
+        return False  # join has not finished
     new = kubeconfig.with_cluster(old, context.settings.cluster)
     if new is None:
-        context.log(f"{path} was not written by kubelet-authenticator and stays as it is")
+        context.log(f"{path} was not written by kubelet-authenticator and is left unchanged")
         return False
     return kubelet_files.write_private(path, new)
 

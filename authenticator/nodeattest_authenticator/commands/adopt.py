@@ -1,9 +1,8 @@
-"""Adopts a node that joined without attestation: its own certificate is replaced by an attested one.
+"""Adopts a node that joined without attestation: replaces its client certificate by an attested one.
 
-Promises: kubelet's kubeconfig is replaced last, whole, and only when the attested credential works; the old one stays
-in the same folder under a name that no other content can take. Killed at any instant it is resumed where it stopped:
-the same request, the same backup, the same files. An adopted node is left as it is.
-Leaves to others: kubelet's own settings and its restart, which ``_REMAINS`` names.
+kubelet's kubeconfig is replaced last, atomically, after the attested credential is stored; its backup stays in the same
+folder under a name derived from its content. An interrupted adoption continues with the same request and files.
+Out of scope: kubelet's own settings and its restart, which ``_REMAINING_STEPS`` lists.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 _DIGITS: Final = 12
 """Hex digits of the content's hash in the backup's name."""
-_REMAINS: Final = (
+_REMAINING_STEPS: Final = (
     "kubelet still runs with the old certificate, and renews it by itself. To finish, on this machine:",
     "  1. rotateCertificates: false in kubelet's configuration (kubeadm: /var/lib/kubelet/config.yaml; also in",
     "     ConfigMap kube-system/kubelet-config, or kubeadm upgrade node writes it back)",
@@ -43,13 +42,13 @@ _REMAINS: Final = (
 
 
 def run(options: argparse.Namespace, program: str) -> None:
-    """Adopt the node; raises ``AgentError``."""
+    """Adopt the node. Raises ``AgentError``."""
     from nodeattest_authenticator.commands.existing_kubeconfig import read_access
 
     path = absolute(options.kubeconfig)
     old = read(path)
     if kubeconfig.is_ours(old):
-        console.show(f"{path} is kubelet-authenticator's already: this node has joined attested or was adopted")
+        console.show(f"{path} already runs kubelet-authenticator: this node joined with attestation or was adopted")
         return
     access = read_access(path, old, read)
     settings, clock = _settings(options, access), command_clock()
@@ -67,7 +66,7 @@ def run(options: argparse.Namespace, program: str) -> None:
     console.show(
         f"node {node} is adopted: {path} runs kubelet-authenticator, certificate until {until}",
         f"the old one is {backup}",
-        *_REMAINS,
+        *_REMAINING_STEPS,
         f"then see that node {node} is Ready, and remove the backup: its certificate is valid until it expires",
     )
 
@@ -84,8 +83,8 @@ def _settings(options: argparse.Namespace, access: KubeletAccess) -> Settings:
         return settings
     raise AgentError(
         AgentReason.CONFIGURATION_INVALID,
-        "the insecure provider proves nothing, so it cannot tell this node from another that has its certificate",
-        remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
+        "the insecure provider cannot renew a certificate",
+        remedy="ask an operator to open the Machine (nodeattest machines adopt --open), then join with that token",
         kind=FailureKind.USAGE,
     )
 
@@ -96,15 +95,15 @@ def _check_not_expired(path: str, credential: CachedCredential, *, now: float) -
         return
     raise AgentError(
         AgentReason.CERTIFICATE_REFUSED,
-        f"the certificate in {path} has expired, so this node cannot ask by it",
-        remedy="let an operator open the Machine (nodeattest machines adopt --open), then join with that token",
+        f"the certificate in {path} has expired",
+        remedy="ask an operator to open the Machine (nodeattest machines adopt --open), then join with that token",
     )
 
 
 def _prepared(settings: Settings, config: str, cache_dir: str, clock: Clock) -> tuple[AgentContext, Deadline]:
-    """Write the configuration, and open it."""
+    """Write the configuration and open it."""
     with attestor_of(settings.provider, settings.provider_settings):
-        pass  # a wrong setting is found before anything is written
+        pass  # find invalid settings before anything is written
     deadline = Deadline.after(clock, settings.timeout_seconds)
     with Storage(cache_dir) as storage, exclusive(storage, deadline):
         if kubelet_files.write_private(config, settings_to_json(settings)):

@@ -1,7 +1,4 @@
-"""The commands that people type: join, adopt, refresh, serving, status, evidence, and credential in its unusual forms.
-
-argparse only; what was typed becomes one frozen value, and everything else happens elsewhere.
-"""
+"""The command line: join, adopt, refresh, serving, status, evidence, and credential with unusual arguments."""
 
 from __future__ import annotations
 
@@ -29,20 +26,20 @@ if TYPE_CHECKING:
 
 
 _JOIN = (
-    "Joins a cluster, before kubelet starts: finds it, proves what the machine is, writes certificate and kubeconfig. "
-    "Say which cluster in one of the ways below, a bootstrap token, and --provider."
+    "Joins a cluster before kubelet starts: finds the cluster, attests the machine, and writes certificate and "
+    "kubeconfig. Name the cluster in one of the ways below, and pass a bootstrap token and --provider."
 )
 _EVIDENCE = (
-    "Shows what this machine would send, and sends nothing. With --provider tpm it needs no configuration, and prints "
-    "the fingerprint of the endorsement key, to be registered."
+    "Shows what this machine would send, without sending it. With --provider tpm it needs no configuration and prints "
+    "the fingerprint of the endorsement key, for registration."
 )
 _REFRESH_LIMIT = 60
 _COLUMNS = 100
-"""Of help."""
+"""Width of help."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return the exit code."""
     if argv[1:] == ["--version"]:
         from nodeattest_providers.version import describe
 
@@ -57,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; positional servers may be anywhere, which argparse does not support by itself."""
+    """Parse the command line. Unlike in argparse, join's positional servers may stand anywhere."""
     top = parser()
     options, rest = top.parse_known_args(arguments)
     flags = [word for word in rest if word.startswith("-")] if options.command == "join" else rest
@@ -69,19 +66,19 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shows help of one width: argparse makes a formatter for each flag, and asks ``shutil`` how wide a terminal is."""
+    """A parser with help of fixed width: argparse would import ``shutil`` for each flag."""
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         return argparse.HelpFormatter(self.prog, width=_COLUMNS)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Build the parser."""
     top = _Parser(
         prog="kubelet-authenticator",
-        description="Gets and renews this node's kubelet certificate by proving what the machine is.",
+        description="Gets and renews this node's kubelet certificates by attesting the machine.",
     )
-    top.add_argument("--version", action="store_true", help="show version and commit, and which evidence is sent")
+    top.add_argument("--version", action="store_true", help="show version, commit and supported evidence")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     places = _Parser(add_help=False)
     places.add_argument("--config", default=DEFAULT_CONFIG, metavar="FILE", help="configuration (%(default)s)")
@@ -91,22 +88,22 @@ def parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, parents=[places], help=said, **more)
 
     command("credential", "answer kubelet (client-go exec plugin); the default")
-    join = "join a cluster: first certificate, kubeconfig"
+    join = "join a cluster: get the first certificate, write the kubeconfig"
     join_flags.describe(command("join", join, description=_JOIN, allow_abbrev=False))
-    adopt_said = "attest a node that joined without: by the certificate in kubelet's kubeconfig"
+    adopt_said = "attest a node that joined without attestation, using the certificate in kubelet's kubeconfig"
     adopt = command("adopt", adopt_said, allow_abbrev=False)
     join_flags.describe_proof(adopt)
     kubeconfig = join_flags.DEFAULT_KUBECONFIG
     adopt.add_argument("--kubeconfig", default=kubeconfig, metavar="FILE", help="which is replaced (%(default)s)")
-    refresh = command("refresh", "ask the cluster whether its CAs or its address changed, and follow")
+    refresh = command("refresh", "follow changes of the cluster's CAs and API servers")
     refresh.add_argument(
-        "--timeout", type=int, default=_REFRESH_LIMIT, metavar="SECONDS", help="for all of it (%(default)s)"
+        "--timeout", type=int, default=_REFRESH_LIMIT, metavar="SECONDS", help="for the whole command (%(default)s)"
     )
-    command("serving", "keep the certificate that kubelet serves: get or renew it if need be")
+    command("serving", "get or renew kubelet's serving certificate if it is due")
     status = command("status", "show the certificate and the last failure")
     status.add_argument("--json", action="store_true", help="one JSON object")
-    evidence = command("evidence", "show what would be sent, and the EK fingerprint to register", description=_EVIDENCE)
-    evidence.add_argument("--provider", help="without a configuration: the fingerprint of this provider's key only")
+    evidence = command("evidence", "show the evidence and the EK fingerprint to register", description=_EVIDENCE)
+    evidence.add_argument("--provider", help="show only the fingerprint of this provider's key; needs no configuration")
     describe_provider_settings(evidence)
     return top
 
@@ -150,7 +147,9 @@ def _serve(context: AgentContext) -> int:
     with context.storage:
         served = ensure_serving_certificate(context)
     until, renewal = (console.moment(at) for at in (served.credential.not_after, served.credential.renew_at))
-    console.show(f"{context.storage.path}/{FILE} serves {served.names} until {until} and is renewed from {renewal} on")
+    console.show(
+        f"{context.storage.path}/{FILE}: certificate for {served.names}, valid until {until}, renewed from {renewal}"
+    )
     return 0
 
 

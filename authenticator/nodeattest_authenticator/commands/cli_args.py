@@ -1,4 +1,4 @@
-"""What several commands take from the command line, and how they say that it was wrong."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 
 def command_clock() -> Clock:
-    """Return the clock of a command that a person or a systemd unit runs; it reports each wait."""
+    """Return the clock of a command that a person or a systemd unit runs. It logs each wait."""
     return console.reporting(Clock(), log=console.log)
 
 
@@ -32,12 +32,12 @@ def describe_provider_settings(command: argparse.ArgumentParser) -> None:
 
 
 def provider_settings(options: argparse.Namespace) -> JsonObject:
-    """Read a provider's settings; raises ``AgentError``."""
+    """Return a provider's settings. Raises ``AgentError``."""
     made: JsonObject = {}
     for word in cast("list[str]", options.set):
         setting = parse_setting(word)
         if setting is None:
-            raise wrong("--set needs KEY=VALUE")
+            raise wrong("--set: expected KEY=VALUE")
         _put(made, setting[0].split("."), setting[1])
     if options.tcti is not None:
         _put(made, ["tpm", "tcti"] if options.provider == "composite" else ["tcti"], options.tcti)
@@ -49,13 +49,13 @@ def _put(settings: JsonObject, path: list[str], value: JsonValue) -> None:
     for part in parts:
         inner = settings.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise wrong(f"--set {'.'.join(path)}: {part} was given a value of its own")
+            raise wrong(f"--set {'.'.join(path)}: {part} has a value of its own")
         settings = inner
     settings[last] = value
 
 
 def read(path: str) -> bytes:
-    """Read a file, or standard input for ``-``; raises ``AgentError``."""
+    """Read a file, or standard input for ``-``. Raises ``AgentError``."""
     try:
         if path == "-":
             return sys.stdin.buffer.read()
@@ -66,22 +66,22 @@ def read(path: str) -> bytes:
 
 
 def program_path(program: str) -> str:
-    """Find this program's file, for a kubeconfig; raises ``AgentError``."""
-    if "/" in program and os.access(program, os.F_OK | os.X_OK):  # a script's argv[0] is its path, mostly
+    """Return the absolute path of this program, for a kubeconfig. Raises ``AgentError``."""
+    if "/" in program and os.access(program, os.F_OK | os.X_OK):
         return absolute(program)
     import shutil
 
     found = shutil.which(program)
     if found is None:
-        raise wrong(f"{program} is not on PATH, so kubelet could not run it")
+        raise wrong(f"{program} is not on PATH, so kubelet cannot run it")
     return absolute(found)
 
 
 def absolute(path: str) -> str:
-    """Make a path absolute, because kubelet runs elsewhere."""
+    """Make a path absolute, because kubelet runs in another directory."""
     return os.path.abspath(path)
 
 
 def wrong(message: str) -> AgentError:
-    """Report that something was typed wrongly."""
+    """Return the error for an invalid command line."""
     return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy="see --help", kind=FailureKind.USAGE)

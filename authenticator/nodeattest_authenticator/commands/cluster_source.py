@@ -1,8 +1,6 @@
-"""The flags of ``join`` that say which cluster, and by which token.
+"""The flags of ``join`` that name the cluster and the bootstrap token.
 
-Promises: every wrong combination is one message that names the flags, and whatever passes is wholly parsed, CA pins
-included, so that nothing is sent before it is known to make sense. Source: kubeadm join (its flags, its rules), but for
-what it leaves to random: pins that contradict the unsafe flag, and two sources of one token, are refused.
+Source: kubeadm join. Unlike in kubeadm, pins beside the unsafe flag and two sources of a token are errors.
 """
 
 from __future__ import annotations
@@ -69,31 +67,31 @@ def describe(join: argparse.ArgumentParser) -> None:
 
 
 def parse(options: argparse.Namespace) -> tuple[ClusterSource, BootstrapToken | None]:
-    """Check what was typed; returns the cluster and the token for the first certificate. Raises ``AgentError``.
+    """Return the cluster and the token for the first certificate. Raises ``AgentError``.
 
-    Without a token the discovery file has one, or the node renews by its certificate.
+    The token is None if the discovery file may hold one, or if the node renews with its certificate.
     """
     ways = [_typed(options, _GIVEN), _endpoints(options) + _typed(options, _BY_TOKEN), _typed(options, _BY_FILE)]
     used = [flags for flags in ways if flags]
     if not used:
         raise wrong(
-            "which cluster? Give --discovery-server HOST:PORT with --token-file and --discovery-token-ca-cert-hash, "
+            "no cluster: pass --discovery-server HOST:PORT with --token-file and --discovery-token-ca-cert-hash, "
             "or --discovery-file, or --server with --ca-file, or --kubeadm-config"
         )
     if len(used) > 1:
         both = f"{used[0][0]} and {used[1][0]}"
-        raise wrong(f"{both} exclude each other: the cluster is given, or discovered by a token, or by a file")
+        raise wrong(f"{both} exclude each other: name the cluster, or discover it by a token or by a file")
     token = _token(options)
     if ways[2]:
         return _by_file(options), token
     way = _static_cluster(options, ways[0]) if ways[0] else _by_token(options, token)
     if token is None and not options.renew:
-        raise wrong("no token: give --token-file")
+        raise wrong("no token: pass --token-file")
     return way, token
 
 
 def typed(options: argparse.Namespace) -> list[str]:
-    """List the flags that were given of those that say which cluster, and by which token."""
+    """Return the flags for cluster and token that are set."""
     return _endpoints(options) + _typed(options, (*_GIVEN, *_BY_TOKEN, *_BY_FILE, *_TOKENS))
 
 
@@ -110,7 +108,7 @@ def _static_cluster(options: argparse.Namespace, given: list[str]) -> StaticClus
     if missing is not None:
         raise wrong(f"{given[0]} needs {missing}")
     if options.discovery_timeout is not None:
-        raise wrong("--discovery-timeout has no meaning with --server, where nothing is discovered")
+        raise wrong("--discovery-timeout has no effect with --server: nothing is discovered")
     return StaticCluster(server=options.server, ca_file=options.ca_file, tls_server_name=options.tls_server_name)
 
 
@@ -122,9 +120,9 @@ def _by_token(options: argparse.Namespace, token: BootstrapToken | None) -> ByTo
     servers = tuple(dict.fromkeys(host_and_port(word, "--discovery-server") for word in words))
     front = cast("str | None", options.discovery_front)
     if not servers and front is None:
-        raise wrong("no server to ask: give --discovery-server HOST:PORT")
+        raise wrong("no server to ask: pass --discovery-server HOST:PORT")
     if token is None:
-        raise wrong("no token to check cluster-info with: give --token-file")
+        raise wrong("no token to verify cluster-info: pass --token-file")
     return ByToken(
         servers=servers,
         token=token,
@@ -171,14 +169,14 @@ def _pins(options: argparse.Namespace) -> frozenset[CaPin] | None:
         )
     if not unsafe and not texts:
         raise wrong(
-            "a token does not prove which cluster answers, because its holder can sign: give "
-            "--discovery-token-ca-cert-hash, or say --discovery-token-unsafe-skip-ca-verification"
+            "a token alone does not authenticate the cluster, because every holder can sign: pass "
+            "--discovery-token-ca-cert-hash or --discovery-token-unsafe-skip-ca-verification"
         )
     return None if unsafe else pins_of(texts, "--discovery-token-ca-cert-hash")
 
 
 def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
-    """Read CA pins; raises ``AgentError``."""
+    """Parse CA pins. Raises ``AgentError``."""
     from nodeattest_discovery import pins
 
     try:
@@ -188,7 +186,7 @@ def pins_of(texts: Iterable[str], flag: str) -> frozenset[CaPin]:
 
 
 def limit_of(options: argparse.Namespace) -> int:
-    """Return the seconds that discovery may take; raises ``AgentError``."""
+    """Return the seconds for the discovery. Raises ``AgentError``."""
     limit = cast("int", DEFAULT_LIMIT if options.discovery_timeout is None else options.discovery_timeout)
     if not 1 <= limit <= _LONGEST_LIMIT:
         raise wrong(f"--discovery-timeout: expected 1 to {_LONGEST_LIMIT} seconds, got {limit}")
@@ -196,7 +194,7 @@ def limit_of(options: argparse.Namespace) -> int:
 
 
 def _token(options: argparse.Namespace) -> BootstrapToken | None:
-    """Take the token from its flag or its file."""
+    """Return the token of its flag or its file."""
     text, path = cast("str | None", options.token), cast("str | None", options.token_file)
     if text is not None and path is not None:
         raise wrong("--token and --token-file exclude each other")

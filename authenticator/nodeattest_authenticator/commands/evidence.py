@@ -1,6 +1,6 @@
-"""What this machine would send, shown without sending it; and the endorsement key's fingerprint, to be registered.
+"""Shows the evidence that this machine would send, and the endorsement key's fingerprint for registration.
 
-The PKCS#10 request is made over a key that is thrown away, so the output is of no use to anybody who sees it.
+The PKCS#10 request is over a key that is discarded, so nobody can use the output to join.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nodeattest_providers.node_interface import Attestor, Binding, JsonObject
 
 
 def evidence(settings: Settings) -> JsonObject:
-    """Make the first round's evidence; raises ``AgentError``."""
+    """Return the evidence of a first request. Raises ``AgentError``."""
     with attestor_of(settings.provider, settings.provider_settings) as attestor:
         spec = CertificateSpec(
             node_name=settings.node_name,
@@ -47,9 +47,9 @@ def evidence(settings: Settings) -> JsonObject:
 
 
 def fingerprint(attestor: Attestor) -> JsonObject:
-    """Return what identifies this machine: the endorsement key's fingerprint, or the provider ID.
+    """Return the endorsement key's fingerprint and the provider ID, as far as the provider knows them.
 
-    Nothing for a provider without either; raises ``AgentError``.
+    Raises ``AgentError``.
     """
     found: JsonObject = {}
     try:

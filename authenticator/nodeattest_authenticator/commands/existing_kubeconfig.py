@@ -1,11 +1,10 @@
-"""The kubeconfig and certificate by which kubelet reaches its cluster before it is adopted.
+"""Reads kubelet's kubeconfig of a node that is to be adopted.
 
-Promises: what is returned names a server, CAs, and a client certificate with its key that passed every check of
-``certificate`` but for its times: this node's own, by a CA of this cluster. All else is a ``AgentError`` that quotes no
-key. Leaves to others: replacing anything.
-Sources: client-go tools/clientcmd/api/v1; kubeadm phases/kubeconfig (the init node's holds certificate and key until
-phase kubelet-finalize), kubelet pkg/kubelet/certificate/bootstrap (``kubelet-client-current.pem``: certificate and key
-in one file, the key as SEC 1).
+The result holds server, CAs, and a client certificate that passed every check of ``certificate`` except its times.
+Messages never quote a key.
+Source: client-go tools/clientcmd/api/v1; kubeadm phases/kubeconfig (embedded certificate and key until phase
+kubelet-finalize); kubelet pkg/kubelet/certificate/bootstrap (``kubelet-client-current.pem``: certificate and SEC 1 key
+in one file).
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName
 from nodeattest_providers.node_interface import JsonObject
 
 _KEY: Final = re.compile(rb"-----BEGIN ((?:EC |RSA )?PRIVATE KEY)-----[^-]*-----END \1-----")
-"""The private key in a file that may hold certificates, too."""
+"""A private key in a file that may also hold certificates."""
 _USER_FIELDS: Final = {"client-certificate", "client-certificate-data", "client-key", "client-key-data"}
 _MAX_DEPTH: Final = 16
-"""Levels of a kubeconfig, which has seven."""
+"""Levels of nesting; a kubeconfig has seven."""
 _MAX_VALUES: Final = 4096
 """Values and keys of a kubeconfig."""
 _MAX_SIZE: Final = 1 << 20
@@ -51,7 +50,7 @@ _MAX_SIZE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletAccess:
-    """How kubelet reaches its cluster now."""
+    """Server, CAs and credential of kubelet's kubeconfig."""
 
     server: str
     tls_server_name: str | None
@@ -61,11 +60,12 @@ class KubeletAccess:
 
 
 def read_access(path: str, data: bytes, read: Callable[[str], bytes]) -> KubeletAccess:
-    """Read kubelet's kubeconfig and what it names; raises ``AgentError``.
+    """Parse kubelet's kubeconfig and the files that it names. Raises ``AgentError``.
 
-    1. It is one kubeconfig in YAML; its current context names a cluster and a user. 2. The server is verified by CAs
-    that it names, and reached without a proxy. 3. The user is a client certificate with its key, and nothing else.
-    4. That certificate is a node's, for this key, by these CAs.
+    1. It is one kubeconfig in YAML, whose current context names a cluster and a user.
+    2. The server is verified by the CAs of the file, and reached without a proxy.
+    3. The user is a client certificate with its key and nothing else.
+    4. The certificate is a node's, for this key, issued by these CAs.
     """
     # 1
     try:
@@ -102,11 +102,11 @@ def _named(path: str, document: JsonObject, kind: str, name: str) -> JsonObject:
         found = entry.get(kind)
         if entry.get("name") == name and isinstance(found, dict):
             return found
-    raise _refused(path, f"one of its {kind}s by the name that it refers to", "none")
+    raise _refused(path, f"the {kind} that it refers to", "none")
 
 
 def _content(path: str, section: JsonObject, name: str, read: Callable[[str], bytes]) -> bytes:
-    """Read the data in the kubeconfig, else the file that it names; data wins (client-go)."""
+    """Return the embedded data, else the content of the named file, as client-go does."""
     data, file = text(section, f"{name}-data"), text(section, name)
     if data:
         try:

@@ -1,8 +1,7 @@
-"""Join a cluster: find it, then configuration, token, first certificate, kubelet's files, and last its kubeconfig.
+"""Joins a cluster: finds it, writes configuration and token, gets the first certificate, writes kubelet's files.
 
-Promises: nothing is written or sent before everything that was typed has been checked; each file appears whole; the
-kubeconfig, by which kubelet finds all the others, appears only when the credential works. Running it again changes
-nothing, or takes up a join that was interrupted.
+Nothing is written or sent before all arguments are checked. Each file is written atomically, and the kubeconfig last,
+when the credential works. Running join again changes nothing, or continues an interrupted join.
 """
 
 from __future__ import annotations
@@ -29,35 +28,35 @@ from nodeattest_discovery.token import BootstrapToken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """What was typed, parsed."""
+    """The parsed command line."""
 
     settings: Settings
-    """Server and CAs in it count only where they were given."""
+    """Server and CAs are placeholders unless they were given on the command line."""
     way: ClusterSource
     token: BootstrapToken | None = field(default=None, repr=False)
-    """By which the node asks for its first certificate; None: the discovery file has one, or a certificate serves."""
+    """For the first certificate. None if the discovery file may hold one, or if the node renews."""
     config: str
     cache_dir: str
     kubeconfig: str
     command: str
-    """Absolute path of kubelet-authenticator, for the kubeconfig."""
+    """The absolute path of kubelet-authenticator, for the kubeconfig."""
     kubelet_ca_file: str | None = None
-    """Where the cluster's CAs go; None: nowhere."""
+    """Where to write the cluster's CAs, if anywhere."""
     kubelet_config: str | None = None
-    """Where kubelet's configuration goes; None: join does not write it."""
+    """Where to write kubelet's configuration, if anywhere."""
     replace_kubelet_files: bool = False
     replace_kubeconfig: bool = False
     renew: bool = False
-    """Whether to attest anew even with a certificate that is still valid."""
+    """Attest again even if the certificate is still valid."""
 
 
 def join(options: JoinOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]) -> CacheEntry:
-    """Join; returns the credential. Raises ``AgentError``."""
+    """Join and return the credential. Raises ``AgentError``."""
     with attestor_of(options.settings.provider, options.settings.provider_settings):
         _check_files(options)
     settings, token = _locate(options, clock=clock, log=log)
     ca_file, replaces = options.kubelet_ca_file, options.replace_kubelet_files
-    # Another's CA file is refused, unless it has the cluster's CAs: ``--ca-file`` may name the very same file.
+    # Another CA file is refused unless it has the cluster's CAs: ``--ca-file`` may name the same file.
     keeps_ca_file = ca_file is not None and kubelet_files.has_cas(ca_file, settings.ca_pem)
     if ca_file is not None and not keeps_ca_file:
         kubelet_files.check(ca_file, flag="--kubelet-ca-file", replace=replaces)
@@ -66,12 +65,12 @@ def join(options: JoinOptions, *, clock: Clock, random: Callable[[], float], log
         _write_inputs(options, storage, settings, token)
     found = _first_credential(options, clock=clock, random=random, log=log)
     kubelet_config = _kubelet_config(options, settings, found, Deadline.after(clock, seconds), log)
-    # A refresh and another join write these files, too: one writer at a time.
+    # The lock is held because refresh and another join write the same files.
     with Storage(options.cache_dir) as storage, exclusive(storage, Deadline.after(clock, seconds)):
         if ca_file is not None and (replaces or not keeps_ca_file):
             kubelet_files.write(ca_file, settings.ca_pem, mode=kubelet_files.PUBLIC)
         elif ca_file is not None:
-            log(f"{ca_file} has the cluster's CAs and stays as it is: refresh never changes it")
+            log(f"{ca_file} has the cluster's CAs and is left unchanged; refresh does not update it")
         if options.kubelet_config is not None and kubelet_config is not None:
             kubelet_files.write(options.kubelet_config, kubelet_config, mode=kubelet_files.PRIVATE)
         rendered = kubeconfig.render(
@@ -92,7 +91,7 @@ def _check_files(options: JoinOptions) -> None:
 def _locate(
     options: JoinOptions, *, clock: Clock, log: Callable[[str], None]
 ) -> tuple[Settings, BootstrapToken | None]:
-    """Find the cluster, unless it was given: the settings with it, and the token."""
+    """Find the cluster unless it was given. Return the settings with it, and the token."""
     way, settings = options.way, options.settings
     if isinstance(way, StaticCluster):
         return replace(settings, discovery=_renewed_discovery(options, settings.cluster)), options.token
@@ -101,7 +100,7 @@ def _locate(
     found = discover(way, clock=clock, log=log)
     token = options.token or found.token
     if token is None and not found.needs_no_token and not options.renew:
-        raise wrong("no token, and the discovery file has none that may be used: give --token-file")
+        raise wrong("no token, and the discovery file has no usable one: pass --token-file")
     kept = _renewed_discovery(options, found.cluster)
     discovery = Discovery(
         servers=found.servers,
@@ -115,15 +114,15 @@ def _locate(
 
 
 def _renewed_discovery(options: JoinOptions, cluster: Cluster) -> Discovery | None:
-    """Return the section ``discovery`` that a node keeps when it renews in the same cluster; None: it has none.
+    """Return the section ``discovery`` that a node keeps when it renews in the same cluster.
 
-    A cluster that has no CA in common with the configured one is another.
+    A cluster without a CA in common with the configured one is another cluster.
     """
     if not options.renew:
         return None
     try:
         old = load(options.config, hostname=options.settings.node_name)
-    except AgentError:  # nothing that could be kept: it is written anew
+    except AgentError:  # no usable configuration to keep
         return None
     if old.discovery is None or pem.certificates(old.ca_pem).isdisjoint(pem.certificates(cluster.ca_pem)):
         return None
@@ -141,28 +140,28 @@ def _write_inputs(options: JoinOptions, storage: Storage, settings: Settings, to
     except OSError as error:
         raise kubelet_files.cannot_write(storage.path, error) from None
     if changed:
-        failure_backoff.forget(storage)  # another token or configuration deserves an attempt at once
+        failure_backoff.forget(storage)  # a new token or configuration is tried at once
 
 
 def _first_credential(
     options: JoinOptions, *, clock: Clock, random: Callable[[], float], log: Callable[[str], None]
 ) -> CacheEntry:
-    # The configuration has the node name by now, so the host name does not matter.
+    # The configuration now has the node name, so the host name is not needed.
     context = AgentContext.open(options.config, options.cache_dir, hostname="", clock=clock, random=random, log=log)
     deadline = Deadline.after(clock, context.settings.timeout_seconds)
     with context.storage, exclusive(context.storage, deadline):
         found = context.load_valid_credential()
         if found is not None and not options.renew:
-            log("this node keeps the certificate that it has; join --renew attests anew")
+            log("this node keeps its valid certificate; join --renew attests again")
             return found
-        # A person asks: no pause after an earlier failure is kept.
+        # A person runs join: the pause after an earlier failure is ignored.
         return issue_and_store(context, found.credential if found else None, deadline)
 
 
 def _kubelet_config(
     options: JoinOptions, settings: Settings, found: CacheEntry, deadline: Deadline, log: Callable[[str], None]
 ) -> bytes | None:
-    """Get kubelet's configuration from the cluster, if join writes it."""
+    """Return kubelet's configuration from the cluster, or None if join does not write it."""
     if options.kubelet_config is None or options.kubelet_ca_file is None:
         return None
     from nodeattest_authenticator.api_client import select_server

@@ -1,4 +1,4 @@
-"""The command line of ``join``: its flags, and one frozen value out of them."""
+"""The flags of ``join``, and their parser."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT_KUBECONFIG: Final = "/etc/kubernetes/kubelet.conf"
 _DEFAULT_CA_FILE: Final = "/etc/kubernetes/pki/ca.crt"
-"""kubeadm's place; only where a kubelet configuration is written that names it."""
+"""kubeadm's path; used if a kubelet configuration is written that names it."""
 _LONGEST_RETRY: Final = 86400
 _FLAGS: Final = {
     "server ": "--server",
@@ -49,77 +49,84 @@ _FLAGS: Final = {
     "serving.dnsNames": "--serving-dns-name",
     "serving.ipAddresses": "--serving-ip-address",
 }
-"""What was typed for a field of the configuration, by the begin of the message about it."""
+"""The flag for a field of the configuration, by the start of the parser's message."""
 _SERVING_FLAGS: Final = (
-    ("--serving-dns-name", "NAME", "a name in it, may be repeated (the node's name)"),
+    ("--serving-dns-name", "NAME", "a DNS name in it; may be repeated (the node's name)"),
     (
         "--serving-ip-address",
         "IP",
-        "an address in it, may be repeated (those from which the API server is reached)",
+        "an IP address in it; may be repeated (the addresses by which this machine reaches the API server)",
     ),
 )
 _FILE_FLAGS: Final = (
-    ("--kubelet-config", "write kubelet's configuration, which the cluster keeps for its nodes"),
-    ("--kubelet-ca-file", f"write the cluster's CA certificates ({_DEFAULT_CA_FILE} with --kubelet-config)"),
+    ("--kubelet-config", "write the cluster's KubeletConfiguration to this file"),
+    (
+        "--kubelet-ca-file",
+        f"write the cluster's CA certificates to this file ({_DEFAULT_CA_FILE} with --kubelet-config)",
+    ),
 )
 _NOT_KNOWN_YET: Final[JsonObject] = {
     "server": "https://discovery.invalid",
     "certificateAuthority": "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n",
 }
-"""Stands for the cluster while everything else is checked; join puts what it discovers in its place (RFC 6761 §6.4)."""
+"""Placeholders for the cluster until join has discovered it (RFC 6761 §6.4)."""
 
 
 def describe(join: argparse.ArgumentParser) -> None:
     """Add the flags."""
     cluster_source.describe(join)
-    join.add_argument("--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as kubelet)")
+    join.add_argument(
+        "--node-name", metavar="NAME", help="the Node's name (the host name in lower case, as in kubelet)"
+    )
     describe_proof(join)
     join.add_argument(
         "--patience",
         type=int,
         metavar="SECONDS",
-        help=f"try again for so long where somebody does not answer (0; {FIRST_BOOT} with --kubeadm-config)",
+        help=f"retry temporary failures for so long (0; {FIRST_BOOT} with --kubeadm-config)",
     )
     join.add_argument(
         "--renew",
         action="store_true",
-        help="attest anew even if the node's certificate is still valid; by it, so no token is needed",
+        help="attest again with the node's certificate, which must be valid; needs no token",
     )
-    join.add_argument("--serving", action="store_true", help="also get the certificate that kubelet serves")
+    join.add_argument("--serving", action="store_true", help="also get kubelet's serving certificate")
     for flag, metavar, text in _SERVING_FLAGS:
         join.add_argument(flag, action="append", metavar=metavar, help=text)
     for flag, text in _FILE_FLAGS:
         join.add_argument(flag, metavar="FILE", help=text)
     join.add_argument("--kubeconfig", default=DEFAULT_KUBECONFIG, metavar="FILE", help="for kubelet (%(default)s)")
-    join.add_argument("--replace-kubeconfig", action="store_true", help="also replace one that join did not write")
+    join.add_argument("--replace-kubeconfig", action="store_true", help="replace a kubeconfig that join did not write")
     join.add_argument(
-        "--replace-kubelet-files", action="store_true", help="also replace such files that join did not write"
+        "--replace-kubelet-files", action="store_true", help="replace kubelet's files that join did not write"
     )
 
 
 def describe_proof(command: argparse.ArgumentParser) -> None:
-    """Add the flags that say which machine this is, and how it proves it."""
-    command.add_argument(
-        "--provider", required=True, help="how the machine proves what it is, such as tpm, aws or composite"
-    )
+    """Add the flags for provider and provider ID."""
+    command.add_argument("--provider", required=True, help="attestation provider, such as tpm, aws or composite")
     source = command.add_mutually_exclusive_group()
     source.add_argument(
         "--provider-id",
         type=_unquoted,
         metavar="ID",
-        help="the Machine's spec.providerID, or a text with {dmi:product_uuid}, {dmi:product_serial}, {hostname} or "
-        "{cloud-init:KEY}, which the machine fills in (a cloud's provider finds it; else the controller tells it)",
+        help="the Machine's spec.providerID, or a template with {dmi:product_uuid}, {dmi:product_serial}, {hostname} "
+        "or {cloud-init:KEY} (found by a cloud's provider; else assigned by the controller)",
     )
-    source.add_argument("--provider-id-file", metavar="FILE", help="a file that holds it")
-    source.add_argument("--provider-id-command", metavar="COMMAND", help="a command that prints it (no shell)")
+    source.add_argument("--provider-id-file", metavar="FILE", help="a file with the provider ID")
+    source.add_argument(
+        "--provider-id-command", metavar="COMMAND", help="a command that prints the provider ID; run without a shell"
+    )
     describe_provider_settings(command)
-    command.add_argument("--expiration-seconds", type=int, metavar="N", help="lifetime to ask for (the signer decides)")
+    command.add_argument(
+        "--expiration-seconds", type=int, metavar="N", help="requested lifetime of the certificate (the signer decides)"
+    )
     command.add_argument(
         "--timeout",
         type=int,
         default=settings.DEFAULT_TIMEOUT,
         metavar="SECONDS",
-        help="for the certificate (%(default)s)",
+        help="to wait for the certificate (%(default)s)",
     )
 
 
@@ -133,7 +140,7 @@ def _unquoted(text: str) -> str:
 
 
 def run(options: argparse.Namespace, program: str) -> bool:
-    """Join; returns whether a serving certificate is wanted now. Raises ``AgentError``."""
+    """Join. Return whether to get a serving certificate now. Raises ``AgentError``."""
     from nodeattest_authenticator.commands.join import JoinOptions, join
 
     retry_for = _retry_seconds(options)
@@ -142,7 +149,7 @@ def run(options: argparse.Namespace, program: str) -> bool:
     else:
         joining = _by_kubeadm(options)
         if joining is None:
-            console.show(f"{options.kubeadm_config} is for kubeadm init, which makes the first node: nothing to join")
+            console.show(f"{options.kubeadm_config} is for kubeadm init, which creates the first node: nothing to join")
             return False
         way, token = joining.way, joining.token
     made = JoinOptions(
@@ -164,24 +171,24 @@ def run(options: argparse.Namespace, program: str) -> bool:
 
     def attempt() -> CacheEntry:
         discovery = 0 if isinstance(way, StaticCluster) else way.limit
-        with watchdog.running(discovery + 3 * made.settings.timeout_seconds):  # inputs, certificate, kubelet's files
+        with watchdog.running(discovery + 3 * made.settings.timeout_seconds):  # lock, certificate, kubelet's files
             return join(made, clock=clock, random=random_unit, log=console.log)
 
     credential = retry_until(attempt, Deadline.after(clock, retry_for), random=random_unit)
-    until = f"its certificate lasts until {console.moment(credential.credential.not_after)}"
-    console.show(f"node {made.settings.node_name} may start kubelet with {made.kubeconfig}; {until}")
+    until = f"the certificate is valid until {console.moment(credential.credential.not_after)}"
+    console.show(f"node {made.settings.node_name} joined: start kubelet with {made.kubeconfig}; {until}")
     if not made.settings.renewable:
-        console.log("the insecure provider renews nothing: join again before the certificate ends")
+        console.log("the insecure provider cannot renew: join again before the certificate expires")
     return made.settings.serving is not None
 
 
 def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
-    """Read kubeadm's configuration, and take from it what flags would say."""
+    """Parse kubeadm's configuration, and set the flags that it stands for. None if it is for kubeadm init."""
     from nodeattest_authenticator.commands import kubeadm_config
 
     others = cluster_source.typed(options) + (["--node-name"] if options.node_name is not None else [])
     if others:
-        raise wrong(f"--kubeadm-config says what {others[0]} would: give one of both")
+        raise wrong(f"--kubeadm-config and {others[0]} exclude each other")
     joining = kubeadm_config.load(options.kubeadm_config, limit=cluster_source.limit_of(options))
     if joining is None:
         return None
@@ -189,7 +196,7 @@ def _by_kubeadm(options: argparse.Namespace) -> Joining | None:
     if joining.provider_id is not None:
         others = (options.provider_id_file, options.provider_id_command)
         if options.provider_id not in {None, joining.provider_id} or others != (None, None):
-            raise wrong("kubeadm's configuration gives kubelet another provider-id than the flags: remove one of both")
+            raise wrong("the provider-id in kubeadm's configuration differs from the flags: remove one of them")
         options.provider_id = joining.provider_id
     return joining
 
@@ -207,13 +214,10 @@ def _warn_of_readable_token(options: argparse.Namespace) -> None:
     path = options.token_file
     if options.token is not None:
         console.log(
-            "--token: a token on the command line can be read by every user of this machine; write it to a file "
-            "(mode 0600)"
+            "--token: every user of this machine can read the command line; write the token to a file with mode 0600"
         )
     elif path not in {None, "-"} and os.stat(path).st_mode & 0o077:
-        console.log(
-            f"{path} can be read by others than its owner: chmod 0600 {path}; delete it when the node has joined"
-        )
+        console.log(f"{path} is readable by other users: chmod 0600 {path}, and delete it when the node has joined")
 
 
 def _optional_path(path: str | None) -> str | None:
@@ -230,7 +234,7 @@ def _settings(options: argparse.Namespace, way: ClusterSource) -> Settings:
 
 
 def settings_of(options: argparse.Namespace, more: JsonObject) -> Settings:
-    """Build the configuration from what was typed and ``more``, by way of its own parser: one set of rules."""
+    """Build the configuration from flags and ``more`` with the parser of the file, so that the same rules apply."""
     provider: JsonObject = {"name": options.provider, "settings": provider_settings(options)}
     document: JsonObject = {
         "apiVersion": settings.API_VERSION,

@@ -1,12 +1,9 @@
-"""kubeadm's own configuration as a way to the cluster: what ``kubeadm join`` is about to use, the agent uses, too.
+"""Reads the cluster, the token and the node's name from the configuration that ``kubeadm join`` is about to use.
 
-Cluster API's bootstrap provider writes server, token and CA pins into a JoinConfiguration on the machine; from here
-they go nowhere else, not into arguments and not into messages. Promises: a file gives what a join needs, or None where
-kubeadm is going to ``init``, or ``AgentError``; what has another type than kubeadm's API says is refused by its name.
-Leaves to kubeadm: documents and fields that the agent has no use for.
-Source: kubernetes cmd/kubeadm/app/apis/kubeadm/{v1beta3,v1beta4}/types.go; for the node's name
-app/phases/kubelet/flags.go ``GetNodeNameAndHostname``, app/util/nodename.go ``GetHostname`` and component-helpers
-node/util/hostname.go ``GetHostname``, which trim and lower it; for the documents, cluster-api
+Cluster API's bootstrap provider writes server, token and CA pins into a JoinConfiguration on the machine. Tokens never
+reach arguments or messages. Out of scope: documents and fields that only kubeadm needs.
+Source: kubernetes cmd/kubeadm/app/apis/kubeadm/{v1beta3,v1beta4}/types.go; app/phases/kubelet/flags.go
+``GetNodeNameAndHostname``; component-helpers node/util/hostname.go ``GetHostname``; cluster-api
 bootstrap/kubeadm/types/upstream.
 """
 
@@ -36,15 +33,15 @@ if TYPE_CHECKING:
 
 _GROUP: Final = "kubeadm.k8s.io/"
 _VERSIONS: Final = ("v1beta3", "v1beta4")
-"""v1beta4 made a list of kubeletExtraArgs."""
+"""In v1beta4 kubeletExtraArgs is a list."""
 _JOIN_KIND: Final = "JoinConfiguration"
 _INIT_KINDS: Final = frozenset({"ClusterConfiguration", "InitConfiguration"})
 _SEPARATOR: Final = re.compile(rb"^---[ \t\r]*(?:#.*)?$", re.MULTILINE)
 """Between documents, as kubeadm splits them (k8s.io/apimachinery util/yaml ``NewYAMLReader``)."""
 _KIND: Final = re.compile(rb"""^["']?kind["']?[ \t]*:[ \t]+["']?([A-Za-z]+)["']?[ \t\r]*(?:#.*)?$""", re.MULTILINE)
-"""At the left margin, where YAML has the fields of a document itself."""
+"""A top-level field of a document, at the left margin."""
 _LIMIT: Final = 1 << 20
-"""Bytes; user data of clouds has at most 64 KiB."""
+"""Bytes; clouds allow at most 64 KiB of user data."""
 _MAX_DEPTH: Final = 16
 """Levels."""
 _MAX_VALUES: Final = 4096
@@ -54,18 +51,18 @@ _MAX_DOCUMENTS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """What a JoinConfiguration says."""
+    """The parsed JoinConfiguration."""
 
     way: ClusterSource = field(repr=False)
     token: BootstrapToken | None = field(default=None, repr=False)
-    """By which the node asks for its first certificate; None: one that the discovery file holds."""
+    """For the first certificate. None if the discovery file holds it."""
     node_name: NodeName | None = None
     provider_id: ProviderID | None = None
-    """What kubelet will get."""
+    """kubelet's ``--provider-id``."""
 
 
 def load(path: str, *, limit: int) -> Joining | None:
-    """Read the file; None: kubeadm makes the cluster's first node by it. Raises ``AgentError``."""
+    """Parse a file. Return None if it is for ``kubeadm init``. Raises ``AgentError``."""
     data = read_protected(path, limit=_LIMIT)
     try:
         return parse(data, limit=limit)
@@ -74,13 +71,13 @@ def load(path: str, *, limit: int) -> Joining | None:
 
 
 def parse(data: bytes, *, limit: int) -> Joining | None:
-    """Read the bytes; raises ``AgentError``, with no secret in its message."""
+    """Parse the bytes of a file. Raises ``AgentError`` without secrets in its message."""
     kinds, joins = _documents(data)
     if len(joins) > 1:
-        raise _wrong("expected one JoinConfiguration, got several")
+        raise _wrong(f"expected one JoinConfiguration, got {len(joins)}")
     if not joins:
         if kinds.isdisjoint(_INIT_KINDS):
-            raise _wrong("expected a JoinConfiguration, or what kubeadm init takes, got neither")
+            raise _wrong("expected a JoinConfiguration, InitConfiguration or ClusterConfiguration, got none")
         return None
     version = _text(joins[0], "apiVersion") or ""
     if not version.startswith(_GROUP) or version.removeprefix(_GROUP) not in _VERSIONS:
@@ -89,7 +86,7 @@ def parse(data: bytes, *, limit: int) -> Joining | None:
 
 
 def _documents(data: bytes) -> tuple[set[str], list[JsonObject]]:
-    """Return the kinds of all documents, and each JoinConfiguration: what others hold is not for the agent to judge."""
+    """Return the kinds of all documents, and the JoinConfigurations. Other documents are not validated."""
     all_kinds: set[str] = set()
     unread = [text for text in _SEPARATOR.split(data) if text.strip()]
     if len(unread) > _MAX_DOCUMENTS:
@@ -106,7 +103,7 @@ def _documents(data: bytes) -> tuple[set[str], list[JsonObject]]:
             )
         except ParseError as error:
             if _JOIN_KIND.encode() not in text:
-                continue  # of another kind: JSON, indented, or behind a byte order mark
+                continue  # another kind: JSON, indented, or after a byte order mark
             raise _wrong(f"expected YAML without ambiguous values, got {error.found}") from None
         all_kinds |= {str(document.get("kind")) for document in documents}
         joins += [document for document in documents if document.get("kind") == _JOIN_KIND]
@@ -123,19 +120,19 @@ def _joining(document: JsonObject, limit: int) -> Joining:
     node_name, provider_id = _node_name(registration, arguments), _provider_id(arguments)
     if by_file:
         path = _needed(by_file, "kubeConfigPath", "discovery.file")
-        # kubeadm uses a credential in the file; so do we in its place.
+        # As kubeadm does, use a credential in the file.
         way = ByFile(source=path, allow_credentials=True, limit=limit)
         return Joining(way=way, token=apart, node_name=node_name, provider_id=provider_id)
     token = _token(by_token, "token")
     if token is None:
-        raise _wrong("discovery.bootstrapToken: expected a token, got none; the bootstrap provider fills it in")
+        raise _wrong("discovery.bootstrapToken: expected a token, got none; the bootstrap provider sets it")
     server = host_and_port(_needed(by_token, "apiServerEndpoint", "discovery.bootstrapToken"), "apiServerEndpoint")
     way = ByToken(servers=(server,), token=token, pins=_pins(by_token), limit=limit)
     return Joining(way=way, token=apart or token, node_name=node_name, provider_id=provider_id)
 
 
 def _node_name(registration: JsonObject, arguments: dict[str, str]) -> NodeName | None:
-    """Return the name that kubelet registers: both kubeadm and kubelet trim and lower it."""
+    """Return the name that kubelet registers. kubeadm and kubelet trim it and convert it to lower case."""
     fields = {
         "nodeRegistration.kubeletExtraArgs hostname-override": arguments.get("hostname-override"),
         "nodeRegistration.name": _text(registration, "name"),
@@ -150,7 +147,7 @@ def _node_name(registration: JsonObject, arguments: dict[str, str]) -> NodeName 
 
 
 def _provider_id(arguments: dict[str, str]) -> ProviderID | None:
-    """Return the provider ID that kubelet gets from systemd."""
+    """Return kubelet's ``--provider-id``."""
     given = arguments.get("provider-id")
     if not given:
         return None
@@ -159,8 +156,8 @@ def _provider_id(arguments: dict[str, str]) -> ProviderID | None:
         provider_id_template.check_rendered(value)
         if provider_id_template.has_sources(value):
             raise _wrong(
-                "nodeRegistration.kubeletExtraArgs provider-id: kubelet gets the braces as they are; give this text to "
-                "the agent alone, by --provider-id"
+                "nodeRegistration.kubeletExtraArgs provider-id: kubelet does not expand templates; pass the template "
+                "to the agent only, with --provider-id"
             )
         return identifiers.provider_id(value)
     except Denied as denied:
@@ -174,15 +171,15 @@ def _pins(by_token: JsonObject) -> frozenset[CaPin] | None:
     if hashes is None:
         hashes = []
     if not isinstance(hashes, list) or not all(isinstance(item, str) for item in hashes):
-        raise _wrong("caCertHashes: expected a list of texts")
+        raise _wrong("caCertHashes: expected a list of strings")
     if not hashes and unsafe is not True:
         raise _wrong("expected caCertHashes, or unsafeSkipCAVerification: true, got neither")
-    # kubeadm lets the pins count where both are given (app/discovery/token), and so do we: never the weaker one.
+    # If both are set, the pins count, as in kubeadm (app/discovery/token).
     return pins_of([str(item) for item in hashes], "caCertHashes") if hashes else None
 
 
 def _arguments(registration: JsonObject) -> dict[str, str]:
-    """Read kubeletExtraArgs: a map, or from v1beta4 on a list in which the last of a name counts."""
+    """Parse kubeletExtraArgs: a map, or since v1beta4 a list in which the last entry of a name counts."""
     given = registration.get("kubeletExtraArgs")
     pairs: list[tuple[JsonValue, JsonValue]] = []
     if isinstance(given, dict):
@@ -193,7 +190,7 @@ def _arguments(registration: JsonObject) -> dict[str, str]:
         pairs = [(None, None)]
     found = {name: value for name, value in pairs if isinstance(name, str) and isinstance(value, str)}
     if any(not isinstance(part, str) for pair in pairs for part in pair):
-        raise _wrong("nodeRegistration.kubeletExtraArgs: expected names and values that are texts")
+        raise _wrong("nodeRegistration.kubeletExtraArgs: expected names and values that are strings")
     return found
 
 
@@ -221,7 +218,7 @@ def _section(parent: JsonObject, name: str) -> JsonObject:
 def _text(parent: JsonObject, name: str) -> str | None:
     found = parent.get(name)
     if found is not None and not isinstance(found, str):
-        raise _wrong(f"{name}: expected a text")
+        raise _wrong(f"{name}: expected a string")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What an operator asks first: does this node have a certificate, until when, and what went wrong last."""
+"""Shows the node's certificates and last failures."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 
 def status(context: AgentContext) -> JsonObject:
-    """Gather it; ``state`` is valid, renewal-due or none.
-
-    Nothing is written, and nobody asked but the resolver, where the serving certificate's addresses are this machine's
-    own.
-    """
+    """Return the status; ``state`` is valid, renewal-due or none. Nothing is written or sent, except DNS queries."""
     notes: list[JsonValue] = []
     quiet = replace(context, log=notes.append)
     try:
@@ -69,7 +65,7 @@ def status(context: AgentContext) -> JsonObject:
 
 
 def to_lines(document: JsonObject) -> list[str]:
-    """Write it for people."""
+    """Format the status for people."""
     lines: list[str] = []
     for name, value in document.items():
         if isinstance(value, dict):
@@ -83,7 +79,7 @@ def to_lines(document: JsonObject) -> list[str]:
 
 
 def _serving(context: AgentContext) -> JsonObject | None:
-    """Describe the serving certificate; None where there is none and none is configured."""
+    """Return the serving certificate's status. None if there is no certificate and none is configured."""
     found: ServingEnrollment | None = None
     try:
         found = stored(context)
@@ -92,7 +88,7 @@ def _serving(context: AgentContext) -> JsonObject | None:
     if found is None and context.settings.serving is None:
         return None
     names, last = found.names if found else None, None
-    with contextlib.suppress(AgentError):  # then it is for the names that the certificate has
+    with contextlib.suppress(AgentError):  # use the names of the certificate
         names = wanted_names(context.settings)
     if names is not None:
         last = failure_backoff.load(context.storage, identity_of(context, names), name=FAILURE_FILE)

@@ -1,8 +1,7 @@
-"""The agent's configuration: one frozen value from one JSON file, the machine's host name and the cache directory.
+"""The agent's configuration file: ``KubeletAuthenticatorConfiguration`` of ``config.nodeattest.x-k8s.io/v1alpha1``.
 
-Kind ``KubeletAuthenticatorConfiguration`` of ``config.nodeattest.x-k8s.io/v1alpha1``. The file holds no secret: the
-bootstrap token has its own file. Promises: what is parsed here is well-formed (names, URL, CA certificates as PEM);
-leaves to others whether it is true.
+The file holds no secrets: the bootstrap token has its own file. ``join`` writes it, and ``refresh`` updates its section
+``discovery``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ API_VERSION: Final = "config.nodeattest.x-k8s.io/v1alpha1"
 KIND: Final = "KubeletAuthenticatorConfiguration"
 TOKEN_FILE: Final = "bootstrap-token"
 DEFAULT_TIMEOUT: Final = 60
-"""Seconds for one exec: longer than a busy controller takes, short enough for a person who waits."""
+"""Seconds for one call: longer than a busy controller takes, short enough for a person who waits."""
 _MAX_SIZE: Final = 1 << 22
 """Bytes of the file."""
 _MAX_TIMEOUT: Final = 3600
@@ -40,39 +39,39 @@ _PROVIDER_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz01234567
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderIdSource:
-    """Where the provider ID comes from; all None: from the provider itself, else from the controller."""
+    """The source of the provider ID. All None: the attestation provider, else the controller."""
 
     value: str | None = None
-    """The provider ID, as in ``Machine.spec.providerID``; the machine fills in ``{dmi:product_uuid}`` and the like."""
+    """The provider ID, as in ``Machine.spec.providerID``, or a template such as ``{dmi:product_uuid}``."""
     file: str | None = None
-    """A file that holds it."""
+    """A file that holds the provider ID."""
     command: tuple[str, ...] | None = None
-    """A program and its arguments that print it; without a shell."""
+    """A program and its arguments that print the provider ID. Run without a shell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that an attempt depends on."""
+    """The parsed configuration."""
 
     cluster: Cluster
     """The workload cluster."""
     node_name: NodeName
-    """The node's name; without it in the file, the host name in lower case."""
+    """The node's name. Default: the host name in lower case."""
     provider: ProviderName
-    """The provider whose attestor makes the evidence, such as ``tpm``."""
+    """The attestation provider, such as ``tpm``."""
     provider_settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """What this attestor needs to know of its machine; the provider's page has the names."""
+    """The provider's settings; the provider's page lists them."""
     provider_id: ProviderIdSource = field(default_factory=ProviderIdSource)
     token_file: str | None = None
-    """The file that holds the bootstrap token. None: ``bootstrap-token`` in the cache directory."""
+    """The file that holds the bootstrap token. Default: ``bootstrap-token`` in the cache directory."""
     timeout_seconds: int = DEFAULT_TIMEOUT
-    """For one call of kubelet, 1 to 3600."""
+    """The time limit of one call of kubelet, 1 to 3600."""
     expiration_seconds: int | None = None
-    """The lifetime that is asked for, at least 600; the policy's ``certificateLifetime`` is the most that is given."""
+    """The requested lifetime, at least 600. The policy's ``certificateLifetime`` is the maximum."""
     serving: ServingSettings | None = None
-    """What the serving certificate is for; None: the defaults, for those who call ``serving`` nevertheless."""
+    """The names of the serving certificate. None: the defaults of the command ``serving``."""
     discovery: Discovery | None = None
-    """How the node follows a cluster that it discovered; None: server and CA were given."""
+    """How the node follows a discovered cluster. None if server and CA were given."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -86,14 +85,14 @@ class Settings:
 
     @property
     def previous_clusters(self) -> tuple[Cluster, ...]:
-        """What the cluster was before."""
+        """Earlier servers and CAs of the cluster."""
         return self.discovery.previous_clusters if self.discovery else ()
 
     @property
     def all_ca_pem(self) -> bytes:
-        """The CAs that issued certificates of this node: those that are trusted now, and those that were before.
+        """The CAs that may have issued this node's certificates: current and previous ones.
 
-        What is cached stays of use while a CA is replaced; no server is ever trusted because of a previous one.
+        Cached certificates stay valid during a CA rotation. Servers are verified against current CAs only.
         """
         return b"".join((self.ca_pem, *(cluster.ca_pem for cluster in self.previous_clusters)))
 
@@ -104,14 +103,14 @@ class Settings:
 
     @property
     def renewable(self) -> bool:
-        """Whether certificates of this provider can be renewed: the insecure one refuses rotation (the proposal)."""
+        """Whether this provider renews certificates: the insecure provider refuses rotation (proposal)."""
         return self.provider != "insecure"
 
 
 def load(path: str, *, hostname: str) -> Settings:
-    """Read and parse the configuration file; ``hostname`` names the node when the file does not.
+    """Parse the configuration file. ``hostname`` is the default of the node's name.
 
-    It may name a command and a server, so one that others can write is refused.
+    A file that other users can write is refused, because it names a command and a server. Raises ``AgentError``.
     """
     try:
         return parse(read_protected(path, limit=_MAX_SIZE), hostname=hostname)
@@ -120,7 +119,7 @@ def load(path: str, *, hostname: str) -> Settings:
 
 
 def read_protected(path: str, *, limit: int) -> bytes:
-    """Read a file that nobody else can write; raises ``AgentError``."""
+    """Read a file that no other user can write. Raises ``AgentError``."""
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
@@ -130,8 +129,8 @@ def read_protected(path: str, *, limit: int) -> bytes:
     if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise AgentError(
             AgentReason.CONFIGURATION_INVALID,
-            f"{path} may be written by others: owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}",
-            remedy=f"see that its content is right, then: chown root {path}; chmod 0600 {path}",
+            f"other users can write {path}: owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}",
+            remedy=f"check its content, then run chown root {path} and chmod 0600 {path}",
             kind=FailureKind.USAGE,
         )
     if len(data) > limit:
@@ -140,13 +139,13 @@ def read_protected(path: str, *, limit: int) -> bytes:
 
 
 def invalid(message: str) -> AgentError:
-    """Report that the configuration is wrong."""
-    remedy = "correct it, or write it anew with kubelet-authenticator join (--set NAME=VALUE for what a provider needs)"
+    """Return the error for an invalid configuration."""
+    remedy = "correct it, or write it again with kubelet-authenticator join (--set NAME=VALUE for provider settings)"
     return AgentError(AgentReason.CONFIGURATION_INVALID, message, remedy=remedy, kind=FailureKind.USAGE)
 
 
 def parse(data: bytes, *, hostname: str) -> Settings:
-    """Parse the configuration; raises ``FieldsError`` that names the field."""
+    """Parse the configuration. Raises ``FieldsError``, which names the field."""
     fields = ConfigFields(parse_config_object(data))
     if fields.text("apiVersion") != API_VERSION or fields.text("kind") != KIND:
         raise FieldsError(f"expected apiVersion {API_VERSION} and kind {KIND}")
@@ -172,7 +171,7 @@ def parse(data: bytes, *, hostname: str) -> Settings:
 
 
 def settings_to_json(settings: Settings) -> bytes:
-    """Write a configuration that ``parse`` reads back to an equal value."""
+    """Serialize a configuration, so that ``parse`` returns an equal value."""
     source = settings.provider_id
     command: JsonValue = None if source.command is None else [*source.command]
     provider_id = _present({"value": source.value, "file": source.file, "command": command})
@@ -235,37 +234,37 @@ def _provider_id(fields: ConfigFields | None) -> ProviderIdSource:
 
 
 MAX_SERVERS: Final = 16
-"""Servers that are asked in turn; the oldest are forgotten first."""
+"""Servers to ask in turn; the oldest are dropped first."""
 MAX_PREVIOUS_CLUSTERS: Final = 4
-"""Earlier states of the cluster: a rotation of its CA passes three (old, both, new)."""
+"""Earlier states of the cluster; a CA rotation has three (old, both, new)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """What ``refresh`` needs."""
+    """The section ``discovery``, for ``refresh``."""
 
     servers: tuple[Endpoint, ...]
     """API servers of the cluster, asked in this order."""
     kubeconfig: str
-    """The file by which kubelet finds the cluster."""
+    """kubelet's kubeconfig."""
     ca_file: str | None = None
-    """The file from which kubelet takes the CAs of its own clients, if join wrote one."""
+    """kubelet's client CA file, if join wrote it."""
     pin_server: bool = False
-    """The server comes from a file whose author knows which one this node must use: only its CAs are refreshed."""
+    """Keep the server of the discovery file, and refresh its CAs only."""
     previous_clusters: tuple[Cluster, ...] = ()
-    """What the cluster was before: a running kubelet still names it, and has certificates of its CAs."""
+    """Earlier servers and CAs: a running kubelet may still name them."""
 
     def with_servers(self, *endpoints: Endpoint) -> Discovery:
-        """Put servers before those that are known."""
+        """Return the section with these servers first."""
         return replace(self, servers=tuple(dict.fromkeys((*endpoints, *self.servers)))[:MAX_SERVERS])
 
     def after(self, old: Cluster, new: Cluster) -> Discovery:
-        """Remember what the cluster was when it becomes another."""
+        """Return the section with ``old`` among the previous clusters."""
         others = tuple(cluster for cluster in self.previous_clusters if cluster not in (old, new))
         return replace(self, previous_clusters=others if old == new else (*others, old)[-MAX_PREVIOUS_CLUSTERS:])
 
     def to_json(self) -> JsonObject:
-        """Write the section."""
+        """Serialize the section."""
         optional: JsonObject = {
             "caFile": self.ca_file,
             "keepsServer": self.pin_server or None,
@@ -279,7 +278,7 @@ class Discovery:
 
 
 def parse_discovery(fields: ConfigFields) -> Discovery:
-    """Parse the section; raises ``FieldsError``."""
+    """Parse the section. Raises ``FieldsError``."""
     servers = tuple(parse_url(fields, "servers", url) for url in fields.texts("servers", at_least=1) or ())
     if not 1 <= len(servers) <= MAX_SERVERS or len(set(servers)) != len(servers):
         raise fields.wrong("servers", f"must be 1 to {MAX_SERVERS} different URLs")
@@ -310,7 +309,7 @@ _MOST_NAMES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class SubjectNames:
-    """Subject alternative names, each kind sorted, none twice."""
+    """Subject alternative names, each type sorted and without duplicates."""
 
     dns_names: tuple[str, ...]
     ip_addresses: tuple[str, ...]
@@ -321,21 +320,21 @@ class SubjectNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSettings:
-    """What was configured; None where the default is wanted."""
+    """The section ``serving``; None means the default."""
 
     dns_names: tuple[str, ...] | None = None
-    """The DNS names wanted. None: the node's name."""
+    """The DNS names of the certificate. Default: the node's name."""
     ip_addresses: tuple[str, ...] | None = None
-    """The addresses wanted. None: those from which this machine reaches the API server."""
+    """The IP addresses of the certificate. Default: those by which this machine reaches the API server."""
 
     def to_json(self) -> JsonObject:
-        """Write the section."""
+        """Serialize the section."""
         lists = {"dnsNames": self.dns_names, "ipAddresses": self.ip_addresses}
         return {name: list[JsonValue](values) for name, values in lists.items() if values is not None}
 
 
 def parse_serving(fields: ConfigFields) -> ServingSettings:
-    """Parse the section; raises ``FieldsError``."""
+    """Parse the section. Raises ``FieldsError``."""
     dns_names, addresses = fields.texts("dnsNames"), fields.texts("ipAddresses")
     fields.end()
     for name in dns_names or ():
@@ -344,7 +343,7 @@ def parse_serving(fields: ConfigFields) -> ServingSettings:
     canonical = None if addresses is None else tuple(_address(text) for text in addresses)
     for names in (dns_names or (), canonical or ()):
         if len(set(names)) != len(names):
-            raise FieldsError("serving names the same thing twice")
+            raise FieldsError("serving must not repeat a name")
     if _count(dns_names) + _count(canonical) > _MOST_NAMES:
         raise FieldsError(f"serving must have at most {_MOST_NAMES} names")
     if dns_names == () and canonical == ():

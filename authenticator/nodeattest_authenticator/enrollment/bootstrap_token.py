@@ -1,4 +1,4 @@
-"""Bootstrap tokens, as ``nodeattest_discovery.token`` has them: read from a private file, never shown."""
+"""Reads bootstrap tokens from private files."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from nodeattest_providers.errors import Denied
 
 
 def parse(data: bytes, *, source: str = "") -> BootstrapToken:
-    """Accept one token with white space around it; ``source`` begins the message. Raises ``AgentError``."""
+    """Parse one token, with white space around it. ``source`` is the prefix of messages. Raises ``AgentError``."""
     try:
         return token.parse(data.decode("ascii", "replace").strip())
     except Denied as denied:
-        said = f"{source}the bootstrap token has not the form of {denied.expected}: it has {denied.got}"
+        said = f"{source}expected a bootstrap token of the form {denied.expected}, got {denied.got}"
         raise AgentError(
             AgentReason.CONFIGURATION_INVALID, said, remedy=denied.remedy, kind=FailureKind.USAGE
         ) from None
 
 
 def read(settings: Settings, storage: Storage) -> BootstrapToken:
-    """Read the token from its file; raises ``AgentError`` when there is none or others could read it."""
+    """Read the token from its file. Raises ``AgentError`` if it does not exist or if other users can read it."""
     path = settings.token_file or f"{storage.path}/{TOKEN_FILE}"
     try:
         data = read_private(None, path) if settings.token_file else read_private(storage.directory, TOKEN_FILE)
@@ -31,7 +31,7 @@ def read(settings: Settings, storage: Storage) -> BootstrapToken:
         said = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise AgentError(
             AgentReason.TOKEN_MISSING,
-            f"there is no valid certificate, and the bootstrap token cannot be used: {said}",
+            f"the node has no valid certificate, and its bootstrap token cannot be read: {said}",
             remedy="run kubelet-authenticator join with a fresh token (--token-file)",
         ) from None
     return parse(data)

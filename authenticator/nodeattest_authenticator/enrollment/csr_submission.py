@@ -1,8 +1,8 @@
-"""One CertificateSigningRequest, submitted and watched until the cluster has decided.
+"""Submits one CertificateSigningRequest and watches it until it is decided.
 
-Promises: a request is created at most once under its name, however often the reply is lost; a foreign object of that
-name (other bytes, signer or requester) is left alone and another name taken; a watch that ends is opened again after a
-pause; nothing is waited for beyond the deadline. Refusals that a new request cures raise ``RestartError``.
+A request is created at most once under its name, even if replies are lost. If another object has the name (different
+bytes, signer or requester), another name is used. Nothing waits beyond the deadline. A refusal that a new request may
+cure raises ``RestartError``.
 Source: kubelet's deterministic CSR names (kubernetes pkg/kubelet/certificate/bootstrap); docs/wire-format.md §3
 (step 7), §4 (12, 14).
 """
@@ -31,23 +31,26 @@ _MAX_NAMES: Final = 5
 RETRY: Final = Backoff(first=0.25, longest=5.0)
 """Between attempts to reach the API server."""
 _FORBIDDEN_FOR: Final = 5
-"""Attempts: some seven seconds, in which the controller of a new cluster lets bootstrap tokens file requests."""
+"""Attempts after a 403, about seven seconds: in a new cluster the controller may not have bound the role yet."""
 _SHOWN: Final = 300
-"""Characters of the cluster's messages that are repeated."""
+"""Maximum characters of a message from the cluster."""
 
 
 class Cure(StrEnum):
-    """Which new first request may be approved after a refusal."""
+    """The kind of new first request that may be approved after a refusal."""
 
     SAME_KEY = "same key"
     NEW_KEY = "new key"
-    """The key was superseded, or certified before."""
+    """The key was superseded, or has a certificate already."""
     OTHER_TERMS = "other terms"
-    """Another version of the evidence, or a provider ID: an annotation names it."""
+    """Another version of the evidence, or a provider ID, named by an annotation."""
 
 
 class RestartError(Exception):
-    """This request is dead, and a new one may be approved. The annotations are the refused object's: claims."""
+    """The request was refused, and a new one may be approved.
+
+    ``provider_id`` and ``supported_versions`` are annotations of the refused object, which others can write.
+    """
 
     def __init__(self, error: AgentError, cure: Cure, csr: Csr | None = None) -> None:
         super().__init__(str(error))
@@ -61,32 +64,32 @@ _CURES: Final[Mapping[str, Cure]] = {
     Reason.CHALLENGE_EXPIRED: Cure.SAME_KEY,
     Reason.CHALLENGE_UNKNOWN: Cure.SAME_KEY,
     Reason.FIRST_REQUEST_MISSING: Cure.SAME_KEY,
-    Reason.FIRST_REQUEST_MISMATCH: Cure.SAME_KEY,  # a certificate sent the first and expired, a token sent the second
-    Reason.PLATFORM_PROOF_EXPIRED: Cure.SAME_KEY,  # the request waited longer than a proof lasts
+    Reason.FIRST_REQUEST_MISMATCH: Cure.SAME_KEY,  # the certificate of the first request expired before the second
+    Reason.PLATFORM_PROOF_EXPIRED: Cure.SAME_KEY,  # the request waited longer than the proof is valid
     Reason.SUPERSEDED: Cure.NEW_KEY,
     Reason.KEY_REUSED: Cure.NEW_KEY,
     Reason.EVIDENCE_VERSION_UNSUPPORTED: Cure.OTHER_TERMS,
     Reason.PROVIDER_ID_REQUIRED: Cure.OTHER_TERMS,
 }
-"""Refusals that a new first request cures."""
+"""Refusals that a new first request may cure."""
 
 _T = TypeVar("_T")
 
 
 def csr_name_for(request: bytes, signer_name: SignerName) -> str:
-    """Name a request by its digest, so that filing it again finds it."""
+    """Derive the object's name from the request's digest, so that a retry finds it."""
     return NAME_PREFIX + hashlib.sha256(request + signer_name.encode()).hexdigest()[:_NAME_DIGITS]
 
 
 @dataclass(frozen=True, slots=True)
 class CsrSession:
-    """The client by which requests are submitted, and until when."""
+    """Client, deadline and randomness for the requests of one enrollment."""
 
     client: ApiServerClient
     deadline: Deadline
     random: Callable[[], float]
     provider_id: ProviderID | None
-    """What the requests carry, for messages about them."""
+    """The provider ID in the requests, for messages."""
 
     def submit(
         self,
@@ -96,10 +99,10 @@ class CsrSession:
         usages: Sequence[str],
         expiration_seconds: int | None,
     ) -> tuple[Csr, SubmittedCsr]:
-        """Create the object, or find it where an earlier attempt left it; returns it with the name that it has.
+        """Create the object, or find it from an earlier attempt. Return it and the request with its name.
 
-        The object that counts has our bytes, our signer and our name as its requester: anybody may copy a request that
-        everybody can read. Raises ``AgentError``.
+        The object must have the same bytes, signer and requester, because others can read and copy a request. Raises
+        ``AgentError``.
         """
         for _ in range(_MAX_NAMES):
             document = manifest(
@@ -119,15 +122,15 @@ class CsrSession:
                 return csr, request
             suffix = int(self.random() * 2**32)
             request = replace(request, name=f"{request.name[: len(NAME_PREFIX) + _NAME_DIGITS]}-{suffix:08x}")
-        raise _lost("the request cannot be submitted: objects of its name come and go")
+        raise _lost("the request cannot be created: other objects have its name")
 
     def wait_for_decision(
         self, csr: Csr, decided: Callable[[Csr], _T | None], *, otherwise: AgentError | None = None
     ) -> _T:
-        """Watch one object until it is decided.
+        """Watch one object until ``decided`` returns a value.
 
-        Raises what the controller said (``RestartError``, ``AgentError``), or that nobody decided in time: then
-        ``otherwise`` where there is one.
+        Raises ``RestartError`` or ``AgentError`` if it is refused. After the deadline raises ``otherwise`` if given,
+        else a timeout.
         """
         uid = csr.uid
         with closing(self._versions(csr)) as versions:
@@ -141,11 +144,11 @@ class CsrSession:
                 if decision is not None:
                     return decision
                 csr = seen
-        waiting = f" (it waits: {one_line(csr.waiting, _SHOWN)})" if csr.waiting else ""
+        waiting = f" (it waits: {one_line(csr.waiting, _SHOWN)})" if csr.waiting else ""  # the controller's annotation
         raise otherwise or AgentError(
             AgentReason.TIMEOUT,
             f"the request {csr.name} {self._with_provider_id()} was not decided in time{waiting}",
-            remedy="it stays filed and the next attempt takes it up; see the controller's log",
+            remedy="the next attempt continues with the same request; see the controller's log",
             kind=FailureKind.TEMPORARY,
         )
 
@@ -154,7 +157,7 @@ class CsrSession:
             return None
         reason, said = (one_line(part, _SHOWN) for part in csr.refused)
         versions = csr.supported_versions
-        understood = f"; the controller understands {one_line(versions, _SHOWN)}" if versions else ""
+        understood = f"; the controller supports {one_line(versions, _SHOWN)}" if versions else ""
         message = f"the cluster refused this node's request {self._with_provider_id()}{understood}"
         failure = AgentError(reason, message, remedy=said)
         cure = _CURES.get(reason)
@@ -170,7 +173,7 @@ class CsrSession:
         self.deadline.waits_for("decision with reason" if waiting else "decision", what)
 
     def _versions(self, csr: Csr) -> Generator[Csr | None]:
-        """Yield every version of the object that the server shows until the deadline, however often a watch ends."""
+        """Yield every version of the object until the deadline, reopening the watch when it ends."""
         latest: Csr | None = csr
         ended = 0
         while latest is not None:
@@ -186,7 +189,7 @@ class CsrSession:
                         yield event
                         if event is None or self.deadline.passed:
                             return
-            except UnreachableError as error:  # as if it had ended
+            except UnreachableError as error:  # handled as the end of the watch
                 retry_after = error.retry_after
             self.deadline.sleep(retry_after if retry_after is not None else RETRY.pause(ended, self.random))
             ended += 1

@@ -1,14 +1,11 @@
-"""Enrolment: from nothing to a credential by key, evidence, request, challenge, second request and certificate.
+"""Enrollment: key, evidence, first request, challenge, second request, certificate.
 
-A library call without files, processes or environment: client, attestor, store, time and randomness are arguments.
-Promises: the returned credential passed every check of ``certificate``; a TPM join is four requests (create, watch,
-create, watch); a challenge is only answered when it is on the very object that this node created, else the node
-would decrypt for others; an interrupted call is resumed where it stopped, with the same key and the same bytes; a
-version of the evidence that the controller refuses is followed by one that both know (``next_version``), and a
-request without provider ID by one with the ID that the controller tells (``provider_id``). This ID is kept with the
-pending request: a denial discards both, and the next call asks again.
-Leaves to others: storing the credential with the provider ID, then discarding the pending request; remembering
-failures.
+A library without files, processes or environment: client, attestor, store, time and randomness are arguments. An
+interrupted call continues with the same key and the same bytes. A challenge is answered only on the object that this
+node created, because otherwise the node would decrypt for others. If the controller refuses the version of the
+evidence, the next request has the newest common version (``next_version``). If it assigns a provider ID, the next
+request has that ID; a denial discards it together with the pending request.
+Out of scope: storing the credential, discarding the pending request afterwards, and backing off after failures.
 Source: docs/wire-format.md §3 (steps 0, 1, 7, 8, 18), §4 (11, 12, 14).
 """
 
@@ -57,38 +54,37 @@ if TYPE_CHECKING:
 
 USAGES: Final = ("digital signature", "client auth")
 _SERVING_USAGES: Final = ("digital signature", "server auth")
-"""For ECDSA keys, the only ones made here; RSA would add key encipherment (kubernetes
-pkg/apis/certificates/helpers.go)."""
+"""For ECDSA keys; RSA keys would need key encipherment (kubernetes pkg/apis/certificates/helpers.go)."""
 _MAX_ATTEMPTS: Final = 5
-"""First requests of one call, in addition to those that are refused for their version."""
+"""First requests of one call, not counting those refused for their version."""
 _RESUMABLE: Final = frozenset(set(AgentReason) - {AgentReason.CERTIFICATE_REFUSED, AgentReason.REQUEST_REFUSED})
-"""Failures after which the same request may still get its certificate (clock off: this very one will do later)."""
+"""Failures after which the same request may still get its certificate, for example when the clock is corrected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSpec:
-    """The certificate to be requested."""
+    """The certificate to request."""
 
     node_name: NodeName
     provider_id: ProviderID | None
-    """None: the request has none, so that the controller tells it."""
+    """None if the controller has to assign it."""
     signer: SignerName
     ca_pem: bytes
     pin: ClusterPin
     expiration_seconds: int | None = None
     renewable: bool = True
     names: SubjectNames | None = None
-    """None: a client certificate; else a serving certificate for these names, by the signer for such."""
+    """None for a client certificate; else a serving certificate with these names."""
 
     @property
     def purpose(self) -> str:
-        """One line that differs wherever a pending request cannot be shared."""
+        """A text that differs for certificates that need different requests."""
         names = f"\n{self.names}" if self.names is not None else ""
         return f"{self.node_name}\n{self.provider_id or ''}\n{self.signer}\n{self.pin}{names}"
 
     @property
     def usages(self) -> tuple[str, ...]:
-        """What the key may be used for."""
+        """The usages in the CertificateSigningRequest."""
         return USAGES if self.names is None else _SERVING_USAGES
 
 
@@ -98,9 +94,9 @@ class Enrolled:
 
     credential: CachedCredential
     provider_id: ProviderID | None
-    """What the certified request had: the spec's, else the controller's answer."""
+    """The provider ID of the spec, else the one that the controller assigned."""
     version: int
-    """Of the evidence."""
+    """The version of the evidence."""
 
 
 def enroll(
@@ -112,12 +108,12 @@ def enroll(
     deadline: Deadline,
     random: Callable[[], float],
 ) -> Enrolled:
-    """Get a certificate; raises ``AgentError``. The caller stores the result, then discards the pending request."""
+    """Get a certificate. The caller stores it, then discards the pending request. Raises ``AgentError``."""
     return _Enrollment(spec, attestor, CsrSession(client, deadline, random, spec.provider_id), store).run()
 
 
 def new_pending_request(spec: CertificateSpec, *, key_pem: bytes | None = None, version: int) -> PendingRequest:
-    """Make a PKCS#10 request, with a new P-256 key unless one is given."""
+    """Create a PKCS#10 request, with a new P-256 key unless one is given."""
     key: PrivateKey
     if key_pem is None:
         key = generate_private_key(SECP256R1())
@@ -138,7 +134,7 @@ def new_pending_request(spec: CertificateSpec, *, key_pem: bytes | None = None, 
 
 
 class _Enrollment:
-    """One call. The pending request is its state: a key, then a first request, then a second that answers it."""
+    """One call of ``enroll``. Its state is the pending request: a key, then a first request, then a second one."""
 
     def __init__(
         self, spec: CertificateSpec, attestor: Attestor, session: CsrSession, store: PendingRequestFile
@@ -148,14 +144,14 @@ class _Enrollment:
         self._session = session
         self._store = store
         self._refused: set[int] = set()
-        """Versions of the evidence that were refused in this call."""
+        """Versions of the evidence that the controller refused."""
         self._restarts = 0
         self._assigned: ProviderID | None = None
-        """The controller's answer, to this call or an interrupted one."""
+        """The provider ID that the controller assigned, in this call or an interrupted one."""
         self._pending = self._resume() or new_pending_request(spec, version=attestor.versions[0])
 
     def run(self) -> Enrolled:
-        """Run until there is a certificate; raises ``AgentError``."""
+        """Run until the certificate is issued. Raises ``AgentError``."""
         while True:
             try:
                 credential = self._advance()
@@ -170,7 +166,7 @@ class _Enrollment:
                     return Enrolled(credential, self._spec.provider_id, self._pending.version)
 
     def _advance(self) -> CachedCredential | None:
-        """Make the next request, or wait for the one that is there; returns the certificate once there is one."""
+        """Prepare the next request, or submit it and wait. Return the credential when it is issued."""
         spec, pending = self._spec, self._pending
         request = pending.second or pending.first
         if request is None:
@@ -179,7 +175,7 @@ class _Enrollment:
         csr, submitted = self._session.submit(
             request, signer_name=spec.signer, usages=spec.usages, expiration_seconds=spec.expiration_seconds
         )
-        if submitted != request:  # a foreign object has its name
+        if submitted != request:  # another object had its name
             second = pending.second is not None
             self._keep(replace(pending, second=submitted) if second else replace(pending, first=submitted))
             return None
@@ -188,9 +184,9 @@ class _Enrollment:
         return self._checked(self._session.wait_for_decision(csr, lambda seen: seen.certificate))
 
     def _wait_for_first(self, csr: Csr) -> CachedCredential | None:
-        """Wait for the first request's certificate or challenge; answers the challenge with evidence.
+        """Wait for the first request's certificate, or for its challenge and prepare the second request.
 
-        A challenge that is not ours to answer may have been overwritten; the controller writes its own again.
+        Others may overwrite the challenge. The node ignores an invalid one and waits for the controller's.
         """
         tried: set[str] = set()
         two_step = self._attestor.in_version(self._pending.version).two_step
@@ -221,7 +217,7 @@ class _Enrollment:
         self._store.save(pending)
 
     def _restart(self, restart: RestartError) -> None:
-        """Begin anew after a refusal; raises ``AgentError`` when no version, attempt or time is left."""
+        """Prepare a new first request. Raises ``AgentError`` if no version, attempt or time is left."""
         version, key_pem = self._pending.version, self._pending.key_pem
         if restart.cure is Cure.OTHER_TERMS:
             self._store.discard()
@@ -236,7 +232,7 @@ class _Enrollment:
         deadline.sleep(RETRY.pause(self._restarts - 1, self._session.random))
 
     def _renegotiated(self, restart: RestartError, version: int) -> int:
-        """Take over what the controller wants; returns the version to send. Raises ``AgentError``."""
+        """Accept the controller's provider ID or choose another version. Return the version. Raises ``AgentError``."""
         if restart.error.reason == Reason.PROVIDER_ID_REQUIRED:
             self._assign(provider_id.accept(restart.provider_id, self._spec.provider_id, restart.error))
             return version
@@ -249,7 +245,7 @@ class _Enrollment:
         self._session = replace(self._session, provider_id=answer)
 
     def _resume(self) -> PendingRequest | None:
-        """Load the pending request if it is still for this certificate, and in a version that may still be sent."""
+        """Load the pending request if it is for this certificate and in a supported version."""
         pending = self._store.load()
         if pending is None or pending.version not in self._attestor.versions:
             return None
@@ -302,7 +298,7 @@ class _Enrollment:
 
 
 def renewal_moment(*, now: float, not_after: int, renewable: bool, random: Callable[[], float]) -> int:
-    """Draw the moment from which a new certificate is wanted: after 50 to 70 % of the time that is left at issue."""
+    """Draw the renewal time: after 50 to 70 % of the remaining validity."""
     return int(now + (not_after - now) * (0.5 + 0.2 * random())) if renewable else not_after
 
 
@@ -322,9 +318,9 @@ def _is_coherent(pending: PendingRequest) -> bool:
 
 
 def next_version(attestor: Attestor, refused: Collection[int], published: str | None) -> int:
-    """Choose the version to submit after a refusal; raises ``AgentError`` when there is none.
+    """Choose the version after a refusal. Raises ``AgentError`` if there is none.
 
-    ``published`` is the annotation of the refused request: a claim, read strictly.
+    ``published``: the annotation of the refused request. Others can write it, so no version is sent twice.
     """
     provider, versions = attestor.provider, attestor.versions
     mine = ", ".join(evidence_block(provider, version) for version in versions)
@@ -335,22 +331,22 @@ def next_version(attestor: Attestor, refused: Collection[int], published: str | 
     for version in versions:
         if version in understood and version not in refused:
             return version
-    theirs = "does not say in our form which versions it understands"
+    theirs = "did not list the versions that it supports"
     if understood:
-        theirs = f"understands {', '.join(evidence_block(provider, version) for version in understood)}"
+        theirs = f"supports {', '.join(evidence_block(provider, version) for version in understood)}"
     raise AgentError(
         Reason.EVIDENCE_VERSION_UNSUPPORTED,
-        f"the controller refused the evidence and {theirs}; this agent makes {mine}",
-        remedy="upgrade the older of both: the controller, or the agent of this node",
+        f"the controller refused the evidence and {theirs}; this agent supports {mine}",
+        remedy="upgrade the controller or the agent of this node, whichever is older",
     )
 
 
 def check_version(evidence: Evidence, provider: ProviderName, version: int) -> None:
-    """Refuse evidence of another version than was asked for, lest a refused version is sent again."""
+    """Raise ``AgentError`` if the evidence has another version than requested."""
     wanted = evidence_block(provider, version)
     if evidence.block != wanted:
         raise AgentError(
             AgentReason.CONFIGURATION_INVALID,
-            f"the provider made {evidence.block} where {wanted} was wanted",
-            remedy="upgrade the package of this provider, or report it to its makers",
+            f"expected evidence {wanted} from the provider, got {evidence.block}",
+            remedy="upgrade the package of this provider, or report this to its authors",
         )

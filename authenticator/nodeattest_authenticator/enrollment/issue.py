@@ -1,12 +1,11 @@
-"""A new certificate with the parts of this machine: its credentials, attestor and API server, then ``enroll``.
+"""Gets a new certificate with this machine's credentials, attestor and API server, and stores it.
 
-A node asks by its own certificate while that is valid, else by its bootstrap token; if the API server no longer accepts
-the certificate, the token is tried before giving up. The provider ID that a controller told is stored with the
-certificate, so that each renewal has it, and forgotten only when a node without a valid certificate is denied with it.
-A serving certificate is never asked for by the token.
+The node authenticates with its own certificate while that is valid, else with its bootstrap token. If the API server
+rejects the certificate, the token is tried. Serving certificates are never requested with the token. A provider ID that
+the controller assigned is stored with the certificate for renewals.
 
-A device (a TPM) has one user of ours at a time, by a lock of its own: the client certificate's enrolment holds it from
-beginning to end, a serving certificate's for each piece of evidence only, so that kubelet never waits for the other.
+A lock serializes the agent's use of a device (a TPM). A client enrollment holds it throughout; a serving enrollment
+holds it only while it makes evidence, so that kubelet's client certificate never waits for it.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class _Issued:
 
     credential: CachedCredential
     assigned: ProviderID | None
-    """The provider ID by the controller's answer; None where the machine knows its own."""
+    """The provider ID that the controller assigned. None if the machine knows its own."""
 
 
 def issue_and_store(
@@ -75,10 +74,10 @@ def issue_and_store(
     *,
     info: bytes | None = None,
 ) -> CacheEntry:
-    """Get a new client certificate and store it; ``current`` is the valid one to be renewed. Hold the lock.
+    """Get a new client certificate and store it. ``current``: the valid one to renew. The caller holds the lock.
 
-    ``info`` is the exec info that the fast path shall serve from now on. A credential that cannot be stored is still
-    good for this call. Raises ``AgentError``, which is remembered with its pause.
+    ``info``: the exec info that the fast path will answer. A credential that cannot be stored is still returned.
+    Raises ``AgentError``, which is stored with its pause.
     """
     store = PendingRequestFile(context.storage, used_key_pem=current.key_pem if current else None)
     try:
@@ -92,15 +91,15 @@ def issue_and_store(
     if info is not None:
         made = made.with_response(info)
     try:
-        if issued.assigned is not None:  # first: a certificate without its provider ID could not be renewed
+        if issued.assigned is not None:  # stored first: without its provider ID a certificate cannot be renewed
             pins = certificate.ca_pins(context.settings.ca_pem)
             save_provider_id(context.storage, issued.assigned, pins)
         credential_cache.save(context.storage, made)
         failure_backoff.forget(context.storage)
         store.discard()
     except OSError as error:
-        # The pending request stays: the next attempt gets this very certificate again.
-        context.log(f"the credential is good but cannot be stored: {error.strerror}")
+        # The pending request stays, so that the next attempt gets the same certificate.
+        context.log(f"the credential is valid but cannot be stored: {error.strerror}")
     return made
 
 
@@ -111,14 +110,14 @@ def issue_serving(
     store: PendingRequestFile,
     deadline: Deadline,
 ) -> CachedCredential:
-    """Get a new serving certificate; ``current`` is the node's client certificate. Raises ``AgentError``."""
+    """Get a new serving certificate. ``current``: the node's client certificate. Raises ``AgentError``."""
     reached = replace(context, settings=select_server(context.settings, deadline, context.log))
     return _enroll(reached, by_certificate(reached.settings, current), store, deadline, names=names).credential
 
 
 @contextmanager
 def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValue]) -> Generator[Attestor]:
-    """Make a provider's attestor and release its device at the end; raises ``AgentError`` for an unknown provider."""
+    """Create a provider's attestor and release its device afterwards. Raises ``AgentError`` for invalid settings."""
     try:
         attestor = registry.make_attestor(provider, provider_settings)
     except Denied as denied:
@@ -128,7 +127,7 @@ def attestor_of(provider: ProviderName, provider_settings: Mapping[str, JsonValu
 
 
 def by_certificate(settings: Settings, current: CachedCredential) -> Credentials:
-    """Let the node ask by its own certificate."""
+    """Return the credentials of the node's own certificate."""
     return Credentials(
         username=NODE_USER_PREFIX + settings.node_name,
         certificate=ClientCertificate(current.certificate_pem, current.key_pem),
@@ -170,7 +169,7 @@ def _enroll(
     *,
     names: SubjectNames | None = None,
 ) -> _Issued:
-    """Enrol once; ``names``: for a serving certificate."""
+    """Enroll once. ``names``: those of a serving certificate."""
     settings = context.settings
     with ExitStack() as stack:
         client = ApiServerClient(settings.cluster, credentials, deadline)
@@ -191,15 +190,15 @@ def _enroll(
             deadline=deadline,
             random=context.random,
         )
-        if enrolled.version != attestor.versions[0]:  # nothing else shows that the controller is the older one
+        if enrolled.version != attestor.versions[0]:  # no other message shows that the controller is older
             sent, refused = (evidence_block(settings.provider, one) for one in (enrolled.version, attestor.versions[0]))
-            said = f"the certificate was got with evidence {sent}, because the controller refused {refused}"
+            said = f"the certificate was issued for evidence {sent}, because the controller refused {refused}"
             context.log(f"{said}; upgrade the controller")
         return _Issued(enrolled.credential, None if is_known else enrolled.provider_id)
 
 
 def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) -> tuple[ProviderID | None, bool]:
-    """Find the provider ID, and whether the machine knows it; else it is the stored answer of this cluster, or None."""
+    """Return the provider ID and whether the machine knows it; else this cluster's stored answer, or None."""
     found = provider_id.resolve(context.settings.provider_id, attestor)
     if found is not None:
         return found, True
@@ -210,7 +209,7 @@ def _provider_id(context: AgentContext, attestor: Attestor, *, may_ask: bool) ->
 
 
 class _SharedDevice(Attestor):
-    """An attestor that locks and opens its device for each piece of evidence; every provider's protocol allows that."""
+    """An attestor that locks and opens its device for each piece of evidence."""
 
     def __init__(
         self, context: AgentContext, deadline: Deadline, attestor: Attestor, version: int | None = None
@@ -240,7 +239,7 @@ def _spec(
 ) -> CertificateSpec:
     server_certificate: bytes | None = None
     if certificate.has_several(settings.ca_pem):
-        with suppress(UnreachableError):  # enroll retries; until then the first CA is as good
+        with suppress(UnreachableError):  # enroll retries; the first CA is a valid choice
             server_certificate = client.server_certificate()
     return CertificateSpec(
         node_name=settings.node_name,

@@ -1,7 +1,6 @@
-"""The provider ID: from the settings (value, file, command), the provider, or the controller's answer.
+"""Finds the node's provider ID: in the settings (value, file, command), from the provider, or from the controller.
 
-Promises: the controller is asked, and its answer taken, only where nothing on the machine knows the ID and the
-request had none; a request that was told an ID takes no other.
+The controller's answer is accepted only if the request had no provider ID.
 Source: docs/wire-format.md, "A request without a provider ID".
 """
 
@@ -25,16 +24,16 @@ from nodeattest_providers.provider_id_template import check_rendered, fill, has_
 OTHER_MACHINE: Final = frozenset(
     {Reason.PROVIDER_ID_MISMATCH, Reason.TOKEN_NOT_THIS_MACHINES, Reason.MACHINE_NOT_FOUND}
 )
-"""Denials of a token's request that make a stored answer worthless: the token is of a Machine with another ID."""
+"""Refusals after which a stored answer is discarded: the token belongs to a Machine with another provider ID."""
 
 _COMMAND_SECONDS: Final = 10
-_REMEDY: Final = "give the value that kubelet gets: join --provider-id, --provider-id-file or --provider-id-command"
+_REMEDY: Final = "pass kubelet's value with join --provider-id, --provider-id-file or --provider-id-command"
 _LIMIT: Final = 4096
 """Bytes read from a file or command; a provider ID has at most 1024 characters."""
 
 
 def resolve(source: ProviderIdSource, attestor: Attestor) -> ProviderID | None:
-    """Find the provider ID; None where nothing on this machine knows it. Raises ``AgentError``."""
+    """Return the provider ID, or None if nothing on this machine knows it. Raises ``AgentError``."""
     try:
         text = _text(source, attestor)
         if text is None:
@@ -46,14 +45,14 @@ def resolve(source: ProviderIdSource, attestor: Attestor) -> ProviderID | None:
 
 
 def accept(answer: str | None, sent: ProviderID | None, refusal: AgentError) -> ProviderID:
-    """Return the provider ID of the controller's answer, its annotation; ``sent`` is what the refused request had.
+    """Return the provider ID in the controller's annotation. ``sent``: the provider ID of the refused request.
 
-    Raises ``AgentError`` for one that nobody asked for, or that is no provider ID.
+    Raises ``AgentError`` if the request had a provider ID, or if the annotation is invalid.
     """
     if sent:
         raise AgentError(
             refusal.reason,
-            f"the controller asks for a provider ID, though the request had {printable(sent)}",
+            f"the controller asks for a provider ID, but the request had {printable(sent)}",
             remedy="compare it with the Machine's spec.providerID; see the controller's log",
         )
     try:
@@ -63,14 +62,14 @@ def accept(answer: str | None, sent: ProviderID | None, refusal: AgentError) -> 
         raise AgentError(
             Reason.PROVIDER_ID_INVALID,
             f"the controller's annotation: {said(denied)}",
-            remedy="bring controller and agent to versions that know each other, or give join --provider-id",
+            remedy="upgrade the controller or the agent, or pass join --provider-id",
         ) from None
 
 
 def not_configured(attestor: Attestor) -> AgentError:
-    """Say that a request needs a provider ID that nobody told this node."""
+    """Return the error for a request that needs a provider ID and has none."""
     return _unknown(
-        f"provider {attestor.provider} does not know it, providerID is not configured, and only a first request by a "
+        f"provider {attestor.provider} does not know it, providerID is not configured, and only a request with a "
         "bootstrap token can ask the controller",
         FailureKind.USAGE,
     )
@@ -82,16 +81,16 @@ def _text(source: ProviderIdSource, attestor: Attestor) -> str | None:
     if source.value is not None:
         return source.value
     if source.file is not None or source.command is not None:
-        where = source.file or (source.command or ("",))[0]  # not its arguments, which may be secret
+        where = source.file or (source.command or ("",))[0]  # without its arguments, which may be secret
         try:
             return (_from_file(source.file) if source.file else _from_command(source.command or ())).decode().strip()
         except OSError as error:
             raise _unknown(f"{where}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise _unknown(f"what {where} gives is not UTF-8") from None
+            raise _unknown(f"the output of {where} is not UTF-8") from None
     try:
         return next((found for part in parts_of(attestor) if (found := part.provider_id()) is not None), None)
-    except (Denied, Unavailable) as verdict:  # its remedy is the best where the provider does not know
+    except (Denied, Unavailable) as verdict:
         raise _unknown(said(verdict), remedy=verdict.remedy) from None
 
 
@@ -111,12 +110,12 @@ def _from_command(command: tuple[str, ...]) -> bytes:
             stdout=subprocess.PIPE,
             timeout=_COMMAND_SECONDS,
             check=False,
-            env=os.environ,  # without what a packaged agent sets for its own OpenSSL
+            env=os.environ,
         )
     except subprocess.TimeoutExpired:
         raise _unknown(f"{command[0]} took longer than {_COMMAND_SECONDS} s") from None
     if done.returncode:
-        raise _unknown(f"{command[0]} ended with exit code {done.returncode}")
+        raise _unknown(f"{command[0]} exited with code {done.returncode}")
     return done.stdout[:_LIMIT]
 
 
@@ -127,7 +126,7 @@ def _unknown(message: str, kind: FailureKind = FailureKind.TEMPORARY, *, remedy:
 
 
 def parts_of(attestor: Attestor) -> tuple[Attestor, ...]:
-    """Return an attestor, and its parts."""
+    """Return an attestor and its parts."""
     return (attestor, *attestor.parts)
 
 

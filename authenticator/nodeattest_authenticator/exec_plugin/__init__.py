@@ -1,1 +1,1 @@
-"""What kubelet runs to get its client certificate (client-go exec plugin): fast path, full answer, renewal."""
+"""The client-go exec credential plugin that kubelet runs."""

@@ -1,10 +1,9 @@
-"""Background renewal: a detached process gets the new certificate while the old one is handed out.
+"""Renews the certificate in a detached process while the plugin returns the old one.
 
-client-go holds a lock that stalls every request of kubelet while the plugin runs, so the plugin does not wait. The
-detached process holds none of the caller's pipes (client-go reads until they are closed), works under the lock, and
-gives up at the deadline. When it is due: ``enroll.renewal_moment``; the pauses after failures:
-``state.failure_backoff``. Where the cluster was discovered, a refresh comes first, in a process of its own, so that
-none of its failures can affect the renewal; a fork must not find a second thread, hence no watchdog runs then.
+client-go holds a lock that blocks every request of kubelet while the plugin runs, so the plugin must not wait. The
+detached process closes the caller's pipes, because client-go reads until they are closed. It holds the lock, and gives
+up at the deadline. If the cluster was discovered, a child process refreshes it first, so that its failures cannot
+affect the renewal.
 Source: client-go plugin/pkg/client/auth/exec/exec.go.
 """
 
@@ -25,17 +24,17 @@ from nodeattest_discovery.node.clock import Deadline
 
 LOG_FILE: Final = "renewal.log"
 _LOG_LIMIT: Final = 64 << 10
-"""Bytes after which the log starts afresh."""
+"""Bytes after which the log is truncated."""
 _SOON: Final = 10.0
-"""Seconds after which client-go is to ask for the result; up to half as much again as jitter."""
+"""Seconds after which client-go asks again, plus up to half as much jitter."""
 _REFRESH_LIMIT: Final = 10
-"""Seconds; a certificate is renewed days before its end, but a person may watch."""
+"""Seconds for the refresh before a renewal."""
 _DESCRIPTORS: Final = 1024
-"""Descriptors that are closed; neither kubelet nor kubectl leaves one open on purpose."""
+"""The highest inherited descriptor to close."""
 
 
 def spawn(context: AgentContext, credential: CachedCredential) -> float:
-    """Start a renewal unless one failed just now; returns when the client should ask again (epoch seconds)."""
+    """Start a renewal unless a failure's pause lasts. Return when the client should ask again (epoch seconds)."""
     now = context.clock.now()
     last = failure_backoff.load(context.storage, context.config_fingerprint)
     if last is not None and now < last.until <= now + failure_backoff.MAX_BACKOFF:
@@ -47,17 +46,17 @@ def spawn(context: AgentContext, credential: CachedCredential) -> float:
 
 
 def run(context: AgentContext, *, guard: Callable[[int], None] | None = None) -> None:
-    """Renew the credential if it is still due and no other process does; failures are logged and remembered.
+    """Renew the credential if it is still due and no other process renews it. Failures are logged and stored.
 
-    ``guard`` starts what ends this process if it hangs for so many seconds.
+    ``guard`` starts a watchdog with a limit in seconds.
     """
     with exclusive_if_free(context.storage) as held:
         found = context.load_valid_credential() if held else None
         if found is None or context.clock.now() < found.credential.renew_at:
             return
         if not _has_room(context):
-            # Neither the new certificate nor the pause after a failure could be kept: each call would ask again.
-            context.log("the renewal waits: nothing can be written to the cache directory")
+            # Without the stored pause, every call would send a request.
+            context.log("the renewal is postponed: the cache directory is not writable")
             return
         context = _refreshed(context)
         if guard is not None:
@@ -70,13 +69,13 @@ def run(context: AgentContext, *, guard: Callable[[int], None] | None = None) ->
 
 
 def _refreshed(context: AgentContext) -> AgentContext:
-    """Follow a discovered cluster first; returns the agent under what is configured then. Hold the lock."""
+    """Refresh a discovered cluster and return the context with the new configuration. The caller holds the lock."""
     if context.settings.discovery is None:
         return context
     try:
         child = os.fork()
-    except OSError as error:  # EAGAIN, ENOMEM: the renewal continues with what is known
-        context.log(f"the cluster was not asked what changed: no process can be started: {error.strerror}")
+    except OSError as error:  # EAGAIN, ENOMEM
+        context.log(f"the refresh before the renewal failed: cannot start a process: {error.strerror}")
         return context
     if not child:
         _refresh(context)
@@ -96,8 +95,8 @@ def _refresh(context: AgentContext) -> None:
         if said != "nothing changed":
             context.log(said)
     except AgentError as failure:
-        context.log(f"the cluster was not asked what changed: {failure}")
-    except BaseException as error:  # noqa: BLE001 - a defect here must not look like one of the renewal
+        context.log(f"the refresh before the renewal failed: {failure}")
+    except BaseException as error:  # noqa: BLE001 - the process must end here
         context.log(f"the refresh before the renewal failed: {type(error).__name__}")
     finally:
         os._exit(0)
@@ -112,16 +111,15 @@ def _has_room(context: AgentContext) -> bool:
 
 
 def _detach(context: AgentContext, work: Callable[[], None]) -> None:
-    """Run ``work`` in a grandchild that belongs to init, in a Unix session of its own, and return at once.
+    """Run ``work`` in a grandchild in its own session, and return at once.
 
-    A system that has no process left (fork(2), EAGAIN and ENOMEM) costs this renewal, not the answer: the credential
-    is still valid, and the next call tries again.
+    If no process can be started (fork(2): EAGAIN, ENOMEM), the next call tries again.
     """
     watchdog.stop()
     try:
         child = os.fork()
     except OSError as error:
-        context.log(f"the renewal waits: no process can be started for it: {error.strerror}")
+        context.log(f"the renewal is postponed: cannot start a process: {error.strerror}")
         return
     if child:
         os.waitpid(child, 0)
@@ -132,7 +130,7 @@ def _detach(context: AgentContext, work: Callable[[], None]) -> None:
             _redirect(context)
             work()
     except OSError as error:
-        context.log(f"the renewal waits: {error.strerror}")
+        context.log(f"the renewal is postponed: {error.strerror}")
     finally:
         os._exit(0)
 

@@ -1,9 +1,8 @@
-"""The fast path: a cached credential reaches standard output with ``os`` and ``time`` imported and nothing else.
+"""The fast path: prints a cached answer with only ``os`` and ``time`` imported.
 
-Promises: no byte of a credential is printed unless the directory and the file are private, the file is whole, it was
-made for this very ``KUBERNETES_EXEC_INFO`` and this very configuration file, and its renewal moment lies ahead.
-Leaves to ``main`` everything else: enrolment, renewal, every explanation. ``from __future__ import annotations`` is
-absent on purpose: it is an import.
+A credential is printed only if directory and file are private, the file is complete, it was made for the same
+``KUBERNETES_EXEC_INFO`` and configuration file, and its renewal time has not come. ``main`` handles every other call.
+``from __future__ import annotations`` would be another import.
 Source: client-go plugin/pkg/client/auth/exec/exec.go.
 """
 
@@ -27,7 +26,7 @@ DEFAULT_CONFIG = "/etc/kubernetes/kubelet-authenticator.json"
 
 
 def run(argv: list[str]) -> int | None:
-    """Answer from the cache, or repeat the remembered refusal: the exit code. None: the slow path must handle it."""
+    """Answer from the cache, or repeat the stored failure. Return the exit code, or None for the slow path."""
     arguments, info = credential_arguments(argv), os.environb.get(b"KUBERNETES_EXEC_INFO")
     if arguments is None or info is None:
         return None
@@ -40,7 +39,7 @@ def run(argv: list[str]) -> int | None:
 
 
 def credential_arguments(argv: list[str]) -> tuple[str, str] | None:
-    """Return (cache directory, configuration file) of a plain ``credential`` call; None for everything else."""
+    """Return cache directory and configuration file of a plain ``credential`` call, or None for other calls."""
     arguments = argv[1:]
     if arguments and arguments[0] == "credential":
         arguments = arguments[1:]
@@ -56,7 +55,7 @@ def credential_arguments(argv: list[str]) -> tuple[str, str] | None:
 
 
 def lookup(cache_dir: str, config: str, info: bytes, now: float) -> tuple[int, bytes] | None:
-    """Find what the cache holds for this call, exit status and text; None if the slow path must handle the call."""
+    """Return exit code and text for this call from the cache, or None for the slow path."""
     try:
         directory = open_directory(cache_dir)
         try:
@@ -84,7 +83,7 @@ def _found(directory: int, fingerprint: bytes, info: bytes, now: float) -> tuple
 
 
 def _remembered_refusal(directory: int, fingerprint: bytes, now: float) -> tuple[int, bytes] | None:
-    # Without a certificate client-go runs the plugin for each request: the answer must be cheap and cause no request.
+    # Without a certificate client-go runs the plugin for each request, so the answer must be cheap.
     head, _, message = read_private(directory, FAILURE_FILE).partition(b"\n")
     magic, until, made_for, _ = head.split(b" ")
     if magic != FAILURE_MAGIC or made_for != fingerprint or not now < int(until) <= now + 3600:

@@ -1,6 +1,6 @@
-"""The exec credential call that the fast path could not answer: check the call, find or get a credential, answer it.
+"""Answers an exec credential call that the fast path cannot answer.
 
-With a certificate that is still valid nothing is waited for; without one, one process asks and the others wait for it.
+With a valid certificate nothing waits. Without one, one process enrolls and the others wait for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeattest_discovery.node.clock import Clock, Deadline, random_unit
 
 
 def run(cache_dir: str, config: str) -> None:
-    """Write the ExecCredential to standard output; raises ``AgentError``."""
+    """Write the ExecCredential to standard output. Raises ``AgentError``."""
     hostname = os.uname().nodename
     context = AgentContext.open(
         config, cache_dir, hostname=hostname, clock=Clock(), random=random_unit, log=console.log
@@ -29,7 +29,7 @@ def run(cache_dir: str, config: str) -> None:
 
 
 def credential(context: AgentContext, info: bytes | None) -> bytes:
-    """Answer one call with an ExecCredential; raises ``AgentError``."""
+    """Return the ExecCredential for one call. Raises ``AgentError``."""
     call = exec_credential.parse(info)
     exec_credential.check_cluster(call, context.settings.cluster, context.settings.previous_clusters)
     raw = info or b""
@@ -50,7 +50,7 @@ def _first(context: AgentContext, info: bytes) -> bytes:
     deadline = Deadline.after(context.clock, context.settings.timeout_seconds)
     context.raise_while_backing_off()
     with exclusive(context.storage, deadline):
-        # The process that held the lock before may have finished the work.
+        # The process that held the lock before may have enrolled.
         ready = _ready(context, info)
         if ready is not None:
             return ready

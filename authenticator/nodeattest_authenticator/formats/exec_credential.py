@@ -1,7 +1,6 @@
-"""ExecCredential: what client-go passes in ``KUBERNETES_EXEC_INFO``, and the answer that it expects.
+"""ExecCredential: parses ``KUBERNETES_EXEC_INFO`` and renders the answer.
 
-Promises: an answer is only made for a call in version v1 and, where it names the cluster, names ours: a credential of
-one cluster is never handed to a client of another. Leaves the credential to others.
+A call that names another cluster is refused, so that a client of one cluster never gets a credential of another.
 Source: client.authentication.k8s.io/v1; client-go plugin/pkg/client/auth/exec.
 """
 
@@ -27,17 +26,17 @@ _OTHER_VERSION: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecInfo:
-    """One call of the plugin. Whether it is interactive does not matter: nothing is ever asked of a person."""
+    """The fields of a call that the agent uses."""
 
     server: str | None = None
-    """None without ``provideClusterInfo``."""
+    """None if the kubeconfig does not set ``provideClusterInfo``."""
     tls_server_name: str | None = None
     skips_verification: bool = False
     ca_pem: bytes | None = None
 
 
 def parse(info: bytes | None) -> ExecInfo:
-    """Parse the environment variable; raises ``AgentError`` for anything that client-go would not send."""
+    """Parse the environment variable. Raises ``AgentError``."""
     if info is None:
         raise _refused("KUBERNETES_EXEC_INFO is not set", "let kubelet or kubectl run this; try the status command")
     try:
@@ -47,7 +46,7 @@ def parse(info: bytes | None) -> ExecInfo:
 
 
 def _parse(info: bytes) -> ExecInfo:
-    # Unknown fields are welcome here: client-go may learn new ones (KEP-541).
+    # Unknown fields are allowed, because client-go may add some (KEP-541).
     fields = ConfigFields(parse_config_object(info))
     if fields.text("kind") != "ExecCredential":
         raise FieldsError("kind must be ExecCredential")
@@ -66,14 +65,13 @@ def _parse(info: bytes) -> ExecInfo:
 
 
 def check_cluster(info: ExecInfo, cluster: Cluster, previous: Sequence[Cluster]) -> None:
-    """Refuse a call for another cluster; ``previous``: what the cluster was before. Raises ``AgentError``.
+    """Raise ``AgentError`` for a call for another cluster.
 
-    1. The server is ours, however it is spelt.
-    2. Its certificate is verified, under the name that we verify.
-    3. The caller trusts a CA that we trust; more than ours is tolerated, because bundles grow while a CA is rotated.
+    1. The server is the configured one.
+    2. The caller verifies its certificate, for the configured name.
+    3. The caller trusts a configured CA. It may trust more, because bundles grow during a CA rotation.
 
-    A kubelet that was not restarted since the cluster moved, or since its CA was replaced, names what was before: that
-    is ours, too.
+    ``previous``: a kubelet that was not restarted names the cluster's earlier server or CA, which is accepted too.
     """
     if info.server is None or any(_fault(info, one, one.ca_pem + cluster.ca_pem) is None for one in previous):
         return
@@ -85,14 +83,14 @@ def check_cluster(info: ExecInfo, cluster: Cluster, previous: Sequence[Cluster])
 def _fault(info: ExecInfo, cluster: Cluster, ca_pem: bytes) -> str | None:
     # 1
     try:
-        same = Endpoint.parse(info.server or "") == cluster.endpoint
+        is_same_server = Endpoint.parse(info.server or "") == cluster.endpoint
     except ValueError:
-        same = False
-    if not same:
+        is_same_server = False
+    if not is_same_server:
         return f"the kubeconfig's server is not {cluster.endpoint.url}"
     # 2
     if info.skips_verification:
-        return "the kubeconfig says insecure-skip-tls-verify"
+        return "the kubeconfig sets insecure-skip-tls-verify"
     if (info.tls_server_name or None) != cluster.tls_server_name:
         return "the kubeconfig's tls-server-name is not the configured one"
     # 3
@@ -102,7 +100,7 @@ def _fault(info: ExecInfo, cluster: Cluster, ca_pem: bytes) -> str | None:
 
 
 def render(*, expires_at: float, certificate_pem: bytes, key_pem: bytes) -> bytes:
-    """Write the ExecCredential; client-go asks again after ``expires_at`` (seconds since the epoch)."""
+    """Render the ExecCredential. client-go asks again after ``expires_at`` (seconds since the epoch)."""
     status = {
         "expirationTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires_at)),
         "clientCertificateData": certificate_pem.decode("ascii"),

@@ -1,4 +1,4 @@
-"""A cluster that the agent knows, and the kubeconfig that makes kubelet run this plugin, written as JSON.
+"""The workload cluster, and the kubeconfig that makes kubelet run this plugin, written as JSON.
 
 Source: client-go tools/clientcmd/api/v1; exec fields as in client.authentication.k8s.io. kubelet must run with
 ``rotateCertificates: false`` and without ``--bootstrap-kubeconfig``, or it would replace this file (C12).
@@ -18,44 +18,44 @@ from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 EXEC_API_VERSION: Final = "client.authentication.k8s.io/v1"
 MAX_CA_PEM: Final = 90 * 1024
-"""Bytes. Kubelet hands the CAs to its credential plugin in base64, in an environment variable, for which Linux has
-128 KiB (MAX_ARG_STRLEN): with more it cannot start the plugin."""
+"""Bytes. kubelet passes the CAs to the plugin in base64 in an environment variable, which Linux limits to 128 KiB
+(MAX_ARG_STRLEN)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where a cluster is, or was, and the CAs of its certificates."""
+    """Server and CAs of a workload cluster."""
 
     endpoint: Endpoint
     """The API server."""
     tls_server_name: str | None = None
-    """The name in the server's certificate, where it is not the URL's."""
+    """The name in the server's certificate, if it is not the URL's host."""
     ca_pem: bytes = field(repr=False)
-    """The CAs of its certificate, at most 90 KiB: the only trust root of the agent."""
+    """The cluster's CAs, at most 90 KiB: the agent's only trust anchors."""
 
     def to_json(self) -> JsonObject:
-        """Write it."""
+        """Serialize the fields of the configuration."""
         name: JsonObject = {} if self.tls_server_name is None else {"tlsServerName": self.tls_server_name}
         return {"server": self.endpoint.url, "certificateAuthority": self.ca_pem.decode(), **name}
 
 
 def parse_cluster(fields: ConfigFields) -> Cluster:
-    """Take the fields of a cluster; raises ``FieldsError``."""
+    """Parse the fields of a cluster. Raises ``FieldsError``."""
     url, text = fields.required("server"), fields.required("certificateAuthority")
     try:
         ca_pem = pem.bundle(text)
     except ValueError as error:
-        raise fields.wrong("certificateAuthority", f"is no PEM bundle: {error}") from None
+        raise fields.wrong("certificateAuthority", f"is not a PEM bundle: {error}") from None
     if len(ca_pem) > MAX_CA_PEM:
         said = f"expected at most {MAX_CA_PEM} bytes, got {len(ca_pem)}"
-        raise fields.wrong("certificateAuthority", f": {said}; give the CAs of this cluster, not of the distribution")
+        raise fields.wrong("certificateAuthority", f": {said}; use this cluster's CAs, not the distribution's")
     return Cluster(
         endpoint=parse_url(fields, "server", url), tls_server_name=fields.text("tlsServerName"), ca_pem=ca_pem
     )
 
 
 def parse_url(fields: ConfigFields, name: str, url: str) -> Endpoint:
-    """Read the URL of an API server; raises ``FieldsError``."""
+    """Parse the URL of an API server. Raises ``FieldsError``."""
     try:
         return Endpoint.parse(url)
     except ValueError as error:
@@ -66,7 +66,7 @@ _NAME: Final = "kubelet-authenticator"
 
 
 def render(cluster: Cluster, *, command: str, config: str, cache_dir: str) -> bytes:
-    """Write the kubeconfig; ``command`` is the absolute path of kubelet-authenticator."""
+    """Render the kubeconfig. ``command``: the absolute path of kubelet-authenticator."""
     plugin: JsonObject = {
         "apiVersion": EXEC_API_VERSION,
         "command": command,
@@ -86,12 +86,12 @@ def render(cluster: Cluster, *, command: str, config: str, cache_dir: str) -> by
 
 
 def with_cluster(data: bytes, cluster: Cluster) -> bytes | None:
-    """Write a kubeconfig of ours anew, for where the cluster is now; None if it is none of ours."""
+    """Update the cluster of a kubeconfig that ``render`` wrote. Return None for other kubeconfigs."""
     return _written(parse_config_object(data) | {"clusters": _clusters(cluster)}) if is_ours(data) else None
 
 
 def is_ours(data: bytes) -> bool:
-    """Return whether a kubeconfig was written by ``render``, so that it may be replaced."""
+    """Return whether ``render`` wrote a kubeconfig."""
     try:
         return parse_config_object(data).get("current-context") == _NAME
     except FieldsError:

@@ -1,4 +1,4 @@
-"""JSON objects taken apart field by field; what is left over is an error that names the nearest known field."""
+"""Strict parsing of JSON objects: unknown fields are errors that name the nearest known field."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from nodeattest_parsing.values import ParseError
 from nodeattest_providers.node_interface import JsonObject, JsonValue
 
 _MAX_DEPTH: Final = 64
-"""Levels; API objects have some ten."""
+"""Levels of nesting; API objects have about ten."""
 _MAX_VALUES: Final = 50_000
-"""Of one document: the largest that is honest, a kubelet's or a CSR's, has some hundreds."""
+"""Values of one document; a CertificateSigningRequest has some hundreds."""
 _DECODER_LIMIT: Final = 1 << 22
-"""Bytes; configuration, exec infos and API objects are far smaller."""
+"""Bytes of one document."""
 
 
 class FieldsError(ValueError):
-    """A document is not of the expected form; the message names the field and never shows its value."""
+    """A document is invalid. The message names the field and never shows its value."""
 
 
 def parse_config_object(data: bytes) -> JsonObject:
-    """Parse one JSON object; raises ``FieldsError`` for everything else."""
+    """Parse one JSON object. Raises ``FieldsError``."""
     try:
         return strict_json.parse_object(data, max_size=_DECODER_LIMIT, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES)
     except ParseError as error:
@@ -30,7 +30,10 @@ def parse_config_object(data: bytes) -> JsonObject:
 
 
 class ConfigFields:
-    """One object whose fields are taken by name; ``end`` refuses what nobody asked for."""
+    """An object whose fields are taken by name. ``end`` refuses the remaining ones.
+
+    Methods return None for an absent field and raise ``FieldsError`` for an invalid one.
+    """
 
     def __init__(self, value: JsonValue, path: str = "") -> None:
         if not isinstance(value, dict):
@@ -40,25 +43,25 @@ class ConfigFields:
         self._path = path
 
     def wrong(self, name: str, said: str) -> FieldsError:
-        """Report that a field is wrong."""
+        """Return the error for an invalid field."""
         return FieldsError(f"{self._path}{name}{'' if said.startswith(':') else ' '}{said}")
 
     def text(self, name: str) -> str | None:
-        """Take a non-empty string; None when it is absent."""
+        """Take a non-empty string."""
         value = self._take(name)
         if value is None or (isinstance(value, str) and value):
             return value
         raise self.wrong(name, "must be a non-empty string")
 
     def required(self, name: str) -> str:
-        """Take a non-empty string that must be there."""
+        """Take a non-empty string that must be present."""
         value = self.text(name)
         if value is None:
             raise self.wrong(name, "is missing")
         return value
 
     def octets(self, name: str) -> bytes | None:
-        """Take base64; None when it is absent."""
+        """Take base64."""
         text = self.text(name)
         if text is None:
             return None
@@ -68,28 +71,28 @@ class ConfigFields:
             raise self.wrong(name, "must be base64") from None
 
     def required_octets(self, name: str) -> bytes:
-        """Take base64 that must be there."""
+        """Take base64 that must be present."""
         octets = self.octets(name)
         if octets is None:
             raise self.wrong(name, "is missing")
         return octets
 
     def number(self, name: str, *, low: int, high: int) -> int | None:
-        """Take an integer within bounds; None when it is absent."""
+        """Take an integer within bounds."""
         value = self._take(name)
         if value is None or (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
             return value
         raise self.wrong(name, f"must be an integer from {low} to {high}")
 
     def flag(self, name: str) -> bool:
-        """Take a boolean; False when it is absent."""
+        """Take a boolean. False if it is absent."""
         value = self._take(name)
         if value is None or isinstance(value, bool):
             return bool(value)
         raise self.wrong(name, "must be true or false")
 
     def texts(self, name: str, *, at_least: int = 0) -> tuple[str, ...] | None:
-        """Take a list of strings; None when it is absent."""
+        """Take a list of strings."""
         value = self._take(name)
         if value is None:
             return None
@@ -99,19 +102,19 @@ class ConfigFields:
         return texts
 
     def object(self, name: str) -> ConfigFields | None:
-        """Take an object to be taken apart further; None when it is absent."""
+        """Take an object, to take its fields."""
         value = self._take(name)
         return None if value is None else ConfigFields(value, f"{self._path}{name}.")
 
     def objects(self, name: str) -> tuple[ConfigFields, ...]:
-        """Take a list of objects to be taken apart further; empty when it is absent."""
+        """Take a list of objects, to take their fields. Empty if it is absent."""
         value = self._take(name)
         if value is not None and not isinstance(value, list):
             raise self.wrong(name, "must be a list")
         return tuple(ConfigFields(item, f"{self._path}{name}[].") for item in value or ())
 
     def raw_object(self, name: str) -> JsonObject:
-        """Take an object as it is; empty when it is absent."""
+        """Take an object without parsing its fields. Empty if it is absent."""
         value = self._take(name)
         if value is None:
             return {}
@@ -120,7 +123,7 @@ class ConfigFields:
         return value
 
     def end(self) -> None:
-        """Refuse fields that nobody took."""
+        """Raise ``FieldsError`` if fields remain."""
         if not self._left:
             return
         import difflib

@@ -1,10 +1,9 @@
-"""What the fast path reads: private files of the cache directory, and the layout of two of them.
+"""Private files of the cache directory, and the layout of the two that the fast path reads.
 
-Promises: nothing is read through a symbolic link, from another user's file, or from one that others could read.
-The credential file: one header line, then for each exec info the info's bytes and the ready response's bytes, then the
-PEM record. The failure file: one header line, then the line that the fast path repeats. Both are bound to a
-configuration file.
-Imports ``os`` only: ``from __future__ import annotations`` is absent on purpose.
+Symbolic links, other users' files and files that other users can read are refused.
+Credential file: one header line; for each exec info its bytes and the bytes of the answer; certificate and key in PEM.
+Failure file: one header line, then the message that the fast path repeats. Both are bound to a configuration file.
+Imports ``os`` only, without ``from __future__ import annotations``, to keep the fast path fast.
 """
 
 import os
@@ -14,28 +13,28 @@ FAILURE_FILE = "failure"
 MAGIC = b"kubelet-authenticator/1"
 FAILURE_MAGIC = b"kubelet-authenticator-failure/1"
 MAX_CLOCK_SKEW = 300
-"""Seconds by which a certificate may begin in the future: the clocks of node and signer differ (in-tree backdating)."""
+"""Seconds by which notBefore may lie in the future, because clocks differ (as much as in-tree signers backdate)."""
 
 _FIXED_FIELDS = 6
-_READ_LIMIT = 1 << 20  # bytes; a credential of a dozen kilobytes is a large one
+_READ_LIMIT = 1 << 20  # bytes
 _TYPE_MASK, _DIRECTORY, _REGULAR = 0o170000, 0o040000, 0o100000  # <sys/stat.h>; the stat module is one more import
 
 
 class UnsafeFileError(Exception):
-    """A directory or file that others may have written or read; the message says what is wrong with it."""
+    """A directory or file that other users may read or write."""
 
 
 def open_directory(path: str) -> int:
-    """Open a directory that only this user can enter; raises ``UnsafeFileError`` for any other."""
+    """Open a directory that only this user can enter. Raises ``UnsafeFileError``."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
-        raise UnsafeFileError(f"{path} is a symbolic link or no directory") from None
+        raise UnsafeFileError(f"{path} is a symbolic link or not a directory") from None
     return _checked(descriptor, path, _DIRECTORY, 0o700)
 
 
 def read_private(directory: int | None, name: str) -> bytes:
-    """Read a file that only this user can read and write; raises ``UnsafeFileError`` otherwise."""
+    """Read a file that only this user can read and write. Raises ``UnsafeFileError``."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(name, flags, dir_fd=directory)
@@ -73,9 +72,9 @@ def _checked(descriptor: int, name: str, kind: int, mode: int) -> int:
 
 
 def parse_header(data: bytes) -> tuple[tuple[int, int, int], bytes, list[tuple[int, int, int]], int]:
-    """Split the header: (notBefore, renewal, notAfter), config fingerprint, spans of the pairs, start of the PEM.
+    """Return (notBefore, renewal, notAfter), config fingerprint, spans of the answers, and the start of the PEM.
 
-    Raises ValueError for another format, and for a file that is not whole.
+    Raises ValueError for another format and for an incomplete file.
     """
     head, newline, _ = data.partition(b"\n")
     fields = head.split(b" ")
@@ -94,11 +93,11 @@ def parse_header(data: bytes) -> tuple[tuple[int, int, int], bytes, list[tuple[i
 
 
 def is_time_valid(not_before: int, not_after: int, now: float) -> bool:
-    """Return whether a certificate is valid now by its times (seconds since the epoch), the clock skew tolerated."""
+    """Return whether a certificate is valid at ``now``, with tolerance for clock skew. Times are epoch seconds."""
     return not_before - MAX_CLOCK_SKEW <= now < not_after
 
 
 def fingerprint_of_config(path: str) -> bytes:
-    """Identify the configuration file's present content without reading it; other content has another fingerprint."""
+    """Identify the content of the configuration file by its metadata, without reading it."""
     info = os.stat(path)
     return b"%d.%d.%d.%d" % (info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size)

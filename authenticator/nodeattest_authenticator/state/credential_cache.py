@@ -1,8 +1,7 @@
-"""The credential on disk: one file, replaced atomically, laid out so that the fast path needs no parser.
+"""The credential file, replaced atomically. ``cache_files`` describes its layout.
 
-Layout: see ``cache_files``. The PEM record at the end holds the certificate (chain, leaf first) and its key:
-``openssl x509 -in credential`` reads it. Promises: what ``load`` returns was written whole by us and is private; leaves
-to ``certificate`` whether it fits key, node and cluster.
+It ends with the certificate chain and its key in PEM, so ``openssl x509 -in credential`` reads it.
+Out of scope: whether the certificate matches key, node and cluster (``certificate``).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from nodeattest_authenticator.state.cache_files import CREDENTIAL_FILE, MAGIC, i
 from nodeattest_authenticator.state.storage import Storage
 
 MAX_RESPONSES: Final = 4
-"""Different exec infos that are remembered: kubelet's, and a few of a person's."""
+"""Exec infos with a stored answer: kubelet's, and a few of operators."""
 _BEGIN_KEY: Final = b"-----BEGIN PRIVATE KEY-----"
 
 
@@ -24,19 +23,19 @@ class CachedCredential:
     """A certificate with its key. Times are seconds since the epoch."""
 
     certificate_pem: bytes
-    """The leaf, then any intermediates."""
+    """The chain, leaf first."""
     key_pem: bytes = field(repr=False)
     not_before: int
     renew_at: int
-    """From here on a new one is wanted; equals ``not_after`` when there is no renewal."""
+    """When renewal starts. Equals ``not_after`` if the certificate cannot be renewed."""
     not_after: int
 
     def is_valid(self, now: float) -> bool:
-        """Whether its times admit it now."""
+        """Return whether the certificate is valid at ``now``."""
         return is_time_valid(self.not_before, self.not_after, now)
 
     def answer(self, *, expires_at: float | None = None) -> bytes:
-        """Write the ExecCredential; client-go keeps it until the renewal moment unless another moment is given."""
+        """Render the ExecCredential. client-go keeps it until ``expires_at``, by default until the renewal time."""
         return exec_credential.render(
             expires_at=self.renew_at if expires_at is None else expires_at,
             certificate_pem=self.certificate_pem,
@@ -46,30 +45,30 @@ class CachedCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheEntry:
-    """The file's content: the credential, the configuration it was made under, and ready answers by exec info."""
+    """The file's content: the credential, its configuration's fingerprint, and stored answers by exec info."""
 
     credential: CachedCredential
     config_fingerprint: bytes
     responses: tuple[tuple[bytes, bytes], ...] = ()
 
     def with_response(self, info: bytes) -> CacheEntry:
-        """Add the ready answer for an exec info, the oldest giving way."""
+        """Add the answer for an exec info. The oldest one is dropped at the limit."""
         others = tuple(pair for pair in self.responses if pair[0] != info)[-(MAX_RESPONSES - 1) :]
         return replace(self, responses=(*others, (info, self.credential.answer())))
 
     def has_response(self, info: bytes) -> bool:
-        """Whether the fast path can serve this exec info."""
+        """Return whether the fast path can answer this exec info."""
         return any(pair[0] == info for pair in self.responses)
 
 
 def load(storage: Storage) -> CacheEntry | None:
-    """Read the file; None when it is absent. Raises ``UnsafeFileError``, and ValueError when it is not whole."""
+    """Read the file. Return None if it is absent. Raises ``UnsafeFileError``, and ValueError if it is incomplete."""
     data = storage.read(CREDENTIAL_FILE)
     return None if data is None else parse(data)
 
 
 def parse(data: bytes) -> CacheEntry:
-    """Read what ``render`` wrote; raises ValueError for anything that is not whole."""
+    """Parse the file's content. Raises ValueError."""
     (not_before, renew_at, not_after), config_fingerprint, spans, position = parse_header(data)
     certificate, begin, key = data[position:].partition(_BEGIN_KEY)
     if not begin:
@@ -86,12 +85,15 @@ def parse(data: bytes) -> CacheEntry:
 
 
 def save(storage: Storage, cached: CacheEntry) -> None:
-    """Replace the file durably; raises OSError (a full disk) and leaves the old one then. Hold the lock."""
+    """Replace the file durably. Raises OSError and keeps the old file, for example if the disk is full.
+
+    The caller holds the lock.
+    """
     storage.write(CREDENTIAL_FILE, render(cached))
 
 
 def render(cached: CacheEntry) -> bytes:
-    """Write the file's content."""
+    """Serialize the file's content."""
     credential = cached.credential
     body = b"".join(part for pair in cached.responses for part in pair)
     body += credential.certificate_pem + credential.key_pem
@@ -101,6 +103,6 @@ def render(cached: CacheEntry) -> bytes:
 
 
 def _sized(rest_of_header: bytes, body: bytes) -> bytes:
-    # The header states the whole length, its own digits included: a fixed point that ten digits make trivial.
+    # The header contains the total length, including its own ten digits.
     size = len(MAGIC) + 1 + 10 + 1 + len(rest_of_header) + len(body)
     return b"%b %010d %b%b" % (MAGIC, size, rest_of_header, body)

@@ -1,8 +1,7 @@
-"""The last failure, remembered on disk, so that neither kubelet nor the API server sees a storm of attempts.
+"""Stores the last failure with a pause before the next attempt.
 
-client-go has no failure cache: without a certificate it runs the plugin for each request. Promises: until the moment
-written here no attempt is made and the same reason is repeated; the pause grows with each failure and carries jitter,
-so that a thousand nodes refused together do not come back together. A changed configuration file ends the pause.
+client-go has no failure cache: without a certificate it runs the plugin for each request. The pause grows with each
+failure and has jitter, so that nodes refused together do not retry together. A changed configuration ends the pause.
 """
 
 from __future__ import annotations
@@ -18,19 +17,17 @@ from nodeattest_discovery.node.clock import Backoff
 from nodeattest_parsing.values import one_line
 
 _MAX_TEXT: Final = 1000
-"""Characters of a message that are kept."""
-
-
+"""Maximum characters of a stored message."""
 MAX_BACKOFF: Final = 3600
-"""Seconds; a pause that seems longer was written under another clock and does not count."""
+"""Seconds. A longer pause was written under another clock and is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """The last failure."""
+    """A stored failure."""
 
     until: int
-    """Seconds since the epoch; no attempt before."""
+    """Epoch seconds of the next attempt."""
     count: int
     """Failures in a row."""
     reason: str
@@ -38,7 +35,7 @@ class FailureRecord:
 
 
 def load(storage: Storage, config_fingerprint: bytes, *, name: str = FAILURE_FILE) -> FailureRecord | None:
-    """Read the last failure under this configuration; None when there is none, or what is there makes no sense."""
+    """Return the last failure with this configuration, or None if there is none or the file is invalid."""
     try:
         head, _, rest = (storage.read(name) or b"").partition(b"\n")
         magic, until, made_for, count = head.split(b" ")
@@ -60,9 +57,9 @@ def remember(
     random: Callable[[], float],
     name: str = FAILURE_FILE,
 ) -> FailureRecord:
-    """Write a failure down and return the pause it causes; raises OSError. Hold the lock.
+    """Store a failure with its pause and return it. Raises OSError. The caller holds the lock.
 
-    ``valid_for``: seconds until the present certificate expires; None: there is none.
+    ``valid_for``: seconds until the current certificate expires; None if there is no certificate.
     """
     before = load(storage, config_fingerprint, name=name)
     count = before.count if before else 0
@@ -74,7 +71,7 @@ def remember(
         text=one_line(str(failure), _MAX_TEXT),
     )
     head = b"%b %d %b %d" % (FAILURE_MAGIC, remembered.until, config_fingerprint, remembered.count)
-    # The second line is what the fast path repeats.
+    # The fast path repeats the second line.
     again = f"kubelet-authenticator: still refused: {one_line(f'{failure.reason}: {failure.remedy}', _MAX_TEXT)}"
     text = f"{again}\n{remembered.reason}\n{remembered.text}"
     storage.write(name, head + b"\n" + text.encode(), durable=False)
@@ -82,15 +79,12 @@ def remember(
 
 
 def _backoff(failure: AgentError, valid_for: float | None) -> Backoff:
-    """Choose the pauses: without a certificate the node cannot work; with one, several attempts must fit into its life.
-
-    In the default policy a certificate is valid for days: 30 to 90 s after the first failure.
-    """
+    """Return short pauses without a certificate; with one, pauses that leave several attempts before it expires."""
     if valid_for is not None:
         return Backoff(60, min(1800, valid_for / 8))
     return Backoff(30, 600) if failure.kind is FailureKind.DENIED else Backoff(2, 60)
 
 
 def forget(storage: Storage, *, name: str = FAILURE_FILE) -> None:
-    """Remove what was remembered: the next attempt starts afresh. Hold the lock."""
+    """Remove the stored failure. The caller holds the lock."""
     storage.remove(name)

@@ -1,7 +1,7 @@
-"""Files that kubelet reads and join writes: the cluster's CAs, and kubelet's configuration.
+"""Files that join writes for kubelet: the cluster's CAs and kubelet's configuration.
 
-Promises: each appears whole; a file that the agent did not write is left alone unless its replacement was asked for. A
-first line, which is a comment for every reader of PEM and YAML, marks those that are ours.
+Files are written atomically. A first line, which PEM and YAML parsers ignore, marks the agent's own files; others are
+replaced only on request.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from nodeattest_authenticator.state.storage import make_folders, write_atomicall
 
 MARK: Final = b"# Written by kubelet-authenticator, which replaces it. To keep another file here, remove this line.\n"
 PUBLIC: Final = 0o644
-"""Pods and other users may read the CAs."""
+"""For the CAs, which pods and other users may read."""
 PRIVATE: Final = 0o600
 
 
 def check(path: str, *, flag: str, replace: bool) -> None:
-    """Raise ``AgentError`` if a file is somebody else's and may not be replaced."""
+    """Raise ``AgentError`` if the agent did not write a file and may not replace it."""
     old = read(path)
     if old is not None and not old.startswith(MARK) and not replace:
         raise foreign(path, flag=flag, replace="--replace-kubelet-files")
 
 
 def foreign(path: str, *, flag: str, replace: str) -> AgentError:
-    """Report a file that must not be replaced."""
+    """Return the error for a file that must not be replaced."""
     return AgentError(
         AgentReason.CONFIGURATION_INVALID,
         f"{path} exists and was not written by kubelet-authenticator",
-        remedy=f"move it away, name another with {flag}, or say {replace}",
+        remedy=f"move it away, choose another with {flag}, or pass {replace}",
         kind=FailureKind.USAGE,
     )
 
@@ -48,17 +48,17 @@ def has_cas(path: str, ca_pem: bytes) -> bool:
 
 
 def write(path: str, content: bytes, *, mode: int) -> bool:
-    """Write a file with its mark unless it has that content already; returns whether it was written."""
+    """Write a file with the mark unless its content is the same. Return whether it was written."""
     return _write(path, MARK + content, mode, 0o755 if mode == PUBLIC else 0o700)
 
 
 def write_private(path: str, data: bytes) -> bool:
-    """Write a file of our own, which needs no mark, unless it has that content already; returns whether it was."""
+    """Write a file without the mark unless its content is the same. Return whether it was written."""
     return _write(path, data, PRIVATE, 0o755)
 
 
 def read(path: str) -> bytes | None:
-    """Read a file, None when there is none; raises ``AgentError``."""
+    """Read a file. Return None if it does not exist. Raises ``AgentError``."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -69,7 +69,7 @@ def read(path: str) -> bytes | None:
 
 
 def _write(path: str, data: bytes, mode: int, folder_mode: int) -> bool:
-    """Make missing folders with kubeadm's modes: 0755 for kubeconfigs and CAs, 0700 for kubelet's configuration."""
+    """Write a file. Missing folders get kubeadm's modes: 0755 for kubeconfigs and CAs, 0700 for kubelet's config."""
     if read(path) == data:
         return False
     try:
@@ -81,10 +81,10 @@ def _write(path: str, data: bytes, mode: int, folder_mode: int) -> bool:
 
 
 def cannot_write(path: str, error: OSError) -> AgentError:
-    """Report that a file cannot be written."""
+    """Return the error for a file that cannot be written."""
     return AgentError(
         AgentReason.CONFIGURATION_INVALID,
         f"{path} cannot be written: {error.strerror}",
-        remedy="run join as the user who runs kubelet, mostly root, with room on the disk",
+        remedy="run the command as the user who runs kubelet, usually root, and free disk space if necessary",
         kind=FailureKind.USAGE,
     )

@@ -1,9 +1,8 @@
-"""Small JSON records in the cache directory: the unfinished request, and the provider ID that the controller told.
+"""JSON records in the cache directory: the pending request, and the provider ID that the controller assigned.
 
-An agent that was killed, timed out or lost the reply submits the same bytes under the same name again, finds its own
-object there and continues; a new key would be a new request, and an issued certificate would be lost. A provider ID
-counts in the cluster of the certificate only: one of the cluster's CAs, present or previous, must be among those of
-the last certificate. Renewals depend on it, so a file that cannot be read is an error.
+An agent that was killed or lost a reply submits the same bytes under the same name again and continues with its own
+object. With a new key the issued certificate would be lost. An assigned provider ID counts only in the cluster that
+assigned it: they must have a CA in common. Renewals depend on it, so an unreadable file is an error.
 """
 
 from __future__ import annotations
@@ -30,42 +29,42 @@ PROVIDER_ID_FILE: Final = "provider-id"
 
 @dataclass(frozen=True, slots=True)
 class SubmittedCsr:
-    """One request as it is, or is about to be, created."""
+    """The name and request of a CertificateSigningRequest."""
 
     name: str
     request: bytes = field(repr=False)
-    """``spec.request``, byte for byte."""
+    """The bytes of ``spec.request``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRequest:
-    """A key, its PKCS#10 request, and the requests made of it."""
+    """A key, its PKCS#10 request, and the CertificateSigningRequests made from it."""
 
     purpose: str
-    """What it is for (node, provider ID, signer, cluster pin): another purpose needs another request."""
+    """Identifies node, provider ID, signer and cluster pin; another purpose needs another request."""
     key_pem: bytes = field(repr=False)
     csr_der: bytes = field(repr=False)
     version: int
-    """Of the evidence, in both requests."""
+    """The version of the evidence in both requests."""
     first: SubmittedCsr | None = None
     second: SubmittedCsr | None = None
     assigned: ProviderID | None = None
-    """The provider ID that the controller told, where the node knew none; part of ``purpose``."""
+    """The provider ID that the controller assigned; part of ``purpose``."""
 
 
 class PendingRequestFile:
-    """The pending request in the cache directory. Hold the lock."""
+    """The file of the pending request. The caller holds the lock."""
 
     def __init__(
         self, storage: Storage, *, used_key_pem: bytes | None = None, name: str = PENDING_REQUEST_FILE
     ) -> None:
-        """``used_key_pem``: the key of the stored credential, whose request is finished whatever a crash left."""
+        """``used_key_pem``: the key of the stored credential. A pending request with this key is finished."""
         self._storage = storage
         self._name = name
         self._used = used_key_pem
 
     def load(self) -> PendingRequest | None:
-        """Return it; None when there is none that can be resumed."""
+        """Return the pending request, or None if none can be resumed."""
         try:
             data = self._storage.read(self._name)
             pending = None if data is None else _parse_pending(ConfigFields(parse_config_object(data)))
@@ -90,7 +89,7 @@ class PendingRequestFile:
             self._storage.write(self._name, json.dumps(document).encode(), durable=False)
 
     def discard(self) -> None:
-        """Forget it."""
+        """Remove the pending request."""
         self._storage.remove(self._name)
 
 
@@ -121,10 +120,7 @@ def _base64(data: bytes) -> str:
 
 
 def load_provider_id(storage: Storage, ca_pins: Sequence[str]) -> ProviderID | None:
-    """Return the ID that the controller told; None where there is none of the cluster with these CAs.
-
-    Raises ``AgentError``.
-    """
+    """Return the ID that the cluster with these CAs assigned, or None. Raises ``AgentError``."""
     try:
         data = storage.read(PROVIDER_ID_FILE)
         if data is None:
@@ -135,12 +131,12 @@ def load_provider_id(storage: Storage, ca_pins: Sequence[str]) -> ProviderID | N
     except (UnsafeFileError, FieldsError, Denied):
         raise AgentError(
             AgentReason.CACHE_UNSAFE,
-            f"{storage.path}/{PROVIDER_ID_FILE}, the provider ID that the controller told, cannot be used",
-            remedy="remove it and join again with a bootstrap token, or give join --provider-id",
+            f"{storage.path}/{PROVIDER_ID_FILE}, the assigned provider ID, cannot be read",
+            remedy="remove it and join again with a bootstrap token, or pass join --provider-id",
         ) from None
     return None if pins.isdisjoint(ca_pins) else assigned
 
 
 def save_provider_id(storage: Storage, assigned: ProviderID, ca_pins: Sequence[str]) -> None:
-    """Store the ID, before each certificate that was issued for it; raises OSError. Hold the lock."""
+    """Store an assigned ID. Call it before the certificate is stored. Raises OSError. The caller holds the lock."""
     storage.write(PROVIDER_ID_FILE, json.dumps({"providerID": assigned, "caPins": [*ca_pins]}).encode())

@@ -1,10 +1,8 @@
-"""A directory that is ours alone, and files in it that appear whole or not at all.
+"""The private cache directory (0700, files 0600), atomic writes, and its lock.
 
-Promises: the directory is 0700, each file 0600, nothing is read through a symbolic link or from another user's file,
-and a reader sees the old content or the new, also after a power cut when the write was durable. Writers hold the
-lock, hence one fixed temporary name suffices and a killed writer leaves nothing that grows. The lock is flock on a file
-of the directory: the kernel drops it when its holder dies. The file is never removed: removing it would let two
-processes hold two different locks of the same name.
+Readers see the old or the new content, after a durable write even after a power cut. Writers hold the lock, so one
+temporary name is enough. The lock is flock(2) on a file, which the kernel releases when the holder dies. The file is
+never removed, because then two processes could hold different locks of the same name.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from nodeattest_authenticator.state.cache_files import UnsafeFileError, open_dir
 from nodeattest_discovery.node.clock import Deadline
 
 _PROBE_SIZE: Final = 32 << 10
-"""Bytes: more than a credential file has."""
+"""Bytes, more than a credential file has."""
 
 
 class Storage:
-    """The cache directory, opened once; all access is relative to its descriptor."""
+    """The cache directory. All access is relative to its descriptor. Raises ``AgentError`` if it is unsafe."""
 
     def __init__(self, path: str, *, create: bool = True) -> None:
         self.path = path
@@ -48,7 +46,7 @@ class Storage:
         return open_directory(self.path)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the directory."""
         os.close(self.directory)
 
     def __enter__(self) -> Self:
@@ -58,29 +56,29 @@ class Storage:
         self.close()
 
     def read(self, name: str) -> bytes | None:
-        """Read a file, None when it is absent; raises ``UnsafeFileError`` when it is not ours alone."""
+        """Read a file. Return None if it is absent. Raises ``UnsafeFileError`` if other users can access it."""
         try:
             return read_private(self.directory, name)
         except FileNotFoundError:
             return None
 
     def write(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace a file atomically; ``durable`` also survives a power cut. Raises OSError. Hold the lock."""
+        """Replace a file atomically; ``durable`` syncs it to disk. Raises OSError. The caller holds the lock."""
         write_atomically(name, data, mode=0o600, durable=durable, directory=self.directory)
 
     def check_room(self, name: str = "probe") -> None:
-        """Raise OSError unless a credential could be stored now."""
+        """Raise OSError if a credential cannot be stored now."""
         self.write(name, bytes(_PROBE_SIZE), durable=False)
         self.remove(name)
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there. Hold the lock."""
+        """Remove a file if it exists. The caller holds the lock."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.directory)
 
 
 def write_atomically(name: str, data: bytes, *, mode: int, durable: bool = True, directory: int | None = None) -> None:
-    """Write a temporary file, then rename it; ``name`` is relative to ``directory`` when that is given."""
+    """Write a temporary file and rename it. ``name`` is relative to ``directory`` if given."""
     temporary = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
@@ -116,26 +114,23 @@ def _sync_directory(name: str, directory: int | None) -> None:
 
 
 def make_folders(path: str, mode: int, parent_mode: int) -> None:
-    """Make a missing folder and those above it, regardless of the umask, as ``os.makedirs`` is not.
-
-    A folder that exists keeps its mode.
-    """
+    """Create a folder and its parents with these modes, regardless of the umask. Existing folders keep their modes."""
     if not path or os.path.isdir(path):
         return
     make_folders(os.path.dirname(path), parent_mode, parent_mode)
-    with contextlib.suppress(FileExistsError):  # a parallel process was faster
+    with contextlib.suppress(FileExistsError):  # another process was faster
         os.mkdir(path, mode)
         os.chmod(path, mode)
 
 
 LOCK_FILE: Final = "lock"
 _POLL: Final = 0.02
-"""Seconds between attempts: flock itself has no timeout, and an alarm signal would be the caller's business."""
+"""Seconds between attempts, because flock(2) has no timeout."""
 
 
 @contextmanager
 def exclusive(storage: Storage, deadline: Deadline, *, name: str = LOCK_FILE) -> Generator[None]:
-    """Hold the lock; raises ``AgentError`` when another process keeps it until the deadline."""
+    """Hold the lock. Raises ``AgentError`` if another process holds it until the deadline."""
     descriptor = _open(storage, name)
     try:
         while not _acquire(descriptor):
@@ -143,7 +138,7 @@ def exclusive(storage: Storage, deadline: Deadline, *, name: str = LOCK_FILE) ->
                 raise AgentError(
                     AgentReason.LOCK_TIMEOUT,
                     f"another kubelet-authenticator has held {storage.path}/{name} for too long",
-                    remedy="it gives up at its own deadline; if it hangs, end it",
+                    remedy="wait for its deadline, or kill it if it hangs",
                     kind=FailureKind.TEMPORARY,
                 )
             deadline.waits_for("lock", f"another kubelet-authenticator, which holds {storage.path}/{name}")
@@ -155,7 +150,7 @@ def exclusive(storage: Storage, deadline: Deadline, *, name: str = LOCK_FILE) ->
 
 @contextmanager
 def exclusive_if_free(storage: Storage) -> Generator[bool]:
-    """Hold the lock if nobody else does; yields whether it is held."""
+    """Try to take the lock. Yield whether it is held."""
     descriptor = _open(storage, LOCK_FILE)
     try:
         yield _acquire(descriptor)
@@ -171,7 +166,7 @@ def _open(storage: Storage, name: str) -> int:
         raise AgentError(
             AgentReason.CACHE_UNSAFE,
             f"{storage.path}/{name} cannot be opened: {error.strerror}",
-            remedy="remove it if it is not a plain file, and make room if the disk is full",
+            remedy="remove it if it is not a regular file, and free disk space if necessary",
         ) from None
 
 
