@@ -118,7 +118,7 @@ class AgentContext:
     def remember_failure(
         self, error: AgentError, current: CachedCredential | None, *, name: str = FAILURE_FILE
     ) -> None:
-        """Store a failure with its pause. ``current``: the credential that is still valid. The caller holds the lock."""
+        """Store a failure with its pause. ``current``: a valid credential. The caller holds the lock."""
         now = self.clock.now()
         valid_for = None if current is None else current.not_after - now
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """Entry point of every call that the fast path does not answer.
 
-``credential`` runs without argparse; ``commands.cli`` runs every other command. A failure is one line on stderr.
+``credential`` runs without argparse; ``commands.cli`` runs every other command. A failure is one line of log.
 Exit codes: 0 success, 1 refused or failed, 2 invalid command line or configuration.
 """
 

@@ -188,9 +188,9 @@ NONE: list[object] = []
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"current-context": "none"}, "contexts"),
-        ({"clusters": NONE}, "clusters"),
-        ({"users": "x"}, "users"),
+        ({"current-context": "none"}, "expected the context"),
+        ({"clusters": NONE}, "expected the cluster"),
+        ({"users": "x"}, "expected the user"),
         (user(token="secret-word"), "a client certificate and its key"),
         (user(exec="secret-word"), "a client certificate and its key"),
         (user(), "client-certificate"),

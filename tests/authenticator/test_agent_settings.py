@@ -93,13 +93,13 @@ WRONG_SERVING: list[tuple[Any, str]] = [
     ({"dnsNames": ["*.example"]}, "without wildcard"),
     ({"dnsNames": ["A"]}, "lower case"),
     ({"dnsNames": ["a."]}, "final dot"),
-    ({"dnsNames": ["a", "a"]}, "twice"),
+    ({"dnsNames": ["a", "a"]}, "must not repeat"),
     ({"dnsNames": [f"a{i}" for i in range(32)]}, "at most 32"),
     ({"ipAddresses": ["10.0.0"]}, "IP addresses"),
     ({"ipAddresses": ["10.0.0.0/8"]}, "IP addresses"),
     ({"ipAddresses": ["::ffff:10.0.0.1"]}, "in their own form"),
     ({"ipAddresses": ["fe80::1%eth0"]}, "without zone"),
-    ({"ipAddresses": ["fd00::1", "FD00:0::1"]}, "twice"),
+    ({"ipAddresses": ["fd00::1", "FD00:0::1"]}, "must not repeat"),
     ({"dnsNames": [], "ipAddresses": []}, "both be empty"),
 ]
 WRONG_DISCOVERY: list[tuple[dict[str, Any], str]] = [
@@ -112,7 +112,7 @@ WRONG_DISCOVERY: list[tuple[dict[str, Any], str]] = [
     ({"caFile": "/a\0b"}, "discovery.caFile must be an absolute path"),
     ({"keepsServer": "yes"}, "keepsServer must be true or false"),
     ({"former": [FORMER] * (MAX_PREVIOUS_CLUSTERS + 1)}, "at most 4 clusters"),
-    ({"former": [FORMER | {"certificateAuthority": "x"}]}, "no PEM bundle"),
+    ({"former": [FORMER | {"certificateAuthority": "x"}]}, "not a PEM bundle"),
     ({"former": [FORMER | {"server": "10.0.0.1"}]}, "former[].server must be the API server's URL"),
     ({"former": [FORMER | {"caFile": "/x"}]}, "unknown field discovery.former[].caFile"),
     ({"former": [SERVERS[0]]}, "must be an object"),
@@ -138,7 +138,7 @@ WRONG_DISCOVERY: list[tuple[dict[str, Any], str]] = [
         ({"server": "https://10.0.0.1:0"}, "its port must be a number from 1 to 65535"),
         ({"certificateAuthority": None}, "certificateAuthority is missing"),
         ({"certificateAuthority": "nothing"}, "no CERTIFICATE block"),
-        ({"certificateAuthority": CA[:200]}, "no PEM"),
+        ({"certificateAuthority": CA[:200]}, "not a PEM"),
         ({"nodeName": "Node_1"}, "nodeName"),
         ({"nodeName": 7}, "nodeName must be a non-empty string"),
         ({"provider": None}, "provider is missing"),
@@ -193,7 +193,7 @@ def test_a_file_that_others_may_write_is_not_obeyed(tmp_path: Path, mode: int) -
     path.chmod(0o644)
     assert load(str(path), hostname="n").node_name == "n"
     path.chmod(mode)
-    with pytest.raises(AgentError, match=f"may be written by others: owner .*, mode 0{mode:o}"):
+    with pytest.raises(AgentError, match=f"other users can write .*: owner .*, mode 0{mode:o}"):
         load(str(path), hostname="n")
 
 

@@ -39,9 +39,9 @@ def typed(tmp_path: Path, api: FakeApi) -> Joiner:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "which cluster? Give --discovery-server HOST:PORT with --token-file"),
-        (["--token", TOKEN], "which cluster?"),
-        (["127.0.0.1:1", "--token", TOKEN], "give --discovery-token-ca-cert-hash, or say --discovery-token-unsafe"),
+        ([], "no cluster: pass --discovery-server HOST:PORT with --token-file"),
+        (["--token", TOKEN], "no cluster:"),
+        (["127.0.0.1:1", "--token", TOKEN], "pass --discovery-token-ca-cert-hash or --discovery-token-unsafe"),
         (
             ["127.0.0.1:1", "--token", TOKEN, *HASH, "--discovery-file", "f"],
             "'127.0.0.1:1' and --discovery-file exclude",
@@ -51,14 +51,14 @@ def typed(tmp_path: Path, api: FakeApi) -> Joiner:
         (["--server", "https://127.0.0.1:1", "--token", TOKEN], "--server needs --ca-file"),
         (["--ca-file", "f", "--token", TOKEN], "--ca-file needs --server"),
         (["--tls-server-name", "kubernetes"], "--tls-server-name needs --server"),
-        (["--server", "https://a", "--ca-file", "CA"], "no token: give --token-file"),
-        (["--server", "https://a", "--ca-file", "CA", "--discovery-timeout", "9"], "no meaning with --server"),
+        (["--server", "https://a", "--ca-file", "CA"], "no token: pass --token-file"),
+        (["--server", "https://a", "--ca-file", "CA", "--discovery-timeout", "9"], "no effect with --server"),
         (["127.0.0.1", "--token", TOKEN, *HASH], "host:port"),
         (["https://127.0.0.1:1", "--token", TOKEN, *HASH], "HOST:PORT, without https://"),
-        (["--token", TOKEN, *HASH], "no server to ask: give --discovery-server HOST:PORT"),
-        ([*SERVER, *HASH], "no token to check cluster-info with: give --token-file"),
-        ([*SERVER, *HASH, "--token", SHORT], "--token: the bootstrap token has not the form"),
-        ([*SERVER, *HASH, "--token", TOKEN.upper()], "has not the form"),
+        (["--token", TOKEN, *HASH], "no server to ask: pass --discovery-server HOST:PORT"),
+        ([*SERVER, *HASH], "no token to verify cluster-info: pass --token-file"),
+        ([*SERVER, *HASH, "--token", SHORT], "--token: expected a bootstrap token of the form"),
+        ([*SERVER, *HASH, "--token", TOKEN.upper()], "expected a bootstrap token of the form"),
         ([*SERVER, *HASH, "--token", TOKEN, "--token-file", "TOKEN"], "--token and --token-file exclude each other"),
         ([*SERVER, *HASH, "--token-file", "/nonexistent"], "/nonexistent: No such file"),
         (["--discovery-file", "-", "--token-file", "-"], "cannot both read standard input"),
@@ -107,7 +107,7 @@ def test_kubeadms_words_may_stand_anywhere() -> None:
 
 def test_a_token_among_the_words_is_warned_of(typed: Joiner) -> None:
     said = typed.join(*SERVER, *HASH, "--token", TOKEN, "--discovery-timeout", "1").stderr
-    assert "--token: a token on the command line can be read by every user of this machine" in said
+    assert "--token: every user of this machine can read the command line" in said
     assert TOKEN not in said
 
 

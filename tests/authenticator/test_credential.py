@@ -79,7 +79,7 @@ def test_a_due_renewal_that_could_not_be_kept_is_not_asked_for(machine: Machine)
     sent = machine.api.posts()
     assert certificate(machine.run().stdout) == certificate(old)
     log = machine.cache / "renewal.log"
-    eventually(lambda: log.exists() and "waits" in log.read_text())
+    eventually(lambda: log.exists() and "postponed" in log.read_text())
     assert machine.api.posts() == sent
 
 

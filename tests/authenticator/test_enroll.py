@@ -270,7 +270,7 @@ def test_no_version_is_filed_twice_whatever_the_annotation_says(bench: Bench) ->
         api.deny(name, "EvidenceVersionUnsupported")
 
     bench.attestor, bench.fake.on_create = Versatile(), unsupported
-    assert "makes challenge/v2, challenge/v1" in bench.refused().message
+    assert "supports challenge/v2, challenge/v1" in bench.refused().message
     assert filed(bench.fake) == [2, 1]
 
 
@@ -422,7 +422,7 @@ def test_the_newest_common_version_that_was_not_refused_is_chosen(
     ],
 )
 def test_an_annotation_that_is_not_canonical_chooses_nothing(published: str | None) -> None:
-    with pytest.raises(AgentError, match="does not say in our form") as caught:
+    with pytest.raises(AgentError, match="did not list the versions") as caught:
         next_version(of_versions(Versatile(), 3, 2, 1), {3}, published)
     assert len(str(caught.value)) < 400
 
@@ -434,5 +434,5 @@ def test_evidence_of_another_version_than_was_asked_for_is_never_sent(bench: Ben
             return made
 
     bench.attestor = Wrong()
-    assert "where challenge/v1 was wanted" in bench.refused().message
+    assert "expected evidence challenge/v1" in bench.refused().message
     assert not bench.fake.objects

@@ -116,7 +116,7 @@ BAD: list[tuple[str, Callable[[Machine], object], str]] = [
     ("empty", lambda m: m.write("credential", b""), "whole"),
     ("not ours", lambda m: m.write("credential", b"{}"), "whole"),
     ("huge", lambda m: m.write("credential", b"x" * (1 << 20)), "larger"),
-    ("other key", lambda m: store(m, key=pem_key(ec.generate_private_key(ec.SECP256R1()))), "another key"),
+    ("other key", lambda m: store(m, key=pem_key(ec.generate_private_key(ec.SECP256R1()))), "key is not the node's"),
     ("other CA", lambda m: store(m, authority=Authority()), "no CA of the cluster"),
     ("other node", lambda m: store(m, node="node-1"), "subject"),
     ("other times", later, "times"),
@@ -186,7 +186,7 @@ def test_a_renewal_that_cannot_be_started_costs_no_valid_credential(
     with agent.storage:
         answer = json.loads(credential(agent, machine.info().encode()))
     assert answer["status"]["clientCertificateData"]
-    assert said == ["the renewal waits: no process can be started for it: Resource temporarily unavailable"]
+    assert said == ["the renewal is postponed: cannot start a process: Resource temporarily unavailable"]
 
 
 def test_a_refresh_that_cannot_be_started_leaves_the_renewal_alone(
@@ -200,7 +200,7 @@ def test_a_refresh_that_cannot_be_started_leaves_the_renewal_alone(
     with agent.storage:
         background_renewal.run(agent)
     assert certificate(node) != before
-    assert said[0].startswith("the cluster was not asked what changed: no process can be started")
+    assert said[0].startswith("the refresh before the renewal failed: cannot start a process")
 
 
 # The warm path

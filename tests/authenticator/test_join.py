@@ -106,7 +106,7 @@ def test_a_join_of_a_joined_node_keeps_its_certificate_and_says_how_to_get_anoth
     assert joiner.join().returncode == 0
     again = joiner.join()
     assert again.returncode == 0
-    assert "keeps the certificate that it has; join --renew" in again.stderr
+    assert "keeps its valid certificate; join --renew" in again.stderr
     assert joiner.api.posts() == 1
 
 
@@ -128,7 +128,7 @@ def test_join_gets_the_serving_certificate_too_when_asked(joiner: Joiner) -> Non
     names = ["--serving-ip-address", "10.0.0.7", "--serving-dns-name", "a", "--serving-dns-name", "b"]
     done = joiner.join(*names)
     assert done.returncode == 0, done.stderr
-    assert "serving.pem serves a, b, 10.0.0.7 until" in done.stdout
+    assert "serving.pem: certificate for a, b, 10.0.0.7, valid until" in done.stdout
     assert joiner.folder.joinpath("cache/serving.pem").exists()
     section = json.loads(joiner.folder.joinpath("config.json").read_bytes())["serving"]
     assert section == {"dnsNames": ["a", "b"], "ipAddresses": ["10.0.0.7"]}
@@ -252,8 +252,8 @@ def test_a_certificate_is_not_stored_without_the_answer(joiner: Joiner) -> None:
         ({"provider_id_file": "/nonexistent"}, "No such file"),
         ({"provider_id_file": os.devnull}, "1 to 1024 characters"),
         ({"provider_id_command": "/nonexistent --key=s3cret"}, "/nonexistent: No such file"),
-        ({"provider_id_command": "false"}, "exit code 1"),
-        ({"provider_id_command": "printf '\\377' s3cret"}, "printf gives is not UTF-8"),
+        ({"provider_id_command": "false"}, "exited with code 1"),
+        ({"provider_id_command": "printf '\\377' s3cret"}, "output of /usr/bin/printf is not UTF-8"),
         ({"provider_id_command": "echo 'x://{{ ds.meta_data.uuid }}'"}, "without {{"),
         ({"provider_id_command": "echo x://CI_MISSING_JINJA_VAR/uuid"}, "without CI_MISSING_JINJA_VAR"),
         ({"provider_id": "x://{cloud-init:v1.nothing}"}, "/run/cloud-init/instance-data.json"),

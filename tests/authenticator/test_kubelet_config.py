@@ -93,7 +93,7 @@ def test_a_cluster_without_one_is_told_what_to_do_and_kubelet_gets_no_kubeconfig
     done = joiner.join()
     assert done.returncode == 1
     assert "KubeletConfigurationRefused" in done.stderr
-    assert "leave --kubelet-config away" in done.stderr
+    assert "omit --kubelet-config" in done.stderr
     assert not joiner.kubeconfig.exists()
     assert joiner.join(kubelet_config=None, kubelet_ca_file=None).returncode == 0
     assert joiner.api.posts() == 1

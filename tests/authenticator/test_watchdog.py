@@ -49,4 +49,4 @@ def test_a_command_that_hangs_is_ended(
         check=False,
     )
     assert done.returncode != 0
-    assert "Timeout: something did not answer until the deadline" in done.stderr
+    assert "Timeout: the TPM, a metadata service or name resolution did not answer" in done.stderr
