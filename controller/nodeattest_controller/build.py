@@ -1,20 +1,25 @@
-"""Builds the manager out of the settings: every controller and what it runs on, in the order of the dependencies.
+"""The controller's process: builds every part from the settings, waits for leadership, and runs the parts.
 
-Nothing refers to a part that is built later: a part that needs to know of a change subscribes to the change bus.
+Parts are built in the order of their dependencies. A part that needs to know of a change subscribes to the cache's
+change bus. The process ends when it may not act any more.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
 from nodeattest_controller.controllers.bootstrap_config.render import has_agent
+from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
 from nodeattest_controller.controllers.bootstrap_signer import TokenPairRunner, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token import CONTROLLER as BOOTSTRAP_TOKEN
 from nodeattest_controller.controllers.bootstrap_token import BootstrapTokenReconciler
@@ -29,7 +34,10 @@ from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletS
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
-from nodeattest_controller.metrics import Metrics
+from nodeattest_controller.logs import fields
+from nodeattest_controller.metrics import PROVIDERS, Metrics
+from nodeattest_controller.metrics_server import serve_health
+from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.cluster_controller import (
     ClusterController,
@@ -46,12 +54,19 @@ from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_controller.verification.controller_facts import ControllerFacts
 from nodeattest_controller.verification.verifiers import VerificationRunner, VerifierRegistry
+from nodeattest_kube.addresses import POD_IPS, AddressRules
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.elector import LeaseElector, LostLease
+from nodeattest_kube.events import EventLimiter, EventRecorder
+from nodeattest_kube.periodic import call_every
 from nodeattest_kube.store import MemoryPool
 from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
+_LOG: Final = logging.getLogger(__name__)
+_NONE: Final[Mapping[ProviderName, ClusterAPISigner]] = MappingProxyType({})
+_PERIOD: Final = 60.0
+"""Seconds between two lines about the same error of the election."""
 Connect = Callable[[bytes], ApiClient]
 """Makes a client for a workload cluster out of its kubeconfig."""
 _PURPOSES: Final = {Purpose.CLIENT: "attestation", Purpose.SERVING: "serving"}
@@ -60,18 +75,15 @@ _PURPOSES: Final = {Purpose.CLIENT: "attestation", Purpose.SERVING: "serving"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """What every controller is built with."""
+    """What the controllers are built with."""
 
     settings: Settings
-    metrics: Metrics
-    management: ManagementCache
     deps: ReconcilerDeps
     configs: KubeadmConfigs
     still_leads: Callable[[], Awaitable[bool]]
     """Whether nobody else has led up to now, by a read of the Lease that begins now; raises ApiError."""
-    guard: ClusterGuard
-    events: EventRecorder
     log: ClusterLog
+    verifiers: VerifierRegistry
 
 
 def build_manager(
@@ -80,21 +92,16 @@ def build_manager(
     metrics: Metrics,
     *,
     connect: Connect,
-    may_act: Callable[[], bool],
+    leads: Callable[[], bool],
     still_leads: Callable[[], Awaitable[bool]],
     signers: Mapping[ProviderName, ClusterAPISigner],
 ) -> Manager:
     """Build the parts; ``client`` is the management cluster's.
 
-    ``may_act``: whether this replica may now. ``still_leads``: whether, by the Lease, nobody else has led up to now.
+    ``leads``: whether this replica leads now. ``still_leads``: whether, by the Lease, nobody else has led up to now.
     """
-    management = ManagementCache(
-        client,
-        namespace=settings.watch_namespace,
-        inventory=settings.inventory,
-        now=_now,
-    )
-    client.may_send = may_act
+    management = ManagementCache(client, namespace=settings.watch_namespace, inventory=settings.inventory, now=_now)
+    client.may_send = leads
     log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
     marks = ClusterMarks(
         management,
@@ -103,49 +110,38 @@ def build_manager(
         events=events,
         now=_now,
     )
-    guard = ClusterGuard(management, may_act, marks)
+    guard = ClusterGuard(management, leads, marks)
     shared = _Shared(
         settings=settings,
-        metrics=metrics,
-        management=management,
         deps=ReconcilerDeps(management=management, guard=guard, events=events, metrics=metrics, now=_now),
         configs=KubeadmConfigs(client, management.caches),
         still_leads=still_leads,
-        guard=guard,
-        events=events,
         log=log,
+        verifiers=VerifierRegistry(settings.platforms, metrics, signers),
     )
-    return _manager(shared, VerifierRegistry(settings.platforms, metrics, signers), marks, connect)
-
-
-def _manager(shared: _Shared, verifiers: VerifierRegistry, marks: ClusterMarks, connect: Connect) -> Manager:
-    in_clusters, global_ones = _controllers(shared, verifiers)
+    in_clusters, once = _controllers(shared)
     clusters = ClusterManager(
-        shared.management,
+        management,
         in_clusters,
-        guard=shared.guard,
+        guard=guard,
         marks=marks,
-        metrics=shared.metrics,
-        events=shared.events,
+        metrics=metrics,
+        events=events,
         connect=connect,
         now=_now,
-        log=shared.log,
-        clusters_per_namespace=shared.settings.clusters_per_namespace,
+        log=log,
+        clusters_per_namespace=settings.clusters_per_namespace,
     )
-    shared.management.changes.subscribe_clusters(clusters.changed)
-    return Manager(
-        management=shared.management,
-        clusters=clusters,
-        controllers=global_ones,
-        closers=(verifiers.aclose, shared.events.drain),
-    )
+    management.changes.subscribe_clusters(clusters.changed)
+    closers = (shared.verifiers.aclose, events.drain)
+    return Manager(management=management, clusters=clusters, controllers=once, closers=closers)
 
 
 def _controllers(
-    shared: _Shared, verifiers: VerifierRegistry
+    shared: _Shared,
 ) -> tuple[Sequence[ClusterController], Mapping[str, Callable[[], Awaitable[None]]]]:
     """Build the controllers of each cluster, and those that run once."""
-    settings, management, configs, deps = shared.settings, shared.management, shared.configs, shared.deps
+    settings, management, configs, deps = shared.settings, shared.deps.management, shared.configs, shared.deps
     in_clusters: list[ClusterController] = []
     observers: list[CSRObserver] = []
     if settings.enabled("hardening"):
@@ -159,7 +155,7 @@ def _controllers(
     everywhere: dict[str, Callable[[], Awaitable[None]]] = {"challenge-keys": keys.run}
     purposes = frozenset(purpose for purpose, controller in _PURPOSES.items() if settings.enabled(controller))
     if purposes:
-        csr = _csr_controller(shared, keys, verifiers, observers=observers, purposes=purposes)
+        csr = _csr_controller(shared, keys, observers=observers, purposes=purposes)
         in_clusters.insert(0, csr)
         everywhere["csr"] = csr.run
         everywhere["policy-status"] = _policy_status(shared).run
@@ -182,13 +178,13 @@ def _controllers(
 def _csr_controller(
     shared: _Shared,
     keys: ChallengeKeys,
-    verifiers: VerifierRegistry,
     *,
     observers: Sequence[CSRObserver],
     purposes: frozenset[Purpose],
 ) -> CSRController:
-    settings, events, metrics, management = shared.settings, shared.events, shared.metrics, shared.management
-    verifications, configs = VerificationRunner(settings.verification_timeout), shared.configs
+    settings, verifiers, configs = shared.settings, shared.verifiers, shared.configs
+    management, events, metrics = shared.deps.management, shared.deps.events, shared.deps.metrics
+    verifications = VerificationRunner(settings.verification_timeout)
 
     def facts_of(workload: WorkloadClient) -> ControllerFacts:
         return ControllerFacts(
@@ -241,32 +237,155 @@ def _csr_controller(
 
 
 def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
+    deps = shared.deps
     reconciler = PolicyStatusReconciler(
-        shared.management,
-        guard=shared.guard,
-        events=shared.events,
-        metrics=shared.metrics,
+        deps.management,
+        guard=deps.guard,
+        events=deps.events,
+        metrics=deps.metrics,
         now=_now,
         has_webhook=shared.settings.has_webhook,
         configuration=shared.settings.webhook_configuration,
         is_rendered=has_agent,
     )
-    shared.management.changes.subscribe_clusters(reconciler.cluster_changed)
-    shared.management.changes.subscribe_policies(reconciler.changed)
+    deps.management.changes.subscribe_clusters(reconciler.cluster_changed)
+    deps.management.changes.subscribe_policies(reconciler.changed)
     return reconciler
 
 
 def _signer_names(shared: _Shared) -> SignerNamesReconciler:
+    deps = shared.deps
     reconciler = SignerNamesReconciler(
-        shared.management,
-        guard=shared.guard,
+        deps.management,
+        guard=deps.guard,
         serves=shared.settings.enabled("serving"),
         now=_now,
-        queue_metrics=shared.metrics.queues.named("signer-names"),
+        queue_metrics=deps.metrics.queues.named("signer-names"),
     )
-    shared.management.changes.subscribe_clusters(reconciler.cluster_changed)
+    deps.management.changes.subscribe_clusters(reconciler.cluster_changed)
     return reconciler
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Controller:
+    """Leads when it is elected, and knows how it is."""
+
+    settings: Settings
+    client: ApiClient
+    metrics: Metrics
+    addresses: AddressRules
+    signers: Mapping[ProviderName, ClusterAPISigner]
+    elector: LeaseElector | None
+    """None: this replica leads without an election."""
+    manager: Manager | None = None
+
+    def health(self) -> str | None:
+        """Say what is not ready; a replica that stands by is ready to take over."""
+        if self.manager is not None:
+            return self.manager.unhealthy()
+        trouble = self.elector.last_error if self.elector else None
+        return f"cannot take part in the election: {trouble}" if trouble else None
+
+    async def lead(self) -> None:
+        """Run all controllers until cancelled."""
+        manager = self.manager = build_manager(
+            self.settings,
+            self.client,
+            self.metrics,
+            connect=self._connect,
+            leads=lambda: self.elector is None or self.elector.is_leader,
+            still_leads=self._still_leads,
+            signers=self.signers,
+        )
+        self.metrics.leader(1)
+        try:
+            await manager.run(self.settings.identity)
+        finally:
+            self.metrics.leader(0)
+            self.manager = None
+            await manager.aclose()
+
+    async def _still_leads(self) -> bool:
+        return self.elector is None or await self.elector.still_leads()
+
+    def _connect(self, kubeconfig: bytes) -> ApiClient:
+        timeout = self.settings.request_timeout
+        client = ApiClient.from_kubeconfig(kubeconfig, request_timeout=timeout, addresses=self.addresses)
+        client.on_request = self.metrics.api_request
+        return client
+
+
+def _client(settings: Settings, environment: Mapping[str, str], metrics: Metrics) -> ApiClient:
+    if settings.kubeconfig is None:
+        client = ApiClient.in_cluster(environment, request_timeout=settings.request_timeout)
+    else:
+        client = ApiClient.from_kubeconfig_file(settings.kubeconfig, request_timeout=settings.request_timeout)
+    client.on_request = metrics.api_request
+    return client
+
+
+def _elector(settings: Settings, leases: ApiClient) -> LeaseElector:
+    return LeaseElector(
+        leases,
+        namespace=settings.namespace,
+        name=settings.instance,
+        identity=settings.identity,
+        lease_duration=settings.lease_duration,
+        renew_deadline=settings.renew_deadline,
+        retry_period=settings.retry_period,
+        annotations=lease_annotations(settings.identity),
+    )
+
+
+async def run(
+    settings: Settings, environment: Mapping[str, str], *, signers: Mapping[ProviderName, ClusterAPISigner] = _NONE
+) -> int:
+    """Run until cancelled or leadership is lost; returns the exit code.
+
+    ``environment`` has the address of the pod's API server and the pod's own ones (``POD_IPS``); nothing else is read
+    from it. ``signers`` are providers of the program that runs us (``library``).
+    """
+    addresses = settings.workload_addresses(environment.get(POD_IPS, ""))
+    metrics, code = Metrics((*PROVIDERS, *signers)), 0
+    async with (
+        _client(settings, environment, metrics) as client,
+        _client(settings, environment, metrics) as leases,
+    ):
+        elector = _elector(settings, leases) if settings.leader_elect else None
+        controller = _Controller(
+            settings=settings, client=client, metrics=metrics, addresses=addresses, signers=signers, elector=elector
+        )
+        webhook = WebhookServer(settings, leases, metrics)  # it answers whether this replica may act or not
+        checks = {"caches": controller.health} | ({"webhook": webhook.unhealthy} if webhook.is_on else {})
+        async with webhook, serve_health(settings, metrics, checks, leases):
+            try:
+                await (controller.lead() if elector is None else _take_part(elector, controller, leases.server))
+            except* LostLease as lost:
+                error: BaseException = lost
+                while isinstance(error, BaseExceptionGroup):
+                    error = error.exceptions[0]
+                _LOG.error("leadership lost; a fresh process takes part again", extra=fields(error=str(error)))
+                code = 1
+    return code
+
+
+async def _take_part(elector: LeaseElector, controller: _Controller, server: str) -> None:
+    """Lead when elected, and log what keeps this replica from taking part."""
+    limiter = EventLimiter(time.monotonic)
+
+    def log_error() -> None:
+        error = elector.last_error
+        if error is not None and limiter.allow(str(error), _PERIOD):
+            remedy = "check --kubeconfig, the network, and the rights on leases"
+            more = fields(server=server, error=str(error), remedy=remedy)
+            _LOG.warning("cannot take part in the election", extra=more)
+
+    logging_errors = asyncio.create_task(call_every(1.0, log_error))
+    try:
+        await elector.run(controller.lead)
+    finally:
+        logging_errors.cancel()

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller import app, configfile, logs
+from nodeattest_controller import build, configfile, logs
 from nodeattest_controller.main import serve
 from nodeattest_controller.platforms import check_platforms, check_signers
 from nodeattest_controller.settings import Settings
@@ -51,4 +51,4 @@ async def run(settings: Settings, environment: Mapping[str, str], *, signers: Ma
     own = {ProviderName(name): signer for name, signer in signers.items()}
     check_signers(own, settings.platforms)
     check_platforms(settings.platforms, "settings")
-    return await app.run(settings, environment, signers=own)
+    return await build.run(settings, environment, signers=own)

@@ -160,9 +160,9 @@ def run(**flags: object) -> int:
     """Run the controller."""
     settings = _settings(flags)
     logs.configure(level=settings.log_level, log_format=settings.log_format, stream=sys.stderr)
-    from nodeattest_controller import app
+    from nodeattest_controller import build
 
-    return serve(app.run(settings, os.environ))
+    return serve(build.run(settings, os.environ))
 
 
 @cli.command("print-config")

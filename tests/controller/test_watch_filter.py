@@ -65,7 +65,7 @@ class Controller:
             self.management,
             self.metrics,
             connect=self.connect,
-            may_act=lambda: True,
+            leads=lambda: True,
             still_leads=self.still_leads,
             signers={},
         )
