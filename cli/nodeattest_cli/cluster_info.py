@@ -18,8 +18,8 @@ import click
 from cryptography import x509
 
 from nodeattest_cli.connection import Connection, run
+from nodeattest_cli.documents import read_text
 from nodeattest_cli.errors import ExitCode, StateError, UserError, user_errors
-from nodeattest_cli.files import read_text
 from nodeattest_cli.fleet import list_objects
 from nodeattest_cli.options import Duration, connected, output_option
 from nodeattest_cli.output import format_fields, print_exactly, print_lines

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from nodeattest_cli.errors import AccessError, StateError, UserError
+from nodeattest_cli.errors import AccessError, StateError
 from nodeattest_controller.controllers.node_attested.conditions import (
     CONDITION,
     condition_of_machine,
@@ -39,8 +39,6 @@ ATTESTATION: Final = "MachineAttestation"
 MACHINE_GONE: Final = "MachineGone"
 _ATTESTATIONS: Final = "machineattestations"
 _OWN_RESOURCES: Final = frozenset({"nodeattestationpolicies", "clusterrecords", "machinerecords", _ATTESTATIONS})
-_MAX_LISTED: Final = 10
-"""Candidates that an error lists."""
 
 
 async def cluster_api_version(client: ApiClient, group: str = CLUSTER_API) -> str:
@@ -273,42 +271,6 @@ def _row(view: MachineView, machine: JsonObject, attestation: JsonObject | None,
         verdict=text(spec, "lastVerdict", "verdict"),
         attestation=known.name if known is not None else "",
     )
-
-
-async def find_attestation(client: ApiClient, name: str, *, namespace: str, cluster: str | None) -> JsonObject:
-    """Find the one record by the name of its Machine or node, its own, or the provider ID; raises ``UserError``."""
-    documents = await read_fleet(client, namespace, _ATTESTATIONS, cluster=cluster)
-    found = [one for one in documents if name in _names(one) and cluster in {None, text(one, "spec", "clusterName")}]
-    if not found:
-        where = f"namespace {namespace}" + (f", cluster {cluster}" if cluster else "")
-        raise StateError(
-            f"no machine {name} has a MachineAttestation in {where}: it never joined attested, or say -n and "
-            "--cluster; nodeattest machines list -A lists all"
-        )
-    if len(found) > 1:
-        listed = "; ".join(f"{title(item)}, {text(item, 'metadata', 'name')}" for item in found[:_MAX_LISTED])
-        how = "name it by its provider ID or MachineAttestation"
-        raise UserError(f"{name} is one of {len(found)} machines, {how}: {listed}")
-    return found[0]
-
-
-def _names(attestation: JsonObject) -> set[str]:
-    spec = mapping(attestation, "spec")
-    names = {text(spec, field) for field in ("machineName", "nodeName", "providerID")}
-    return (names | {text(attestation, "metadata", "name")}) - {""}
-
-
-def attestation_path(attestation: JsonObject) -> str:
-    """Return the path of an attestation record's object."""
-    meta = metadata(attestation)
-    return paths.object_path(*OWN, _ATTESTATIONS, text(meta, "name"), namespace=text(meta, "namespace"))
-
-
-def title(attestation: JsonObject) -> str:
-    """Name an attestation record's machine in a message."""
-    machine, cluster = text(attestation, "spec", "machineName"), text(attestation, "spec", "clusterName")
-    namespace, provider_id = text(attestation, "metadata", "namespace"), text(attestation, "spec", "providerID")
-    return f"{machine or '(no name)'} of {namespace}/{cluster} ({provider_id})"
 
 
 async def workload_client(management: ApiClient, namespace: str, cluster: str) -> ApiClient:

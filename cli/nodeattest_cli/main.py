@@ -104,7 +104,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     _group(
         "discovery",
         "Serve cluster-info to nodes that know a bootstrap token.",
-        serve=("discovery:serve", "Serve cluster-info of one workload cluster."),
+        serve=("serving:serve_discovery", "Serve cluster-info of one workload cluster."),
     ),
     _LazyCommand(
         "doctor",
@@ -135,7 +135,10 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
         "machines",
         "Show which machines are attested, and let one bind itself anew or come back.",
         list=("machines.list:list_machines", "Show which machines are attested, by what, until when."),
-        reset=("machines.reset:reset_machine", "Forget what a machine is pinned to, so that it can bind itself anew."),
+        reset=(
+            "machines.records:reset_machine",
+            "Forget what a machine is pinned to, so that it can bind again.",
+        ),
         rejoin=(
             "machines.rejoin:rejoin",
             "Make a short token for a machine that was off for longer than its certificate.",

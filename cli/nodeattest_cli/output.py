@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from nodeattest_cli.errors import UserError
 from nodeattest_parsing.values import JsonValue, visible, visible_lines
 
 _HTML: Final = frozenset("<>&")
@@ -37,6 +38,14 @@ def print_exactly(text: str) -> None:
         print_document(text)
     else:
         click.echo(text, nl=False, color=True)  # click would take what looks like colours from it
+
+
+def is_confirmed(question: str) -> bool:
+    """Ask; raises ``UserError`` where nobody answers."""
+    try:
+        return click.confirm(question, default=False)
+    except click.Abort:
+        raise UserError("no answer; without a terminal, set --yes") from None
 
 
 def to_json(value: JsonValue, *, indent: int | None = 2) -> str:

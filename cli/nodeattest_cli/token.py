@@ -15,8 +15,8 @@ from typing import Final
 import click
 
 from nodeattest_cli.connection import Connection, run
+from nodeattest_cli.documents import read_text
 from nodeattest_cli.errors import StateError, UserError, user_errors
-from nodeattest_cli.files import read_text
 from nodeattest_cli.options import Duration, connected
 from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_discovery.clusterinfo import parse_ca_bundle

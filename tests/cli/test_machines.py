@@ -109,7 +109,7 @@ def test_machines_are_listed_from_a_management_cluster(tmp_path: Path, capsys: p
         table = shown().splitlines()
         assert " ".join(table[0].split()) == HEADINGS
         assert [line.split()[3] for line in table[1:5]] == ["m-a", "m-b", "m-new", "m-c"]
-        assert table[-1] == "4 machines, 3 attested; without the controller every node would last 1d23h (first: a)"
+        assert table[-1] == "4 machines, 3 attested; without the controller every node would last 47h59m (first: a)"
         assert [line.split()[-3:] for line in table[1:5]] == [
             ["Attested", "-", "-"],
             ["Attested", "-", "2"],

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nodeattest_cli.connection import read_operator_kubeconfig
 from nodeattest_cli.main import main
-from nodeattest_cli.operator_kubeconfig import read_operator_kubeconfig
 from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.kubeconfig import ApiEndpoint, read_kubeconfig
 from nodeattest_parsing.values import JsonObject

@@ -15,13 +15,12 @@ from typing import Final, NamedTuple
 import click
 
 from nodeattest_cli.connection import Connection, run
+from nodeattest_cli.documents import read_text
 from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS, MAX_ROWS, HostRef, KeyRow, parse_key_file
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.files import read_text
 from nodeattest_cli.fleet import OWN, POLICY, list_objects, list_served
-from nodeattest_cli.machines.reset import ask_confirmation
 from nodeattest_cli.options import connected
-from nodeattest_cli.output import print_lines
+from nodeattest_cli.output import is_confirmed, print_lines
 from nodeattest_controller.model.machine_record import MACHINE_RECORD
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_kube import paths
@@ -86,7 +85,7 @@ def import_keys(
         print_lines(f"nothing to change: all {len(rows)} keys are registered")
     if dry_run or not changes:
         return ExitCode.DONE
-    if not yes and not ask_confirmation(f"Write {_objects(len(changes))}?"):
+    if not yes and not is_confirmed(f"Write {_objects(len(changes))}?"):
         print_lines("nothing was changed")
         return ExitCode.REFUSED
 

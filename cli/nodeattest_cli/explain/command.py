@@ -19,13 +19,12 @@ import click
 
 from nodeattest_authenticator.state.storage import write_atomically
 from nodeattest_cli.connection import Connection
-from nodeattest_cli.documents import read_objects
+from nodeattest_cli.documents import MAX_FILE, read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.explain.bundle import make_bundle, read_bundle
 from nodeattest_cli.explain.collect import CSR, Collected, fetch, parse_target
 from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
-from nodeattest_cli.files import MAX_FILE
 from nodeattest_cli.fleet import MachineRow, of_kind
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option, workload_option
 from nodeattest_cli.output import format_fields, print_document, print_exactly, print_lines, to_json

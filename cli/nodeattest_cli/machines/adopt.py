@@ -23,7 +23,6 @@ from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.fleet import (
     POLICY,
-    attestation_path,
     index,
     list_objects,
     no_cluster,
@@ -31,10 +30,10 @@ from nodeattest_cli.fleet import (
     read_fleet,
     workload_client,
 )
+from nodeattest_cli.machines.records import change_record, check_reason, record_path
 from nodeattest_cli.machines.rejoin import TOKEN_LIFETIME, RejoinToken, issue_token
-from nodeattest_cli.machines.reset import ask_confirmation, check_reason, operator, record_event
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option
-from nodeattest_cli.output import print_document, print_lines, to_json
+from nodeattest_cli.output import is_confirmed, print_document, print_lines, to_json
 from nodeattest_controller.controllers.auto_approval.decide import is_attested
 from nodeattest_controller.model.attestation import new_for_adoption, parse_attestation, reset
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS
@@ -43,7 +42,7 @@ from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from nodeattest_kube.errors import ApiError, NotFound
 from nodeattest_parsing.objects import condition, items, key_of, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
@@ -159,7 +158,7 @@ def adopt(
     print_lines(*_what_it_opens(node, by), err=output == "json")
     if dry_run:
         return ExitCode.DONE
-    if not yes and not ask_confirmation("Open it?"):
+    if not yes and not is_confirmed("Open it?"):
         print_lines("nothing was changed", err=output == "json")
         return ExitCode.REFUSED
     trail, made = run(connection, lambda client: _open(client, node, why, ttl))
@@ -329,28 +328,21 @@ def _what_it_opens(one: _Unattested, provider: ProviderName) -> list[str]:
 
 async def _open(client: ApiClient, node: _Unattested, reason: str, lifetime: timedelta) -> tuple[str, RejoinToken]:
     """Write record and Event, and make the token; returns a log of that, and the token. Raises ``StateError``."""
-    now, by = datetime.now(UTC), await operator(client)
-    if node.member is None:
+    member = node.member
+    if member is None:
         raise StateError(f"node {node.node} has no Machine")
-    fresh = new_for_adoption(node.member, NodeName(node.node), by=by, reason=reason, now=now)
-    written = await _record(client, fresh, by=by, reason=reason, now=now)
-    reported = await record_event(client, written, f"opened by {by}: {reason}", now, reason="AttestationOpened")
-    trail = f"opened by {by}, on record in spec.resets" + (" and in an Event" if reported else "")
-    return trail, await issue_token(client, written, lifetime)
 
-
-async def _record(client: ApiClient, fresh: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
-    """Create the attestation record, or reset the one that is there and has no certificates."""
-    path = attestation_path(fresh)
-    try:
-        known = await client.get(path)
-    except NotFound:
-        known = None
-    try:
-        if known is None:
+    async def write(by: str, now: datetime) -> JsonObject:
+        """Create the record, or reset the one that exists without certificates."""
+        fresh = new_for_adoption(member, NodeName(node.node), by=by, reason=reason, now=now)
+        path = record_path(fresh)
+        try:
+            known = await client.get(path)
+        except NotFound:
             return await client.create(path.rpartition("/")[0], fresh)
         if parse_attestation(known).issued:
-            raise StateError(f"{text(known, 'metadata', 'name')} has certificates by now: look again")
+            raise StateError(f"{text(known, 'metadata', 'name')} has certificates by now: list the nodes again")
         return await client.replace(path, reset(known, by=by, reason=reason, now=now))
-    except (AlreadyExists, Conflict):
-        raise StateError("its MachineAttestation changed meanwhile: check it and try again") from None
+
+    written, trail = await change_record(client, write, verb="opened", reason=reason, event="AttestationOpened")
+    return trail, await issue_token(client, written, lifetime)

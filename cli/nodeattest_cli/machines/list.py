@@ -18,6 +18,7 @@ from nodeattest_cli.options import cluster_option, connected, namespace_option, 
 from nodeattest_cli.output import format_table, print_document, print_lines, to_json
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.objects import rfc3339
+from nodeattest_parsing.times import format_seconds
 
 _HEADINGS: Final = (
     *("NAMESPACE", "CLUSTER", "NODE", "MACHINE", "PROVIDER", "EXPIRES", "IN", "STATE", "REFUSED", "RESETS"),
@@ -25,7 +26,6 @@ _HEADINGS: Final = (
 )
 _NARROW: Final = 10
 """Columns of a table that is not wide."""
-_UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 @click.command("list")
@@ -117,13 +117,5 @@ def _outlook(found: Sequence[MachineRow], now: datetime) -> str:
 
 
 def _format_duration(span: timedelta) -> str:
-    """Write a time span as kubectl does: the two largest units."""
-    seconds = int(abs(span.total_seconds()))
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        if seconds >= size or (not parts and unit == "s"):
-            parts.append(f"{seconds // size}{unit}")
-            seconds %= size
-        elif parts:
-            parts.append("")
-    return ("-" if span < timedelta(0) else "") + "".join(parts[:2])
+    """Write a time span to the minute."""
+    return ("-" if span < timedelta(0) else "") + format_seconds(abs(span) // timedelta(minutes=1) * 60)

@@ -17,7 +17,8 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import AccessError, StateError
-from nodeattest_cli.fleet import find_attestation, title, workload_client
+from nodeattest_cli.fleet import workload_client
+from nodeattest_cli.machines.records import find_record, title
 from nodeattest_cli.options import (
     Duration,
     cluster_option,
@@ -113,7 +114,7 @@ def rejoin(
     where = connection.namespace(namespace)
 
     async def work(client: ApiClient) -> RejoinToken:
-        found = await find_attestation(client, name, namespace=where, cluster=cluster)
+        found = await find_record(client, name, namespace=where, cluster=cluster)
         return await issue_token(client, found, ttl, workload)
 
     made = run(connection, work)
