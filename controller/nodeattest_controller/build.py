@@ -25,12 +25,10 @@ from nodeattest_controller.controllers.bootstrap_token import CONTROLLER as BOOT
 from nodeattest_controller.controllers.bootstrap_token import BootstrapTokenReconciler
 from nodeattest_controller.controllers.challenge_secret import ChallengeSecretReconciler
 from nodeattest_controller.controllers.csr.controller import CSRController
-from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
 from nodeattest_controller.controllers.csr.reconciler import Reconciler
-from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
+from nodeattest_controller.controllers.csr.task import RequestLimiter
 from nodeattest_controller.controllers.issuer import IssuerReconciler, publish_targets
-from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
 from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
@@ -198,23 +196,20 @@ def _csr_controller(
             clock=_now,
         )
 
-    evaluator = Evaluator(facts_of, provider_id_oid=settings.provider_id_oid)
-    lifetime = int(settings.certificate_lifetime)
+    issuer = Issuer(
+        management,
+        events=events,
+        metrics=metrics,
+        observers=observers,
+        still_leads=shared.still_leads,
+        certificate_lifetime=int(settings.certificate_lifetime),
+        now=_now,
+        clock=time.monotonic,
+    )
     reconciler = Reconciler(
         management,
-        evaluator,
-        Issuer(
-            management,
-            events=events,
-            metrics=metrics,
-            observers=observers,
-            check_issuance=evaluator.check_issuance,
-            still_leads=shared.still_leads,
-            certificate_lifetime=lifetime,
-            now=_now,
-            clock=time.monotonic,
-        ),
-        kubelet_serving=KubeletServingEvaluator(management, facts_of=facts_of, events=events, metrics=metrics),
+        issuer,
+        facts_of=facts_of,
         purposes=purposes,
         events=events,
         metrics=metrics,

@@ -1,6 +1,6 @@
-"""Attacks on the controller's two lists: ``controllers.csr.checks`` and ``controllers.kubelet_serving.checks``.
+"""Attacks on the controller's two lists: ``csr.checks`` and ``csr.kubelet_checks``.
 
-The real evaluator, issuer and reconciler run over API servers in memory; the provider's answer is set.
+The real issuer and reconciler run over API servers in memory; the provider's answer is set.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from csr_world import (
 from late_machines import put_machine, put_metal3, serve_metal3
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
-from nodeattest_controller.controllers.csr.evaluator import Evaluator
-from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
-from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
-from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.controllers.csr import kubelet_checks
+from nodeattest_controller.controllers.csr.issuer import Issuer
+from nodeattest_controller.controllers.csr.kubelet_checks import KubeletFacts
 from nodeattest_controller.model.attestation import MAX_LIVE
 from nodeattest_controller.model.csr_request import parse_kubelet_request
 from nodeattest_controller.model.kubeadm_config import bound_group
@@ -193,14 +192,12 @@ async def running(pki: ClusterPki, check: str, without: str) -> AsyncGenerator[S
     ran: list[str] = []
     kubelet: Pipeline[KubeletFacts] = _list_without("kubelet", kubelet_checks.CHECKS, without, ran)
 
-    class Without(Evaluator):
+    class Without(Issuer):
         _pipeline = _list_without("attested", csr_checks.CHECKS, without, ran)
-
-    class KubeletWithout(KubeletServingEvaluator):
-        _pipeline = kubelet
+        _kubelet_pipeline = kubelet
 
     verifier = VERIFIERS.get(check.removeprefix("attested: "), OneRound)()
-    async with World(pki, verifier, evaluator=Without, kubelet_serving=KubeletWithout).running() as world:
+    async with World(pki, verifier, issuer=Without).running() as world:
         yield Scene(world, kubelet, ran)
 
 
@@ -451,7 +448,7 @@ ATTESTED: Final[dict[str, Callable[[Scene], Awaitable[Outcome]]]] = {
 
 
 async def left_to_others(scene: Scene) -> Outcome:
-    """The evaluator leaves such requests alone, so the list is run here as ``nodeattest explain`` runs it."""
+    """The reconciler leaves such requests alone, so the list is run here as ``nodeattest explain`` runs it."""
     world = scene.policy(serving={"kubelet": "Ignore"}).world
     await world.settle()
     request = parse_kubelet_request(world.file_kubelets())

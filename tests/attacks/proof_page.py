@@ -1,7 +1,7 @@
 """The rows of docs/proof/checks.md: for each declared check an attack, and the reason of its refusal.
 
-The product has no switch for a check: its evaluators have their lists as class variables, and its verifiers make a
-``Checks`` of their own. Here an evaluator of a test has the declared list without one member, and ``removed`` lets one
+The product has no switch for a check: its issuer has its lists as class variables, and its verifiers make a
+``Checks`` of their own. Here a test's issuer has the declared list without one member, and ``removed`` lets one
 name pass in every ``Checks``. Attacks on verifiers are rows of tests/attacks, whose ``evaluated`` removes their check.
 """
 

@@ -18,9 +18,9 @@ from controller_rows import GRANTED
 from proof_page import CONTROLLERS, ROWS, Row
 
 from nodeattest_controller.controllers.csr import checks as csr_checks
-from nodeattest_controller.controllers.csr.evaluator import Evaluator
-from nodeattest_controller.controllers.kubelet_serving import checks as kubelet_checks
-from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.controllers.csr import kubelet_checks
+from nodeattest_controller.controllers.csr.issuer import Issuer
+from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.verification.checks import Pipeline, Round, Stage
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_providers.identifiers import ProviderName, Purpose
@@ -81,7 +81,7 @@ async def test_a_list_without_checks_or_of_which_none_applies_lets_nothing_pass(
         Pipeline((*csr_checks.CHECKS, csr_checks.CHECKS[0]))
     only = [check for check in csr_checks.CHECKS if Purpose.CLIENT not in check.purposes]
     async with controller_rows.running(pki, "", without="") as scene:
-        request = scene.world.evaluator.parse_request(scene.world.file())
+        request = parse_request(scene.world.file())
         with pytest.raises(RuntimeError, match="no check"):
             await Pipeline(only).run(CSRFacts(scene.world.facts_of(scene.world.workload), request))
 
@@ -164,7 +164,7 @@ def test_every_verification_of_the_product_makes_its_own_checks() -> None:
 
 def test_a_pipeline_of_the_product_has_a_declared_list() -> None:
     made = sorted((path.parent.name, ast.unparse(node)) for path, node in made_of("Pipeline"))
-    assert made == [("csr", "Pipeline(CHECKS)"), ("kubelet_serving", "Pipeline(CHECKS)")]
+    assert made == [("csr", "Pipeline(CHECKS)"), ("csr", "Pipeline(KUBELET_CHECKS)")]
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
@@ -175,6 +175,5 @@ def test_no_public_function_of_a_verifier_takes_checks(name: str) -> None:
         assert "checks" not in inspect.signature(value).parameters, value
 
 
-@pytest.mark.parametrize("evaluator", [Evaluator, KubeletServingEvaluator])
-def test_no_evaluator_takes_a_list(evaluator: type) -> None:
-    assert not {"checks", "pipeline"} & set(inspect.signature(evaluator).parameters)
+def test_the_issuer_takes_no_list() -> None:
+    assert not {"checks", "pipeline"} & set(inspect.signature(Issuer).parameters)

@@ -1,4 +1,4 @@
-"""Reconciler, evaluator and issuer in process, over two API servers in memory and a verifier whose answer is set."""
+"""Reconciler and issuer in process, over two API servers in memory and a verifier whose answer is set."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from cryptography.x509.oid import NameOID
 from fake_api import FakeApi
 from management_kit import tasks
 
-from nodeattest_controller.controllers.csr.evaluator import Evaluator
 from nodeattest_controller.controllers.csr.issuer import Issuer
 from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
-from nodeattest_controller.controllers.csr.request_limiter import RequestLimiter
-from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.controllers.csr.task import RequestLimiter
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued, CSRObserver
@@ -130,13 +128,12 @@ class World:
         verifier: OneRound,
         *,
         signer: ClusterAPISigner | None = None,
-        evaluator: type[Evaluator] = Evaluator,
-        kubelet_serving: type[KubeletServingEvaluator] = KubeletServingEvaluator,
+        issuer: type[Issuer] = Issuer,
         beside: World | None = None,
         memory: int | None = None,
         purposes: frozenset[Purpose] = frozenset(Purpose),
     ) -> None:
-        """``signer`` is a real one in the verifier's place; the evaluators may be a test's own.
+        """``signer`` is a real one in the verifier's place; the issuer may be a test's own.
 
         ``beside``: another replica, of the same API servers. ``memory``: bytes of the management cluster's objects.
         """
@@ -173,33 +170,28 @@ class World:
         )
         self._runner = VerificationRunner(5.0)
         self._configs = KubeadmConfigs(self.management_api, self.management.caches)
-        self.evaluator = evaluator(self.facts_of, provider_id_oid=PROVIDER_ID_OID)
-        self.issuer = self._issuer()
-        self.reconciler = self._reconciler(kubelet_serving)
+        self.issuer = self._issuer(issuer)
+        self.reconciler = self._reconciler()
         if beside is None:
             self._objects()
 
-    def _issuer(self) -> Issuer:
-        return Issuer(
+    def _issuer(self, issuer: type[Issuer]) -> Issuer:
+        return issuer(
             self.management,
             events=self.events,
             metrics=self.metrics,
             observers=self.observers,
-            check_issuance=self.evaluator.check_issuance,
             still_leads=self.still_leads,
             certificate_lifetime=1209600,
             now=self.clock,
             clock=self.seconds,
         )
 
-    def _reconciler(self, kubelet_serving: type[KubeletServingEvaluator]) -> Reconciler:
+    def _reconciler(self) -> Reconciler:
         return Reconciler(
             self.management,
-            self.evaluator,
             self.issuer,
-            kubelet_serving=kubelet_serving(
-                self.management, facts_of=self.facts_of, events=self.events, metrics=self.metrics
-            ),
+            facts_of=self.facts_of,
             purposes=self._purposes,
             events=self.events,
             metrics=self.metrics,

@@ -16,7 +16,7 @@ from virtual import advance, now, virtually
 
 from nodeattest_controller.controllers.csr.controller import REPEATED, CSRController, CSRRunner
 from nodeattest_controller.controllers.csr.reconciler import Reconciler, Result
-from nodeattest_controller.controllers.csr.request_limiter import (
+from nodeattest_controller.controllers.csr.task import (
     NODE_BURST,
     REQUESTER_BURST,
     REQUESTER_RATE,

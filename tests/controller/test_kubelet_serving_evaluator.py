@@ -13,15 +13,15 @@ from builders import make_member
 from csr_world import CAPI, CREATED, CSRS, WAIT_LIMIT, OneRound, World, kubelets_request, machine
 from csr_world import NODE as WORKER
 
+from nodeattest_controller.controllers.csr.kubelet_checks import RECHECK, KubeletFacts, machine_of_node, node_registered
 from nodeattest_controller.controllers.csr.reconciler import Result
-from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
-from nodeattest_controller.controllers.kubelet_serving.checks import RECHECK, check_node, machine_of_node
-from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.controllers.csr.task import NODE_BURST
 from nodeattest_controller.model.csr_request import (
     MAX_KUBELET_CSR_BASE64,
     parse_kubelet_request,
 )
 from nodeattest_controller.runtime.informers import node_key
+from nodeattest_controller.verification.facts import FactSource
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -32,12 +32,14 @@ from nodeattest_sandbox.pki import ClusterPki
 NODE = NodeName("node-0")
 
 
-def test_a_node_and_its_machine_that_are_not_there_yet_are_waited_for() -> None:
+async def test_a_node_and_its_machine_that_are_not_there_yet_are_waited_for() -> None:
     with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_FOUND):
         machine_of_node(NODE, [])
     for node in (None, {"metadata": {"uid": "n"}, "spec": {"providerID": ""}}):
+        facts = KubeletFacts(cast("FactSource", None), parse_kubelet_request(GOOD))
+        facts.gathered |= {"machine": (make_member(), None), "node": (node, None)}
         with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
-            check_node(make_member(), cast("JsonObject | None", node))
+            await node_registered.run(facts)
 
 
 def test_a_machine_on_its_way_out_does_not_hide_the_one_that_stays() -> None:
@@ -135,13 +137,17 @@ async def test_a_request_that_somebody_else_decided_meanwhile_is_left_alone(pki:
 
 async def test_a_policy_that_changes_before_the_approval_decides(pki: ClusterPki) -> None:
     async with registered(pki) as world:
-        csr = world.file_kubelets()
-        world.policy(serving={"kubelet": "Ignore"})
-        await world.settle()
-        evaluator = KubeletServingEvaluator(
-            world.management, facts_of=world.facts_of, events=world.events, metrics=world.metrics
-        )
-        await evaluator.approve(world.workload, csr)
+        world.file_kubelets()
+        await world.seen("k-1")
+
+        async def on_call(_method: str, _path: str) -> None:
+            world.workload_api.on_call = None
+            world.policy(serving={"kubelet": "Ignore"})
+            await world.settle()
+
+        world.workload_api.on_call = on_call
+        assert await world.reconciler.reconcile(world.workload, "k-1") == Result()
+        assert world.workload_api.on_call is None
         assert not world.workload_api.writes("k-1")
 
 

@@ -28,8 +28,9 @@ from fake_api import Killed
 
 from nodeattest_controller.controllers.csr.issuer import clamp_lifetime, is_reusable
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
-from nodeattest_controller.controllers.csr.request_limiter import NODE_BURST
+from nodeattest_controller.controllers.csr.task import NODE_BURST
 from nodeattest_controller.model.attestation import IssuedCertificate, reset
+from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
 from nodeattest_controller.runtime.workload_client import CURRENT
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden
@@ -258,7 +259,7 @@ def file_both(world: World) -> None:
     first = world.file("first")
     ref = FirstRequestRef(name="first", uid=text(first, "metadata", "uid"))
     world.verifier.answer = attested(ref)
-    answered = world.evaluator.parse_request(first).csr.der
+    answered = parse_request(first).csr.der
     raw = envelope.encode(answered, Evidence(ProviderName("tpm"), 1, {"name": ref.name, "uid": ref.uid}))
     world.file("second", request=base64.b64encode(raw).decode())
 

@@ -50,10 +50,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("the declared checks", ("controller/nodeattest_controller/verification/{checks,shared_checks}.py",)),
     (
         "the checks of each kind of request",
-        (
-            "controller/nodeattest_controller/controllers/csr/{machine_checks,checks}.py",
-            "controller/nodeattest_controller/controllers/kubelet_serving/checks.py",
-        ),
+        ("controller/nodeattest_controller/controllers/csr/{machine_checks,checks,kubelet_checks}.py",),
     ),
 )
 """In reading order; braces as a shell has them."""

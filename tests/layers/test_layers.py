@@ -39,12 +39,12 @@ BREACHES = [
     ),
     (
         "The controller never imports an attestor",
-        "controller/nodeattest_controller/controllers/csr/evaluator.py",
+        "controller/nodeattest_controller/controllers/csr/issuer.py",
         "import nodeattest_providers.tpm.attestor",
     ),
     (
         "The controller never imports an attestor",
-        "controller/nodeattest_controller/controllers/csr/evaluator.py",
+        "controller/nodeattest_controller/controllers/csr/issuer.py",
         "import nodeattest_providers.tpm.node.device",
     ),
     (
@@ -89,7 +89,7 @@ BREACHES = [
     ),
     (
         "Controllers do not know each other",
-        "controller/nodeattest_controller/controllers/csr/evaluator.py",
+        "controller/nodeattest_controller/controllers/csr/issuer.py",
         "import nodeattest_controller.controllers.node_attested.conditions",
     ),
     (

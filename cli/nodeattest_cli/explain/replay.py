@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, NotChecked, Platforms
 from nodeattest_controller.controllers.csr.checks import CHECKS, VERIFICATION
 from nodeattest_controller.controllers.csr.issuer import is_reusable
+from nodeattest_controller.controllers.csr.kubelet_checks import CHECKS as KUBELET_CHECKS
+from nodeattest_controller.controllers.csr.kubelet_checks import KubeletFacts
 from nodeattest_controller.controllers.csr.machine_checks import EVIDENCE, ROUND
-from nodeattest_controller.controllers.kubelet_serving.checks import CHECKS as KUBELET_CHECKS
-from nodeattest_controller.controllers.kubelet_serving.checks import KubeletFacts
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.csr_request import RequestState, parse_kubelet_request, parse_request, summarize
 from nodeattest_controller.model.node_names import node_names

@@ -1,10 +1,10 @@
-"""Issues: attestation record, approval, certificate, in this order; each write is safe to lose and to repeat.
+"""From an attested request to its certificate: checks, attestation record, approval, certificate, in this order.
 
-The certificate is signed first and recorded before it is published anywhere else. A restart finds the record and
-continues with the same bytes, so no key is ever certified twice. Of two requests for one key, name or fingerprint that
-are evaluated at the same time one passes, because these are reserved during the write. Between record and approval the
-Lease is read, so who serves the cluster next lists this record before it evaluates anything. What is recorded and not
-confirmed is not published: the next evaluation refuses it or publishes it (docs/decisions.md).
+Each write is safe to lose and to repeat. The certificate is signed first and recorded before it is published anywhere
+else. A restart finds the record and continues with the same bytes, so no key is ever certified twice. Of two requests
+for one key, name or fingerprint that are evaluated at the same time one passes, because these are reserved during the
+write. Between record and approval the Lease is read, so who serves the cluster next lists this record before it
+evaluates anything. What is recorded and not confirmed is not published (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -12,31 +12,38 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import ClassVar, Final
 
-from nodeattest_controller.controllers.csr.checks import check_key_of_one_machine
-from nodeattest_controller.controllers.csr.evaluator import Approval
+from nodeattest_controller.controllers.csr.checks import CHECKS, check_key_of_one_machine
+from nodeattest_controller.controllers.csr.kubelet_checks import CHECKS as KUBELET_CHECKS
+from nodeattest_controller.controllers.csr.kubelet_checks import KubeletFacts
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import attestation as attestations
-from nodeattest_controller.model.certificate_authority import SubjectAltNames, names_in, sign_certificate
-from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
-from nodeattest_controller.model.policy import MIN_LIFETIME
+from nodeattest_controller.model.certificate_authority import CertificateAuthority, names_in, sign_certificate
+from nodeattest_controller.model.csr_request import KUBELET, CSRSummary, RequestState, parse_kubelet_request, summarize
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.policy import MIN_LIFETIME, Policy
 from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
 from nodeattest_controller.runtime.cluster_controller import CSRIssued, CSRObserver
 from nodeattest_controller.runtime.cluster_log import member_ref
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_controller.verification.checks import Pipeline, Stage
+from nodeattest_controller.verification.controller_facts import ControllerFacts
+from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
 from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_kube.periodic import notify
+from nodeattest_parsing.objects import moment, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import split_pin
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ProviderID, Purpose, signer_for
-from nodeattest_providers.verifier_interface import NodeRequest
+from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 _LOG: Final = logging.getLogger(__name__)
 INSECURE_LIFETIME: Final = 365 * 86400
@@ -53,8 +60,30 @@ class AttestationConflict(Conflict):
     """The record changed, or is gone: by another replica, or another request for the same key, name or machine."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A request that passed every check of its evaluation and may be signed."""
+
+    request: NodeRequest
+    attested: AttestedNode
+    member: MachineView
+    attestation: attestations.Attestation
+    policy: Policy
+    authority: CertificateAuthority
+    first: JsonObject | None
+    """The first request's object, to be closed afterwards."""
+    node_name_source: str
+    """What gives the machine its node name; empty where its record does."""
+    facts: CSRFacts
+    """For the checks directly before signing."""
+
+
 class Issuer:
-    """Turns approvals into certificates."""
+    """Evaluates attested requests, and turns approvals into certificates."""
+
+    _pipeline: ClassVar[Pipeline[CSRFacts]] = Pipeline(CHECKS)
+    _kubelet_pipeline: ClassVar[Pipeline[KubeletFacts]] = Pipeline(KUBELET_CHECKS)
+    """No setting, flag or parameter changes either list."""
 
     def __init__(
         self,
@@ -63,15 +92,13 @@ class Issuer:
         events: EventRecorder,
         metrics: Metrics,
         observers: Sequence[CSRObserver],
-        check_issuance: Callable[[Approval], Awaitable[None]],
         still_leads: Callable[[], Awaitable[bool]],
         certificate_lifetime: int,
         now: Callable[[], datetime],
         clock: Callable[[], float],
     ) -> None:
-        """``check_issuance`` runs the checks that come directly before signing; raises Denied.
+        """``still_leads`` says, by a read that begins now, whether nobody else has led; raises ApiError.
 
-        ``still_leads`` says, by a read that begins now, whether nobody else has led; raises ApiError.
         ``clock`` is monotonic seconds.
         """
         self._management = management
@@ -79,11 +106,41 @@ class Issuer:
         self._limiter = EventLimiter(clock)
         self._metrics = metrics
         self._observers = observers
-        self._check_issuance = check_issuance
         self._still_leads = still_leads
         self._lifetime = certificate_lifetime
         self._now = now
         self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
+
+    async def evaluate(self, source: ControllerFacts, request: NodeRequest, state: RequestState) -> Approval:
+        """Run the checks of a request; raises Denied, Unavailable or ChallengeRequired. Reads only."""
+        facts = CSRFacts(source, request, state)
+        await self._pipeline.run(facts)
+        return Approval(
+            request=request,
+            attested=await facts.attested(),
+            member=await facts.machine(),
+            attestation=await facts.attestation(),
+            policy=await facts.policy(),
+            authority=self._management.authority(source.key),
+            first=await facts.first_object(),
+            node_name_source=await facts.node_name_source(),
+            facts=facts,
+        )
+
+    async def approve_kubelets(self, source: ControllerFacts, csr: JsonObject) -> None:
+        """Approve exactly this request of kubelet itself; raises Denied, Unavailable, Conflict or ApiError."""
+        request = parse_kubelet_request(csr)
+        facts = KubeletFacts(source, request)
+        await self._kubelet_pipeline.run(facts)
+        machine = await facts.machine()
+        reviewed = "names and addresses are those of the node's Machine"
+        await source.workload.approve(csr, "AddressesVerified", reviewed)
+        self._metrics.verdict(KUBELET, "approve", "")
+        more = fields(cluster=source.key, csr=request.name, node=request.node_name, machine=machine.name)
+        _LOG.info("approved", extra=more)
+        names = ", ".join((*request.names.dns_names, *request.names.ip_addresses))
+        message = f"kubelet of node {request.node_name} serves {names}"
+        self._events.record(member_ref(machine), "Normal", "ServingApproved", message)
 
     async def issue(self, workload: WorkloadClient, csr: JsonObject, stored: CSRSummary, approval: Approval) -> None:
         """Approve and sign exactly the request that was evaluated; raises Denied, Conflict or ApiError."""
@@ -103,10 +160,10 @@ class Issuer:
         known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
         earliest = max(now, request.created)  # our clock may be behind: what is over is not handed out again
         with self._reserve(workload.key, approval):
-            if known is not None and is_reusable(known, earliest) and _is_the_same(request, attestation, known):
+            if known is not None and is_reusable(known, earliest) and _is_the_same(approval, known):
                 self._check_recorded(workload.key, approval, known)
                 return known
-            await self._check_issuance(approval)
+            await self._pipeline.run(approval.facts, Stage.ISSUE)
             self._check_unchanged(workload.key, approval)
             issued = sign_certificate(
                 approval.authority,
@@ -117,7 +174,7 @@ class Issuer:
                 created=request.created,
                 server_time=workload.client.server_time(),
                 purpose=request.purpose,
-                names=_names_of(request),
+                names=approval.facts.names,
             )
             updated = attestations.record_certificate(
                 attestation,
@@ -213,7 +270,8 @@ class Issuer:
         request, provider = approval.request, approval.attested.provider
         self._metrics.verdict(provider, "approve", "")
         self._metrics.issued(provider)
-        self._metrics.request_age_seconds((self._now() - approval.begun).total_seconds())
+        first = moment(text(approval.first, "metadata", "creationTimestamp")) if approval.first is not None else None
+        self._metrics.request_age_seconds((self._now() - (first or request.created)).total_seconds())
         _LOG.info(
             "issued",
             extra=fields(
@@ -271,14 +329,8 @@ def is_reusable(entry: attestations.IssuedCertificate, now: datetime) -> bool:
     return entry.not_after - margin > now
 
 
-def _names_of(request: NodeRequest) -> SubjectAltNames:
-    return SubjectAltNames(request.csr.dns_names, request.csr.ip_addresses)
-
-
-def _is_the_same(
-    request: NodeRequest, attestation: attestations.Attestation, known: attestations.IssuedCertificate
-) -> bool:
+def _is_the_same(approval: Approval, known: attestations.IssuedCertificate) -> bool:
     """Return whether a certificate of the request's key and purpose is the one that the request asks for."""
-    if attestation.node_name != request.csr.node_name:
+    if approval.attestation.node_name != approval.request.csr.node_name:
         return False
-    return request.purpose is Purpose.CLIENT or names_in(known.certificate).same_as(_names_of(request))
+    return known.purpose is Purpose.CLIENT or names_in(known.certificate).same_as(approval.facts.names)

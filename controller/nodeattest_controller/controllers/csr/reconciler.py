@@ -2,8 +2,10 @@
 
 An evaluation ends in a certificate (``issuer``), a challenge, a wait or a denial. Nothing stays pending forever: every
 wait ends, where the API server lets it; one that refuses the writes is asked again, and an Event says so.
-Before a request is evaluated, its requester's rate limits are asked (``request_limiter``). Approved is not proof: an
-approved request is evaluated again, and one without a certificate on record is failed.
+Before a request is evaluated, its requester's rate limits are asked (``task.RequestLimiter``). Approved is not
+proof: an approved request is evaluated again, and one without a certificate on record is failed.
+Kubelet's own serving requests (``kubernetes.io/kubelet-serving``) are approved or refused where a policy says
+``serving.kubelet: Approve``, and are left to others elsewhere. They are never signed here.
 """
 
 from __future__ import annotations
@@ -15,25 +17,28 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nodeattest_controller.controllers.csr.evaluator import Approval, Evaluator
 from nodeattest_controller.controllers.csr.issuer import AttestationConflict, Issuer
-from nodeattest_controller.controllers.csr.request_limiter import RateLimited, RequestLimiter
-from nodeattest_controller.controllers.kubelet_serving.evaluator import KubeletServingEvaluator
+from nodeattest_controller.controllers.csr.task import RateLimited, RequestLimiter, Task
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model import attestation as attestations
-from nodeattest_controller.model.csr_request import CSRSummary, RequestState, requesting_node
+from nodeattest_controller.model.csr_request import (
+    RequestState,
+    parse_request,
+    summarize,
+)
+from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog, claimed_ref
-from nodeattest_controller.runtime.informers import node_key
+from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_controller.verification.controller_facts import ControllerFacts
 from nodeattest_kube.answers import parse_json
 from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_kube.periodic import notify
-from nodeattest_parsing.objects import moment, text
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.objects import text
 from nodeattest_providers.challenge_response import CHALLENGE_TTL
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ANNOTATION_CHALLENGE, ANNOTATION_REASON, Purpose, printable
@@ -43,13 +48,26 @@ _LOG: Final = logging.getLogger(__name__)
 EXPIRY_GRACE: Final = timedelta(seconds=60)
 """How long after a challenge's end its first request is closed: a second request filed in time may still be on its
 way, and closing the first would refuse it."""
-
 MAX_BACKOFF: Final = 60.0
 """Seconds between two evaluations of a request that waits; what it waits for wakes it earlier."""
 WARNING_PERIOD: Final = 300.0
 """Seconds between two warnings to operators that one requester is over its budget."""
 JITTER: Final = 0.25
 """At most this share of a back-off is added at random, so that requests that came together do not return together."""
+_REFUSED: Final = (
+    "an API server refuses what has to be done, and is asked again: {}; apply this version's RBAC manifests"
+)
+"""The log has the same with each attempt; an Event brings it to the operator."""
+_ABSENT: Final = (
+    "an API server answers that what has to be written is not there, and is asked again: {}; see that this version's "
+    "CustomResourceDefinitions are installed"
+)
+_OVER_BUDGET: Final = "wait; if this token is not flooded by mistake, delete it and give its machines another"
+_INTERNAL_ERROR: Final = Unavailable(
+    Reason.INTERNAL_ERROR,
+    "the controller failed on this request; its log has the details",
+    remedy="report it with the controller's log",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,44 +83,10 @@ class Result:
     the cluster's own objects. None: it waits for nothing there."""
 
 
-_REFUSED: Final = (
-    "an API server refuses what has to be done, and is asked again: {}; apply this version's RBAC manifests"
-)
-"""The log has the same with each attempt; an Event brings it to the operator."""
-_ABSENT: Final = (
-    "an API server answers that what has to be written is not there, and is asked again: {}; see that this version's "
-    "CustomResourceDefinitions are installed"
-)
-_OVER_BUDGET: Final = "wait; if this token is not flooded by mistake, delete it and give its machines another"
-_INTERNAL_ERROR: Final = Unavailable(
-    Reason.INTERNAL_ERROR,
-    "the controller failed on this request; its log has the details",
-    remedy="report it with the controller's log",
-)
 DONE: Final = Result()
 REQUEUE: Final = Result(requeue=True)
 _End = Result | RateLimited | ChallengeRequired | Unavailable | Denied
 """How an attempt on a request ended; ``Result``: nothing is left to be written."""
-
-
-@dataclass(slots=True)
-class _Task:
-    """One reconcile of one request, which is parsed once."""
-
-    workload: WorkloadClient
-    csr: JsonObject
-    stored: CSRSummary
-    request: NodeRequest | None = None
-    """None for kubelet's own, and for one that is malformed."""
-
-    @property
-    def username(self) -> str:
-        """The requester."""
-        return text(self.csr, "spec", "username")
-
-    def annotation(self, name: str) -> str:
-        """Return an annotation of the request; empty where it has none."""
-        return text(self.csr, "metadata", "annotations", name)
 
 
 class Reconciler:
@@ -111,10 +95,9 @@ class Reconciler:
     def __init__(
         self,
         management: ManagementCache,
-        evaluator: Evaluator,
         issuer: Issuer,
         *,
-        kubelet_serving: KubeletServingEvaluator,
+        facts_of: Callable[[WorkloadClient], ControllerFacts],
         purposes: frozenset[Purpose],
         events: EventRecorder,
         metrics: Metrics,
@@ -127,9 +110,8 @@ class Reconciler:
     ) -> None:
         """``purposes`` are those whose requests are acted on; ``random_unit`` draws from [0, 1)."""
         self._management = management
-        self._evaluator = evaluator
         self._issuer = issuer
-        self._kubelet_serving = kubelet_serving
+        self._facts_of = facts_of
         self._purposes = purposes
         self._events = events
         self._metrics = metrics
@@ -150,7 +132,7 @@ class Reconciler:
             return DONE
         if stored.purpose not in self._purposes:
             return DONE
-        task = _Task(workload, csr, stored)
+        task = Task(workload, csr, stored, self._facts_of(workload), self._now())
         try:
             return await self._act(task, await self._attempt(task))
         except (Conflict, AlreadyExists, NotFound) as error:
@@ -159,14 +141,18 @@ class Reconciler:
             self._warn(task, Reason.API_UNAVAILABLE, f"CSR {printable(stored.name)}: {_REFUSED.format(refused)}")
             raise
 
-    async def _attempt(self, task: _Task) -> _End:
+    def settled(self, uid: str) -> None:
+        """Keep nothing of a request that is open no more."""
+        self._limiter.forget(uid)
+
+    async def _attempt(self, task: Task) -> _End:
         """Approve what passes every check, and sign it where it is ours to sign."""
         try:
             if task.stored.is_kubelets:
                 return await self._attempt_kubelets(task)
-            task.request = self._evaluator.parse_request(task.csr)
-            return self._limited(task) or await self._evaluate(task, task.request)
-        except (Denied, Unavailable) as end:
+            task.request = parse_request(task.csr, provider_id_oid=task.source.provider_id_oid)
+            return self._limited(task) or await self._issue(task, task.request)
+        except (Denied, Unavailable, ChallengeRequired) as end:
             return end
         except ApiError:
             raise
@@ -175,35 +161,46 @@ class Reconciler:
             _LOG.exception("internal error while reconciling a request", extra=more)
             return _INTERNAL_ERROR
 
-    async def _attempt_kubelets(self, task: _Task) -> _End:
+    async def _issue(self, task: Task, request: NodeRequest) -> Result:
+        stored, started = task.stored, self._now()
+        approval = await self._issuer.evaluate(task.source, request, stored.state)
+        self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
+        await self._issuer.issue(task.workload, task.csr, stored, approval)
+        self.settled(stored.uid)
+        return DONE
+
+    async def _attempt_kubelets(self, task: Task) -> _End:
         """Read one of kubelet's own whole within the rate limits; the cache has only its requester and creation."""
-        workload = task.workload
-        if not self._kubelet_serving.approves(workload.key):
+        if not self._approves_kubelets(task.workload.key):
             return DONE
         limited = self._limited(task)
         if limited is not None and self._left(task) >= 0:
             return limited
-        csr = await self._kubelet_serving.read(workload, task.stored)
-        if csr is None:
+        csr = await task.workload.read_request(task.stored.name)
+        now = summarize(csr) if csr is not None else None
+        if csr is None or now is None or now.uid != task.stored.uid or not now.is_open:  # somebody else decided it
             return DONE
         task.csr = csr  # a denial takes the whole object
         if limited is not None:
             return limited
-        await self._kubelet_serving.approve(workload, csr)
+        if self._approves_kubelets(task.workload.key):
+            await self._issuer.approve_kubelets(task.source, csr)
         self.settled(task.stored.uid)
         return DONE
 
-    async def _evaluate(self, task: _Task, request: NodeRequest) -> _End:
-        workload, stored, started = task.workload, task.stored, self._now()
-        approval = await self._evaluator.evaluate(workload, request, stored.state)
-        if not isinstance(approval, Approval):
-            return approval
-        self._metrics.verification_seconds(stored.provider, (self._now() - started).total_seconds())
-        await self._issuer.issue(workload, task.csr, stored, approval)
-        self.settled(stored.uid)
-        return DONE
+    def _approves_kubelets(self, key: ClusterKey) -> bool:
+        """Return whether the policy has kubelet's own requests decided here."""
+        policy = self._policy(key)
+        return policy is not None and policy.serving.approves_kubelet
 
-    async def _act(self, task: _Task, end: _End) -> Result:
+    def _policy(self, key: ClusterKey) -> Policy | None:
+        cluster = self._management.cluster(key)
+        try:
+            return self._management.policy_of(cluster) if cluster is not None else None
+        except (Denied, Unavailable):
+            return None
+
+    async def _act(self, task: Task, end: _End) -> Result:
         match end:
             case RateLimited():
                 return await self._throttle(task, end)
@@ -216,48 +213,33 @@ class Reconciler:
             case Result():
                 return end
 
-    def _limited(self, task: _Task) -> RateLimited | None:
+    def _limited(self, task: Task) -> RateLimited | None:
         """Ask the rate limits. A request that is approved is only finished."""
         if task.stored.state is not RequestState.PENDING:
             return None
         node_name = task.request.csr.node_name if task.request is not None else task.username
         return self._limiter.admit((task.workload.key, task.username), node_name, task.stored.uid, self._left(task))
 
-    def _age(self, task: _Task) -> timedelta:
-        """Return how long a request has been open, by the API server's clock, which wrote when it was created."""
-        now = task.workload.client.server_time() or self._now()
-        created = moment(text(task.csr, "metadata", "creationTimestamp")) or now
-        return max(now - created, timedelta(0))
-
-    def _left(self, task: _Task) -> float:
+    def _left(self, task: Task) -> float:
         """Return the seconds that a request may still wait; negative once it has waited too long."""
-        return (self._wait_limit - self._age(task)).total_seconds()
+        return (self._wait_limit - task.age).total_seconds()
 
-    def settled(self, uid: str) -> None:
-        """Keep nothing of a request that is open no more."""
-        self._limiter.forget(uid)
-
-    async def _throttle(self, task: _Task, limited: RateLimited) -> Result:
+    async def _throttle(self, task: Task, limited: RateLimited) -> Result:
         """Requeue a request for when its requester's rate limits allow it, and deny it when that is not in time."""
-        left = self._left(task)
+        left, reason = self._left(task), Reason.REQUESTER_OVER_BUDGET
         if left < 0:
-            denied = Denied(
-                Reason.REQUESTER_OVER_BUDGET,
-                expected="a requester within its budget",
-                got=limited.detail,
-                remedy=_OVER_BUDGET,
-            )
+            expected = "a requester within its budget"
+            denied = Denied(reason, expected=expected, got=limited.detail, remedy=_OVER_BUDGET)
             return await self._deny(task, denied, evaluated=False)
         if self._warnings.allow((task.workload.key, task.username), WARNING_PERIOD):
             self._log(task, logging.WARNING, "over budget", detail=limited.detail)
-            what = f"{printable(task.username)}: {Reason.REQUESTER_OVER_BUDGET}: {limited.detail}; {_OVER_BUDGET}"
-            self._warn(task, Reason.REQUESTER_OVER_BUDGET, what)
-        if limited.annotate and await self._annotate_reason(task, Reason.REQUESTER_OVER_BUDGET, _OVER_BUDGET):
-            self._count(task, "shed", Reason.REQUESTER_OVER_BUDGET)
+            self._warn(task, reason, f"{printable(task.username)}: {reason}: {limited.detail}; {_OVER_BUDGET}")
+        if limited.annotate and await self._annotate_reason(task, reason, _OVER_BUDGET):
+            self._count(task, "shed", reason)
         end = left + 0.5 + self._random_unit()
         return Result(requeue_after=end if limited.delay is None else min(limited.delay, end))
 
-    async def _annotate_reason(self, task: _Task, reason: Reason, remedy: str) -> bool:
+    async def _annotate_reason(self, task: Task, reason: Reason, remedy: str) -> bool:
         """Tell the requester why the request waits, unless it was told; returns whether that was written."""
         text_ = f"{reason}: {remedy}"
         if task.annotation(ANNOTATION_REASON) == text_:
@@ -265,14 +247,15 @@ class Reconciler:
         await task.workload.publish_annotations(task.csr, {ANNOTATION_REASON: text_})
         return True
 
-    async def _challenge(self, task: _Task, challenge: ChallengeRequired) -> Result:
+    async def _challenge(self, task: Task, challenge: ChallengeRequired) -> Result:
         """Publish the challenge unless it is published already; deny the request when nobody answered in time."""
-        left = CHALLENGE_TTL + EXPIRY_GRACE - self._age(task)
+        left = CHALLENGE_TTL + EXPIRY_GRACE - task.age
         if left <= timedelta(0):
-            expected = f"a second request within {int(CHALLENGE_TTL.total_seconds())} s"
-            unanswered = Denied(
-                Reason.CHALLENGE_EXPIRED, expected=expected, got="none", remedy="file a new first request"
+            expected, remedy = (
+                f"a second request within {int(CHALLENGE_TTL.total_seconds())} s",
+                "file a new first request",
             )
+            unanswered = Denied(Reason.CHALLENGE_EXPIRED, expected=expected, got="none", remedy=remedy)
             return await self._deny(task, unanswered, evaluated=False)
         found = task.annotation(ANNOTATION_CHALLENGE)
         if not _same_challenge(found, challenge.challenge):
@@ -284,7 +267,7 @@ class Reconciler:
             self._count(task, "challenge", "")
         return Result(requeue_after=left.total_seconds() + 0.5)
 
-    async def _wait(self, task: _Task, unavailable: Unavailable) -> Result:
+    async def _wait(self, task: Task, unavailable: Unavailable) -> Result:
         """Leave the request pending for now, and deny it when it waited too long."""
         left, reason, remedy = self._left(task), unavailable.reason, unavailable.remedy
         if left < 0:
@@ -294,24 +277,19 @@ class Reconciler:
         if await self._annotate_reason(task, reason, remedy):
             self._count(task, "wait", reason)
             self._log(task, logging.INFO, "waiting", reason=reason, detail=unavailable.detail)
-        backoff = max(unavailable.retry_after, min(self._age(task).total_seconds() / 2, MAX_BACKOFF))
+        backoff = max(unavailable.retry_after, min(task.age.total_seconds() / 2, MAX_BACKOFF))
         backoff *= 1 + JITTER * self._random_unit()
-        return Result(requeue_after=min(backoff, left + 0.5), waits_for=self._waits_for(task))
+        return Result(requeue_after=min(backoff, left + 0.5), waits_for=task.waits_for())
 
-    def _waits_for(self, task: _Task) -> str:
-        """Name whose change wakes the request."""
-        if task.stored.is_kubelets:
-            return node_key(requesting_node(task.csr))
-        return self._evaluator.waits_for(task.workload, task.request) if task.request else ""
-
-    async def _deny(self, task: _Task, denied: Denied, *, evaluated: bool = True) -> Result:
+    async def _deny(self, task: Task, denied: Denied, *, evaluated: bool = True) -> Result:
         """Deny for good; the condition carries reason and remedy, the Event and the log expected and got as well.
 
         Under Audit kubelet's own request is left to its present approver, and what Enforce would deny is reported.
         """
-        workload, csr, stored, request = task.workload, task.csr, task.stored, task.request
+        workload, csr, stored = task.workload, task.csr, task.stored
         self.settled(stored.uid)
-        if stored.is_kubelets and self._kubelet_serving.only_reports(workload.key):
+        policy = self._policy(workload.key) if stored.is_kubelets else None
+        if policy is not None and not policy.enforce:
             self._count(task, "ignore", denied.reason)
             self._log(task, logging.INFO, "audit", reason=denied.reason)
             message = f"CSR {printable(stored.name)}: Audit: Enforce would deny it: {denied}"
@@ -325,15 +303,18 @@ class Reconciler:
         self._log(task, logging.WARNING, "refused", reason=denied.reason, expected=denied.expected, got=denied.got)
         if denied.reason is not Reason.PROVIDER_ID_REQUIRED:  # how each join without a provider ID begins
             self._warn(task, denied.reason, f"CSR {printable(stored.name)}: {denied}")
-        if request is None:
-            return DONE
-        is_node = request.username == f"system:node:{request.csr.node_name}" and "system:nodes" in request.groups
+        if task.request is not None:
+            self._tell(workload.key, task.request, denied, evaluated=evaluated)
+        return DONE
+
+    def _tell(self, cluster: ClusterKey, request: NodeRequest, denied: Denied, *, evaluated: bool) -> None:
+        """Tell the observers of a denial."""
         verdict = CSRDenied(
-            cluster=workload.key,
+            cluster=cluster,
             provider_id=request.csr.provider_id,
             node_name=request.csr.node_name,
             username=request.username,
-            by_node=is_node,
+            by_node=request.username == f"system:node:{request.csr.node_name}" and "system:nodes" in request.groups,
             provider=request.evidence.provider,
             purpose=request.purpose,
             reason=denied.reason,
@@ -344,28 +325,24 @@ class Reconciler:
         )
         for observer in self._observers:
             notify(observer.refused, verdict)
-        return DONE
 
-    def _count(self, task: _Task, verdict: str, reason: str) -> None:
-        """Count a verdict."""
+    def _count(self, task: Task, verdict: str, reason: str) -> None:
         self._metrics.verdict(task.stored.provider, verdict, reason)
 
-    def _log(self, task: _Task, level: int, message: str, **more: object) -> None:
+    def _log(self, task: Task, level: int, message: str, **more: object) -> None:
         """Log what a requester can cause again and again, as often as its share of the log allows."""
         cluster, user = task.workload.key, task.username
         if self._log_limits.allows(message, cluster, user):
             _LOG.log(level, message, extra=fields(cluster=cluster, csr=task.stored.name, user=user, **more))
 
-    def _warn(self, task: _Task, reason: Reason, message: str) -> None:
+    def _warn(self, task: Task, reason: Reason, message: str) -> None:
         """Emit an Event on the Machine that the request names, on its token's, or else on the Cluster."""
-        cluster, request = task.workload.key, task.request
-        named = request.csr.provider_id if request else self._kubelet_serving.provider_id_of(cluster, task.csr)
-        of_token = self._evaluator.machine_of_token(task.workload, request) if request else None
-        subject = claimed_ref(self._management, cluster, named, of_token)
+        cluster = task.workload.key
+        subject = claimed_ref(self._management, cluster, task.named(), task.machine_of_token())
         if subject is not None:
             self._events.record(subject, "Warning", reason, message, source=(cluster, task.username))
 
-    async def _refresh_and_requeue(self, task: _Task, error: ApiError) -> Result:
+    async def _refresh_and_requeue(self, task: Task, error: ApiError) -> Result:
         """Read anew what a write conflicted with, and requeue; raises the error that nothing read anew explains."""
         live = await task.workload.read_request(task.stored.name)
         if live is None or text(live, "metadata", "uid") != task.stored.uid:

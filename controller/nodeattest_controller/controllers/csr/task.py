@@ -1,9 +1,9 @@
-"""Rate limits of a requester's evaluations: what is over its budget waits, and delays nobody else.
+"""A request that is worked on, and the rate limits of its requester.
 
 Before anything costly is done for a request, its requester (a bootstrap token, or a node that renews) and the node name
-that this requester asks for are within their limits. What is not gets a reservation, in the order of asking, which is
-kept until it was used, so that an early wake-up costs nothing. Where it would come too late, none is made, and the
-request ends as any wait does. Budgets delay, they do not deny (docs/decisions.md). Parsing comes before: it is cheap.
+that this requester asks for are within their limits. A request over a limit gets a reservation, in the order of asking,
+which is kept until it is used, so an early wake-up costs nothing. If the reservation would come too late, none is made,
+and the request ends as any wait does. Budgets delay, they do not deny (docs/decisions.md). Parsing comes before.
 """
 
 from __future__ import annotations
@@ -11,10 +11,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
+from nodeattest_controller.model.csr_request import CSRSummary, requesting_node
+from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.runtime.informers import machine_key, node_key
+from nodeattest_controller.runtime.workload_client import WorkloadClient
+from nodeattest_controller.verification.controller_facts import ControllerFacts
+from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_kube.periodic import RateLimiter
+from nodeattest_parsing.objects import moment, text
+from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.identifiers import NodeName
+from nodeattest_providers.verifier_interface import NodeRequest
 
+NOTHING: Final = "nothing"
+"""No provider ID or key: no change wakes such a request early."""
 REQUESTER_BURST, REQUESTER_RATE = 1000, 20.0
 """Evaluations at once, and a second after that. A join by TPM takes two, so a pool of 500 nodes boots on one token at
 full speed; what a stolen token forces afterwards is a tenth of a core (5 ms an evaluation)."""
@@ -25,6 +38,59 @@ ANNOTATION_BURST, ANNOTATION_RATE = 20, 1.0
 """Requests of one requester that get an annotation about their wait; each is a write."""
 _REMEMBERED: Final = 20_000
 """Requests whose reservations are kept; one that is forgotten asks again."""
+
+
+@dataclass(slots=True)
+class Task:
+    """One reconcile of one request, which is parsed once."""
+
+    workload: WorkloadClient
+    csr: JsonObject
+    stored: CSRSummary
+    source: ControllerFacts
+    begun: datetime
+    """By the controller's clock."""
+    request: NodeRequest | None = None
+    """None for kubelet's own, and for one that is malformed."""
+
+    @property
+    def username(self) -> str:
+        return text(self.csr, "spec", "username")
+
+    @property
+    def age(self) -> timedelta:
+        """How long the request has been open, by the API server's clock, which wrote when it was created."""
+        now = self.workload.client.server_time() or self.begun
+        created = moment(text(self.csr, "metadata", "creationTimestamp")) or now
+        return max(now - created, timedelta(0))
+
+    def annotation(self, name: str) -> str:
+        return text(self.csr, "metadata", "annotations", name)
+
+    def named(self) -> str:
+        """Return the provider ID that the request names, or that of the node that asks; empty where it is not clear."""
+        if self.request is not None:
+            return self.request.csr.provider_id
+        node_name = requesting_node(self.csr)
+        found = self.source.machines_of_node(NodeName(node_name)) if node_name else []
+        return found[0].provider_id if len(found) == 1 else ""
+
+    def machine_of_token(self) -> MachineView | None:
+        """Return the one Machine whose KubeadmConfig names the requester's token."""
+        token_id = self.username.removeprefix(USER_PREFIX)
+        return self.source.machine_of_token(token_id) if self.request and token_id != self.username else None
+
+    def waits_for(self) -> str:
+        """Name whose change wakes the request: its provider ID, or the Machine of its token while that has none."""
+        if self.stored.is_kubelets:
+            return node_key(requesting_node(self.csr))
+        if self.request is None:
+            return ""
+        provider_id = self.request.csr.provider_id
+        if provider_id and self.source.machines(provider_id):
+            return provider_id
+        machine = self.machine_of_token()
+        return machine_key(machine.uid) if machine is not None else provider_id or NOTHING
 
 
 @dataclass(frozen=True, slots=True)

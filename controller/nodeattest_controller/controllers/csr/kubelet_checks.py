@@ -47,7 +47,6 @@ class KubeletFacts(RequestFacts):
         )
 
     async def round(self) -> Round:
-        """There is but one."""
         return Round.FINAL
 
     def require_one(self, machines: list[MachineView]) -> MachineView:
@@ -56,7 +55,6 @@ class KubeletFacts(RequestFacts):
 
     @fact
     async def cached_machine(self) -> MachineView:
-        """Return the one machine of this node name."""
         holders = (await self.name_context()).holders
         return machine_of_node(self.node_name, self.source.machines_of_node(self.node_name), holders)
 
@@ -71,7 +69,6 @@ class KubeletFacts(RequestFacts):
 
     @fact
     async def node(self) -> JsonObject | None:
-        """Return the Node, read live."""
         return await self.source.node(self.node_name, by_node=True)
 
 
@@ -114,7 +111,12 @@ async def confirmed(facts: KubeletFacts) -> None:
 @declare("a registered Node", "identity rule 3")
 async def node_registered(facts: KubeletFacts) -> None:
     """The Node is there, and has a provider ID or is the Machine's nodeRef."""
-    check_node(await facts.machine(), await facts.node())
+    machine, node = await facts.machine(), await facts.node()
+    if node is None:
+        raise _not_yet("the Node does not exist yet", "wait until the node has registered")
+    if text(node, "spec", "providerID") or machine.node_ref_uid == text(node, "metadata", "uid"):
+        return  # another machine's provider ID is refused by a check of its own
+    raise _not_yet("the Node has no provider ID yet", "set kubelet's --provider-id, or run a cloud controller manager")
 
 
 def machine_of_node(
@@ -141,18 +143,6 @@ def machine_of_node(
         )
     check_machine_ready(staying[0])
     return staying[0]
-
-
-def check_node(member: MachineView, node: JsonObject | None) -> None:
-    """Rule 3: the Node is there and carries the Machine's provider ID, or is the Machine's nodeRef.
-
-    Another provider ID is left to ``check_no_hijack``; none yet is waited for: the cloud's controller sets it.
-    """
-    if node is None:
-        raise _not_yet("the Node does not exist yet", "wait until the node has registered")
-    if text(node, "spec", "providerID") or member.node_ref_uid == text(node, "metadata", "uid"):
-        return
-    raise _not_yet("the Node has no provider ID yet", "set kubelet's --provider-id, or run a cloud controller manager")
 
 
 def _not_yet(detail: str, remedy: str) -> Unavailable:
