@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar, final
 
 from nodeattest_providers.errors import NO_ANNOTATIONS, Check, Denied, Reason, Unavailable
-from nodeattest_providers.evidence_versions import annotations_for
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.node_interface import Evidence
+from nodeattest_providers.node_interface import Evidence, annotations_for
 
 _FEW: Final = 8
 """Values that are named."""
@@ -68,14 +67,18 @@ class Checks:
         return self.unavailable(error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after)
 
     def denied(self, error: Denied, part: str = "") -> Denied:
-        """Make the same ``Denied`` with the record so far; ``part`` names whose refusal it is."""
+        """Make the same ``Denied`` with the record so far.
+
+        ``part`` names whose refusal it is; the versions that a part supports are not the whole's.
+        """
+        annotations = NO_ANNOTATIONS if part else error.annotations
         return Denied(
             error.reason,
             expected=f"{part}: {error.expected}" if part else error.expected,
             got=error.got,
             remedy=error.remedy,
             checks=self._done,
-            annotations=error.annotations,
+            annotations=annotations,
         )
 
     def adopt(self, part: str, done: Iterable[Check]) -> None:

@@ -16,7 +16,7 @@ from typing import Final, Protocol, cast
 from nodeattest_providers import registry
 from nodeattest_providers.config_fields import invalid
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
+from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.verifier_interface import ClusterAPISigner
 
@@ -87,13 +87,6 @@ def check_signer(signer: object, provider: ProviderName) -> ClusterAPISigner:
     """Return a signer of this provider; anything else is ``Denied``."""
     registry.check_made(signer, provider, is_complete=isinstance(signer, ClusterAPISigner))
     return cast("ClusterAPISigner", signer)
-
-
-def provable_names(
-    signer: ClusterAPISigner, sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-) -> Mapping[ProviderID, NodeName] | None:
-    """Return the node names that a signer could prove by a policy's sections; None: any. Raises Denied."""
-    return signer.provable_names(sections.get(signer.provider, {}), sections)
 
 
 def read_file(path: Path, where: str) -> bytes:

@@ -13,9 +13,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import ProviderName, printable
-from nodeattest_providers.node_interface import Attestor, JsonValue
+from nodeattest_providers.node_interface import HIGHEST, Attestor, JsonValue
 
 ATTESTORS: Final = "nodeattest.attestors"
 """Entry-point group of attestors; a factory takes the node's settings."""

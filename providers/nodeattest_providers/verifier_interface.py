@@ -250,13 +250,13 @@ class ClusterAPISigner(ABC):
         return (f"the provider {self.provider} cannot check records",)
 
     def provable_names(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+        self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]
     ) -> Mapping[ProviderID, NodeName] | None:
-        """Return the names that it could prove, by provider ID: no other machine can prove one; None: any name.
+        """Return the names that it could prove by a policy's sections, by provider ID: no other machine can prove one.
 
-        ``settings`` is the provider's section of the policy, ``sections`` every provider's. Raises Denied.
+        None: any name. Raises Denied.
         """
-        del settings, sections
+        del sections
         return None if self.secure else {}
 
     async def addresses(self, facts: Facts) -> Addresses | None:

@@ -7,8 +7,8 @@ from typing import Final, Literal, cast
 
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import COMMIT, of_checkout
-from nodeattest_providers.evidence_versions import versions_to_text
 from nodeattest_providers.identifiers import ProviderName
+from nodeattest_providers.node_interface import versions_to_text
 from nodeattest_providers.registry import BUILT_IN
 
 Side = Literal["attestor", "signer"]

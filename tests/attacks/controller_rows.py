@@ -221,8 +221,8 @@ class Unreadable(TwoRounds):
 class ProvesNoName(OneRound):
     """A provider that can prove no machine's name."""
 
-    def provable_names(self, settings: object, sections: object) -> dict[ProviderID, NodeName]:
-        del settings, sections
+    def provable_names(self, sections: object) -> dict[ProviderID, NodeName]:
+        del sections
         return {}
 
 

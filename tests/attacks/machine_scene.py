@@ -40,8 +40,8 @@ Hostnames = list[JsonValue]
 class Prover(OneRound):
     """Proves whoever asks, and the name that the policy registers."""
 
-    def provable_names(self, settings: object, sections: object) -> dict[ProviderID, NodeName]:
-        del settings, sections
+    def provable_names(self, sections: object) -> dict[ProviderID, NodeName]:
+        del sections
         return {ProviderID("dev://registered"): NodeName("db.a.example")}
 
 

@@ -36,6 +36,7 @@ from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID, 
 from nodeattest_providers.insecure.verifier import InsecureSigner
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.config import parse_policy
+from nodeattest_providers.tpm.protocol import PROVIDER
 from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import AttestedNode
 
@@ -65,7 +66,7 @@ def pooled(asked: str, **settings: JsonValue) -> Case:
     """Ask, with the token of a pool, for a name that no registration gives the instance."""
 
     def case() -> object:
-        proven = TpmSigner().provable_names(settings, {}).get(ProviderID("sandbox://node-0"))
+        proven = TpmSigner().provable_names({PROVIDER: settings}).get(ProviderID("sandbox://node-0"))
         return check_node_name(NodeName(asked), make_member(kind="MachinePool"), NOBODY, NameSources(registered=proven))
 
     return case
@@ -77,7 +78,7 @@ def claimed_by_another() -> object:
 
 
 def reported_by_a_guest() -> object:
-    proven = TpmSigner().provable_names({"endorsementKeys": [*REGISTERED]}, {})
+    proven = TpmSigner().provable_names({PROVIDER: {"endorsementKeys": [*REGISTERED]}})
     around = replace(NOBODY, registered=frozenset(machine for machine, name in proven.items() if name == "node-1"))
     guest = make_member(addresses=(("Hostname", "node-1"),))
     return check_node_name(NodeName("node-1"), guest, around, NameSources())

@@ -25,8 +25,8 @@ class ProvesNames(OneRound):
         super().__init__()
         self.registered: dict[ProviderID, NodeName] = {}
 
-    def provable_names(self, settings: object, sections: object) -> Mapping[ProviderID, NodeName]:
-        del settings, sections
+    def provable_names(self, sections: object) -> Mapping[ProviderID, NodeName]:
+        del sections
         return self.registered
 
 

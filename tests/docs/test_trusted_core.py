@@ -36,7 +36,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         "what binds evidence to a request",
         (
             "providers/nodeattest_providers/{node_interface,verifier_interface,checks}.py",
-            "providers/nodeattest_providers/{evidence_versions,challenge_response}.py",
+            "providers/nodeattest_providers/challenge_response.py",
         ),
     ),
     (

@@ -15,15 +15,15 @@ from nodeattest_providers.aws import node as imds
 from nodeattest_providers.aws import protocol as aws
 from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
 from nodeattest_providers.aws.attestor import sign
-from nodeattest_providers.aws.identity_document import parse_bundle_text, parse_identity_document
+from nodeattest_providers.aws.config import parse_bundle_text, parse_identity_document
 from nodeattest_providers.aws.node import to_definite_length
 from nodeattest_providers.aws.protocol import SIGNED_HEADERS, SignedHeaders, parse_authorization, sts_request
 from nodeattest_providers.azure import config as azure_config
-from nodeattest_providers.azure.checks import parse_bundle
 from nodeattest_providers.azure.protocol import PREFIX as AZURE_PREFIX
 from nodeattest_providers.azure.protocol import parse_attested_document, provider_id_of
 from nodeattest_providers.azure.protocol import parse_evidence as parse_azure_evidence
 from nodeattest_providers.azure.protocol import parse_provider_id as parse_azure_id
+from nodeattest_providers.azure.verifier import parse_bundle
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.gcp import config as gcp_config
 from nodeattest_providers.gcp.api.compute import ComputeInstance, parse_instance, parse_instance_identity, parse_page

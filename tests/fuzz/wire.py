@@ -7,7 +7,7 @@ from typing import Final
 
 from fuzz.keys import authority
 from fuzz.target import attempt, evidence_target, require, target, text_of, text_target
-from nodeattest_providers import canonical_json, cms, der, envelope, evidence_versions, pem, provider_id_template
+from nodeattest_providers import canonical_json, cms, der, envelope, node_interface, pem, provider_id_template
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.composite import protocol as composite_protocol
 from nodeattest_providers.der import NotDer, Tag
@@ -116,8 +116,8 @@ for _name, _kind, _size in (
     text_target(_name, _kind.parse, _kind.to_text, Reason.EVIDENCE_MALFORMED, max_len=_size)  # pyright: ignore[reportArgumentType] - each kind writes its own
 text_target(
     "versions",
-    lambda text: evidence_versions.parse(text, _TPM),
-    lambda versions: evidence_versions.versions_to_text(_TPM, versions),
+    lambda text: node_interface.parse_versions(text, _TPM),
+    lambda versions: node_interface.versions_to_text(_TPM, versions),
     Reason.EVIDENCE_VERSION_UNSUPPORTED,
     max_len=256,
 )

@@ -21,8 +21,13 @@ from worlds import T1
 
 from nodeattest_providers import canonical_json
 from nodeattest_providers.aws.api.sts import parse_error_code, parse_identity, parse_role_session
-from nodeattest_providers.aws.config import parse_platform, parse_policy
-from nodeattest_providers.aws.identity_document import parse_bundle, parse_identity_document, read_trust_bundle
+from nodeattest_providers.aws.config import (
+    parse_bundle,
+    parse_identity_document,
+    parse_platform,
+    parse_policy,
+    read_trust_bundle,
+)
 from nodeattest_providers.aws.protocol import (
     BINDING_HEADER,
     MAX_DOCUMENT,

@@ -16,9 +16,9 @@ from worlds import PIN
 from clouds.azure.authority import Issuer, pem
 from clouds.azure.cloud import SandboxAzure
 from nodeattest_providers.azure.attestor import AzureAttestor
-from nodeattest_providers.azure.checks import parse_bundle
 from nodeattest_providers.azure.config import parse_platform, parse_policy
 from nodeattest_providers.azure.protocol import nonce_for, parse_attested_document, parse_provider_id, provider_id_of
+from nodeattest_providers.azure.verifier import parse_bundle
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import Binding, JsonValue

@@ -15,9 +15,15 @@ from nodeattest_providers import envelope, pem
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge import protocol as challenge
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_providers.evidence_versions import MAX_VERSIONS, parse, versions_to_text
 from nodeattest_providers.identifiers import ProviderName, Purpose
-from nodeattest_providers.node_interface import Evidence, JsonObject, NodeCsr
+from nodeattest_providers.node_interface import (
+    MAX_VERSIONS,
+    Evidence,
+    JsonObject,
+    NodeCsr,
+    parse_versions,
+    versions_to_text,
+)
 from nodeattest_providers.pkcs10 import build_csr
 from nodeattest_providers.tpm import protocol as tpm
 
@@ -130,7 +136,7 @@ TPM = ProviderName("tpm")
 )
 def test_versions_are_written_newest_first_and_at_most_sixteen(versions: tuple[int, ...], text: str) -> None:
     assert versions_to_text(TPM, versions) == text
-    assert parse(text, TPM) == tuple(sorted(set(versions), reverse=True))[:MAX_VERSIONS]
+    assert parse_versions(text, TPM) == tuple(sorted(set(versions), reverse=True))[:MAX_VERSIONS]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_versions_are_written_newest_first_and_at_most_sixteen(versions: tuple[i
 )
 def test_any_other_text_is_denied(text: str) -> None:
     with pytest.raises(Denied) as denied:
-        parse(text, TPM)
+        parse_versions(text, TPM)
     assert denied.value.reason is Reason.EVIDENCE_VERSION_UNSUPPORTED
     assert denied.value.got == f"another text of {len(text)} characters"
 
@@ -158,7 +164,7 @@ def test_any_other_text_is_denied(text: str) -> None:
 @given(text=st.text() | st.from_regex(r"(tpm/v[0-9]{1,5},?){0,5}", fullmatch=True))
 def test_any_text_gives_versions_or_denied(text: str) -> None:
     with contextlib.suppress(Denied):
-        assert versions_to_text(TPM, parse(text, TPM)) == text
+        assert versions_to_text(TPM, parse_versions(text, TPM)) == text
 
 
 UID = "7f3c1a52-4b1e-4a3e-9d0c-1f2e3d4c5b6a"

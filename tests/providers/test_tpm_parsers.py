@@ -15,10 +15,10 @@ from tpm_world import MACHINE, PCR_VALUES, SoftTpm, new_key, public_of
 from nodeattest_providers import canonical_json
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue
+from nodeattest_providers.tpm.attestor import split_der
 from nodeattest_providers.tpm.config import PolicyCache, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import parse_endorsement_key
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES, parse_quote, parse_signature
-from nodeattest_providers.tpm.node.device import split_der
 from nodeattest_providers.tpm.protocol import Challenge, FirstEvidence, SecondEvidence, parse_evidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection, PublicArea, parse_public, sized
 

@@ -11,14 +11,14 @@ from nodeattest_providers import (
     challenge_response,
     cms,
     envelope,
-    evidence_versions,
     identifiers,
+    node_interface,
     pkcs10,
 )
 from nodeattest_providers.aws import checks
 from nodeattest_providers.aws import protocol as aws
-from nodeattest_providers.azure import checks as azure_claims
 from nodeattest_providers.azure import protocol as azure
+from nodeattest_providers.azure import verifier as azure_claims
 from nodeattest_providers.challenge import protocol
 from nodeattest_providers.identifiers import (
     ANNOTATION_CHALLENGE,
@@ -87,7 +87,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
         *(f"| `{annotation}` |" for annotation in ANNOTATIONS),
         f"`{signer_for(PROVIDER, Purpose.CLIENT)}`",
         f"`{signer_for(PROVIDER, Purpose.SERVING)}`",
-        f"There are at most {evidence_versions.MAX_VERSIONS};",
+        f"There are at most {node_interface.MAX_VERSIONS};",
         f"exactly 0x{AK_ATTRIBUTES:08x} ",
         f"bank {', '.join(f'`{bank}`' for bank in BANKS[:-1])} or `{BANKS[-1]}`, 1 to {MAX_PCR + 1} PCRs",
         f"templates {', '.join(TEMPLATES[:-1])} and {TEMPLATES[-1]} ",

@@ -41,11 +41,11 @@ from nodeattest_authenticator.errors import AgentError, AgentReason, FailureKind
 from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_discovery.node.clock import Deadline
-from nodeattest_providers import envelope, errors, evidence_versions
+from nodeattest_providers import envelope, errors
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, ProviderName, SignerName, evidence_block
 from nodeattest_providers.keys import PrivateKey
-from nodeattest_providers.node_interface import Attestor, Binding, Evidence, PublishedChallenge
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, PublishedChallenge, parse_versions
 from nodeattest_providers.pkcs10 import build_csr
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def next_version(attestor: Attestor, refused: Collection[int], published: str | 
     provider, versions = attestor.provider, attestor.versions
     mine = ", ".join(evidence_block(provider, version) for version in versions)
     try:
-        understood = evidence_versions.parse(published or "", provider)
+        understood = parse_versions(published or "", provider)
     except Denied:
         understood = ()
     for version in versions:

@@ -19,9 +19,8 @@ from nodeattest_authenticator.formats.strict_json import ConfigFields, FieldsErr
 from nodeattest_authenticator.state.cache_files import UnsafeFileError
 from nodeattest_authenticator.state.storage import Storage
 from nodeattest_providers.errors import Denied
-from nodeattest_providers.evidence_versions import HIGHEST
 from nodeattest_providers.identifiers import ProviderID, provider_id
-from nodeattest_providers.node_interface import JsonObject
+from nodeattest_providers.node_interface import HIGHEST, JsonObject
 
 PENDING_REQUEST_FILE: Final = "draft"
 PROVIDER_ID_FILE: Final = "provider-id"

@@ -29,9 +29,9 @@ from nodeattest_controller.verification.checks import RequestCheck, Stage
 from nodeattest_controller.verification.facts import CSRFacts, RequestFacts
 from nodeattest_parsing.objects import condition, items, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ANNOTATION_REASON, printable
+from nodeattest_providers.node_interface import check_supported
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
@@ -124,7 +124,7 @@ def first_request_name(csr: JsonObject) -> str | None:
     try:
         request = parse_request(csr)
         signer = make_signer(request.evidence.provider, OFFLINE)
-        evidence_versions.check(request.evidence, signer.versions)
+        check_supported(request.evidence, signer.versions)
         ref = signer.first_request(request)
     except Denied:
         return None

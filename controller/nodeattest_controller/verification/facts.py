@@ -36,7 +36,6 @@ from nodeattest_providers.config_fields import COMPOSITE, split_pin
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import PROVIDER_ID_OID, NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
-from nodeattest_providers.platform import provable_names
 from nodeattest_providers.verifier_interface import Addresses, AttestedNode, ClusterAPISigner, NodeRequest
 
 S = TypeVar("S", bound="RequestFacts")
@@ -367,7 +366,7 @@ class CSRFacts(RequestFacts):
                 verifier = self.source.verifier(provider)
             except Denied:  # not installed here
                 continue
-            names |= provable_names(verifier, sections) or {}
+            names |= verifier.provable_names(sections) or {}
         return names
 
     async def name_sources(self, proven: NodeName | None) -> NameSources:

@@ -16,8 +16,7 @@ from cryptography import x509
 
 from nodeattest_providers import cms
 from nodeattest_providers.aws.api.sts import CallerIdentity, parse_role_session
-from nodeattest_providers.aws.config import AwsPolicy
-from nodeattest_providers.aws.identity_document import IdentityDocument, RegionCertificates, parse_identity_document
+from nodeattest_providers.aws.config import AwsPolicy, IdentityDocument, RegionCertificates, parse_identity_document
 from nodeattest_providers.aws.protocol import (
     MAX_PKCS7,
     PROVIDER,

@@ -20,8 +20,7 @@ from nodeattest_providers.aws.checks import (
     check_role_session,
     wire_rules,
 )
-from nodeattest_providers.aws.config import parse_platform, parse_policy
-from nodeattest_providers.aws.identity_document import RegionCertificates, read_trust_bundle
+from nodeattest_providers.aws.config import RegionCertificates, parse_platform, parse_policy, read_trust_bundle
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, parse_provider_id, sts_request
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable

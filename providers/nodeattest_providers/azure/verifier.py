@@ -1,41 +1,44 @@
 """The ``azure`` provider's verifier: a document that Azure signed for this machine and this request.
 
-Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md.
+Its signer has a TLS server's certificate with the cloud's names. Every certificate of the trust bundle is trusted,
+roots and intermediates alike. Embedded certificates help to build chains. No address in a certificate is ever asked.
+Source: docs/wire-format.md, "azure/v1"; docs/providers/azure.md; RFC 5280 §6.1; Azure, "Instance Metadata Service".
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nodeattest_providers import cms
 from nodeattest_providers.azure.api import Machine, Machines, ResourceManager, Tokens
-from nodeattest_providers.azure.checks import (
-    FINGERPRINT,
-    SECTION,
-    TRUST_BUNDLE,
-    check_document,
-    check_machine,
-    check_pin,
-    check_place,
-    check_subscription,
-    foreign_name,
-    page_rules,
-    parse_bundle,
-    signer_problem,
-)
-from nodeattest_providers.azure.config import AzurePlatform, parse_platform, parse_policy
+from nodeattest_providers.azure.config import AzurePlatform, AzurePolicy, parse_platform, parse_policy
 from nodeattest_providers.azure.protocol import (
     MAX_SIGNATURE,
     PROVIDER,
     VERSION,
     AttestedDocument,
     InstanceRef,
+    nonce_for,
     parse_attested_document,
     parse_evidence,
+    parse_provider_id,
+)
+from nodeattest_providers.certificate_chain import (
+    X509_ERRORS,
+    chain_problem,
+    check_readable,
+    extension,
+    parse_authorities,
 )
 from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
 from nodeattest_providers.errors import Reason, platform_unavailable
-from nodeattest_providers.identifiers import NodeName, is_dns_name
+from nodeattest_providers.identifiers import NodeName, is_dns_name, printable
 from nodeattest_providers.platform import Platform, read_file
 from nodeattest_providers.verifier_interface import (
     Addresses,
@@ -45,6 +48,134 @@ from nodeattest_providers.verifier_interface import (
     Facts,
     NodeRequest,
 )
+
+SECTION: Final = "wire format, azure/v1"
+FINGERPRINT: Final = "vm"
+"""What the ledger pins: the vmId, which a machine recreated under its old name has not."""
+TOLERANCE: Final = timedelta(minutes=5)
+"""Between the document's time and the request's: two clocks, Azure's and the API server's."""
+_RUNNING: Final = frozenset({"creating", "updating", "succeeded", "failed", "migrating"})
+"""Provisioning states of a machine that is to stay; ``Failed`` describes the last change, not the machine."""
+_OWN: Final = "let the machine that the provider ID names ask for itself"
+_RESET: Final = "if the machine was recreated under its old name, reset its record (nodeattest machines reset)"
+_NEW: Final = "file a new request; kubelet-authenticator asks the metadata service again"
+
+
+def check_document(checks: Checks, request: NodeRequest, facts: Facts, document: AttestedDocument) -> None:
+    """Check that the document is for this request, by one of the cluster's CAs, and was made at its time."""
+    rules = Rules(checks, SECTION, Reason.PLATFORM_PROOF_NOT_BOUND, _NEW)
+    nonces = {nonce_for(request.binding(pin).digest) for pin in facts.cluster.pins}
+    remedy = f"{_NEW}; if this comes back, the node trusts another cluster CA than the cluster has"
+    rules.require(
+        document.nonce in nonces, "nonce", "that of this request, cluster and signer", "another", remedy=remedy
+    )
+    distance = abs(document.created - request.created)
+    lives = document.created <= document.expires and request.created <= document.expires + TOLERANCE
+    expected = f"made within {TOLERANCE} of the request, and not expired then"
+    got = f"made {distance} away from it" + ("" if lives else ", expired")
+    remedy = f"{_NEW}; if this comes back, set the clocks of the API server's machines"
+    in_time, reason = distance <= TOLERANCE and lives, Reason.PLATFORM_PROOF_EXPIRED
+    rules.require(in_time, "time of the document", expected, got, reason=reason, remedy=remedy)
+
+
+def check_place(checks: Checks, facts: Facts) -> InstanceRef:
+    """Check the Machine's provider ID against the policy's subscriptions and groups, before anybody is asked."""
+    rules = page_rules(checks, Reason.PLATFORM_ACCOUNT_NOT_ALLOWED, "add them to spec.azure of the policy")
+    name = rules.parsed("provider ID", lambda: parse_provider_id(facts.machine.provider_id))
+    policy = parse_policy(facts.settings)
+    allowed = name.subscription in policy.subscriptions and name.key[1] in policy.groups
+    got = printable(f"{name.subscription}, {name.group}")
+    rules.require(allowed, "subscription and resource group", "some that spec.azure lists", got)
+    return name
+
+
+def check_subscription(checks: Checks, name: InstanceRef, document: AttestedDocument) -> None:
+    """Check that the document is of the subscription of the provider ID."""
+    rules = Rules(checks, SECTION, Reason.PLATFORM_INSTANCE_MISMATCH, _OWN)
+    rules.equal("subscription of the document", name.subscription, document.subscription)
+
+
+def check_pin(checks: Checks, machine: Machine, facts: Facts) -> None:
+    """Check that the machine of that name is the one that the ledger pins, if it pins any."""
+    rules = page_rules(checks, Reason.PLATFORM_INSTANCE_MISMATCH, _RESET)
+    rules.equal("pinned vmId", facts.ledger.fingerprints.get(FINGERPRINT, machine.vm_id), machine.vm_id)
+
+
+def check_machine(checks: Checks, machine: Machine, document: AttestedDocument, policy: AzurePolicy) -> None:
+    """Check that the document is the machine's, and state, scale set and tags are what the policy demands."""
+    rules = page_rules(checks, Reason.PLATFORM_INSTANCE_MISMATCH, _OWN)
+    rules.equal("vmId", machine.vm_id, document.vm_id)
+    stays, got = machine.provisioning_state.lower() in _RUNNING, printable(machine.provisioning_state)
+    reason, remedy = Reason.PLATFORM_INSTANCE_NOT_RUNNING, "nothing, if the machine is being deleted on purpose"
+    rules.require(stays, "provisioning state", "a machine that is to stay", got, reason=reason, remedy=remedy)
+    allowed = policy.scale_sets is None or machine.scale_set in policy.scale_sets
+    expected, got = "one that spec.azure.scaleSets lists", printable(machine.scale_set) if machine.scale_set else "none"
+    reason, remedy = Reason.PLATFORM_ACCOUNT_NOT_ALLOWED, "add it to spec.azure.scaleSets of the policy"
+    rules.require(allowed, "scale set", expected, got, reason=reason, remedy=remedy)
+    missing = sorted(name for name, value in policy.tags.items() if machine.tags.get(name) != value)
+    expected, got = "each tag of spec.azure.tags", f"others or none of {printable(', '.join(missing))}"
+    reason, remedy = Reason.PLATFORM_TAGS_NOT_ALLOWED, "let Cluster API tag the machine as the policy says"
+    rules.require(not missing, "tags", expected, got, reason=reason, remedy=remedy)
+
+
+def page_rules(checks: Checks, reason: Reason, remedy: str) -> Rules:
+    """Return rules of the provider's page."""
+    return Rules(checks, "providers/azure", reason, remedy)
+
+
+TRUST_BUNDLE: Final = "platforms.azure.trustBundle"
+Authorities = tuple[x509.Certificate, ...]
+_UNDERSTOOD: Final = (
+    x509.BasicConstraints,
+    x509.CertificatePolicies,
+    x509.ExtendedKeyUsage,
+    x509.KeyUsage,
+    x509.SubjectAlternativeName,
+)
+"""Extensions of the signer that may be critical."""
+
+
+def parse_bundle(pem: bytes) -> Authorities:
+    """Read PEM certificates of authorities; what cannot be used is ``Denied``."""
+    return parse_authorities(pem.decode(errors="replace"), TRUST_BUNDLE)
+
+
+def foreign_name(signer: x509.Certificate, domain: str) -> str | None:
+    """Name a name of the signer that is neither the cloud's own nor below it; None when there is none.
+
+    1. It has DNS names, and nothing else is named besides.
+    2. Each is the domain or below it, without a wildcard.
+    3. So is its common name, where it has one.
+    """
+    try:
+        check_readable(signer)
+        subject = [str(each.value) for each in signer.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        names = list(extension(signer, x509.SubjectAlternativeName) or ())
+    except X509_ERRORS:
+        return "no names that can be read"
+    if not names or not all(isinstance(each, x509.DNSName) for each in names):
+        return "no DNS names only"
+    for name in (*(str(each.value) for each in names), *subject):
+        if not is_dns_name(name) or not (name == domain or name.endswith(f".{domain}")):
+            return printable(name)
+    return None
+
+
+def signer_problem(
+    signer: x509.Certificate, embedded: Sequence[x509.Certificate], authorities: Authorities, now: datetime
+) -> str | None:
+    """Say why a signer whose names can be read is no TLS server that an authority certified; None where it is one."""
+    constraints, purposes = extension(signer, x509.BasicConstraints), extension(signer, x509.ExtendedKeyUsage)
+    if constraints is not None and constraints.ca:
+        return "a CA"
+    if purposes is None or ExtendedKeyUsageOID.SERVER_AUTH not in purposes:
+        return "a certificate that is not for TLS servers"
+    unknown = [each.oid for each in signer.extensions if each.critical and not isinstance(each.value, _UNDERSTOOD)]
+    if unknown:
+        return f"a certificate with the critical extension {unknown[0].dotted_string}"
+    between = [each.public_bytes(Encoding.DER) for each in embedded if each != signer]
+    return chain_problem(signer, between, authorities, now, ExtendedKeyUsageOID.SERVER_AUTH)
+
 
 _RENEW: Final = "if Azure changed its authorities, renew platforms.azure.trustBundle (docs/providers/azure.md)"
 _MAY_READ: Final = "compare the Machine's spec.providerID with Azure; the controller's identity must be able to read it"

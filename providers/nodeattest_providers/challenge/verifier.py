@@ -84,11 +84,9 @@ class ChallengeSigner(CheckedSigner):
         del facts, boot
         return ()
 
-    def provable_names(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-    ) -> Mapping[ProviderID, NodeName]:
+    def provable_names(self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]) -> Mapping[ProviderID, NodeName]:
         """Return none: a secret says which machine it is, not what its node is called."""
-        del settings, sections
+        del sections
         return {}
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:

@@ -25,7 +25,6 @@ from nodeattest_providers.composite.protocol import (
 from nodeattest_providers.config_fields import invalid, name_pin, pins_for, split_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import (
-    ANNOTATION_SUPPORTED_VERSIONS,
     NodeName,
     ProviderID,
     ProviderName,
@@ -33,7 +32,7 @@ from nodeattest_providers.identifiers import (
     printable,
 )
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
-from nodeattest_providers.platform import Platform, make_signer, provable_names
+from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.registry import BUILT_IN
 from nodeattest_providers.verifier_interface import (
     AttestedNode,
@@ -165,16 +164,16 @@ class CompositeSigner(CheckedSigner):
             try:
                 unknown += [f"{name}: {each}" for each in signer.check_recorded(_facts_of(name, facts, ()), booted)]
             except Denied as denied:
-                raise _of_part(name, denied, Checks()) from denied
+                raise Checks().denied(denied, name) from denied
         return tuple(unknown)
 
     def provable_names(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
+        self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]
     ) -> Mapping[ProviderID, NodeName] | None:
         """Return what its parts could prove; None where one of them has a platform that tells names."""
         names: dict[ProviderID, NodeName] = {}
-        for part in parse_policy(settings).parts:
-            of_part = provable_names(self._signer(part), sections)
+        for part in parse_policy(sections.get(PROVIDER, {})).parts:
+            of_part = self._signer(part).provable_names(sections)
             if of_part is None:
                 return None
             names.update(of_part)
@@ -236,7 +235,7 @@ class CompositeSigner(CheckedSigner):
                 checks.adopt(name, required.checks)
             except Denied as denied:
                 checks.adopt(name, denied.checks)
-                raise _of_part(name, denied, checks) from denied
+                raise checks.denied(denied, name) from denied
             except Unavailable as unavailable:
                 checks.adopt(name, unavailable.checks)
                 waiting = waiting or unavailable
@@ -316,16 +315,3 @@ def _first(checks: Checks, request: NodeRequest, evidence: CompositeEvidence, fa
     got = f"phase {1 if first.first is None else 2} of {', '.join(sorted(first.parts))}"
     rules.require(is_linked, "first request's phase and parts", expected, got)
     return first
-
-
-def _of_part(name: ProviderName, denied: Denied, checks: Checks) -> Denied:
-    """Make a part's refusal the composite's, without the versions that the part supports: they are not composite's."""
-    annotations = {key: text for key, text in denied.annotations.items() if key != ANNOTATION_SUPPORTED_VERSIONS}
-    return Denied(
-        denied.reason,
-        expected=f"{name}: {denied.expected}",
-        got=denied.got,
-        remedy=denied.remedy,
-        checks=checks.record(),
-        annotations=annotations,
-    )

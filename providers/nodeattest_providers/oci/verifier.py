@@ -96,11 +96,9 @@ class OciSigner(CheckedSigner):
         parse_policy(facts.settings)
         return ("tenancy and compartment are not on record: Oracle Cloud's certificate names them",)
 
-    def provable_names(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-    ) -> Mapping[ProviderID, NodeName]:
+    def provable_names(self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]) -> Mapping[ProviderID, NodeName]:
         """Return no names: the certificate has none."""
-        del settings, sections
+        del sections
         return {}
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:

@@ -8,8 +8,9 @@ Source: docs/wire-format.md, "tpm/v1", §2, §3 (steps 1, 7, 8), §4 (6, 16).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Final
 
 from nodeattest_providers.config_fields import check_keys, invalid, text
@@ -23,16 +24,15 @@ from nodeattest_providers.node_interface import (
     JsonValue,
     PublishedChallenge,
 )
-from nodeattest_providers.tpm.key_templates import AK_TEMPLATE, EK_TEMPLATES, EndorsementTemplate, parse_quote
-from nodeattest_providers.tpm.node.device import (
-    AUTO,
-    Device,
-    LoadedKey,
-    choose_template,
-    load_endorsement_key,
-    read_certificate,
-    read_chain,
+from nodeattest_providers.tpm.key_templates import (
+    AK_TEMPLATE,
+    EK_CHAIN_INDEX,
+    EK_CHAIN_LAST,
+    EK_TEMPLATES,
+    EndorsementTemplate,
+    parse_quote,
 )
+from nodeattest_providers.tpm.node.device import Device, LoadedKey
 from nodeattest_providers.tpm.protocol import (
     MAX_EVENT_LOG,
     PROVIDER,
@@ -43,6 +43,7 @@ from nodeattest_providers.tpm.protocol import (
     proof,
     qualifying_data,
 )
+from nodeattest_providers.tpm.structures import Reader, parse_public
 
 TPM_SETTINGS: Final = ("tcti", "endorsementKey", "eventLog")
 DEFAULT_TCTI: Final = "device:/dev/tpmrm0"
@@ -51,6 +52,18 @@ DEFAULT_EVENT_LOG: Final = "/sys/kernel/security/tpm0/binary_bios_measurements"
 """Where Linux shows what the firmware logged; root reads it."""
 _QUOTE_ATTEMPTS: Final = 3
 """An extend between reading the PCRs and quoting them is rare; three in a row are a fault."""
+AUTO: Final = "auto"
+_MAX_CHAIN: Final = 4
+"""Certificates that the evidence may carry (docs/wire-format.md, "tpm/v1")."""
+_SEQUENCE: Final = 0x30
+_LONG_FORM: Final = 0x80
+_HEADER: Final = 2
+_STORED_CERT: Final = bytes.fromhex("100100")
+"""TCG_TAG_PCCLIENT_STORED_CERT and TCG_FULL_CERT; two bytes of length follow."""
+_FULL_CERT: Final = bytes.fromhex("1002")
+"""TCG_TAG_PCCLIENT_FULL_CERT, which the length includes; some TPMs leave it out."""
+_MAX_NUMBER: Final = 512
+"""Bytes of a modulus or coordinate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +115,6 @@ class TpmAttestor(Attestor):
 
     def endorsement_fingerprint(self) -> str:
         """Return the fingerprint of the endorsement key in use: what an operator registers for this machine."""
-        from nodeattest_providers.tpm.structures import parse_public
-
         return parse_public(
             self._open().ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED
         ).fingerprint
@@ -220,3 +231,74 @@ def _no_event_log(problem: str) -> Unavailable:
         remedy="run as root with securityfs mounted on firmware that measures its boot, set tpm.eventLog to where the "
         "log is, or let the policy's eventLog be Ignore",
     )
+
+
+def choose_template(device: Device, wanted: str) -> EndorsementTemplate:
+    """Choose the named template; ``auto`` is the first that has a certificate, else P-256, which every TPM has."""
+    for template in EK_TEMPLATES:
+        if wanted == template.name or (wanted == AUTO and read_certificate(device, template) is not None):
+            return template
+    return EK_TEMPLATES[0]
+
+
+def read_certificate(device: Device, template: EndorsementTemplate) -> bytes | None:
+    """Read the endorsement key's certificate (DER), if the TPM has one."""
+    if template.certificate_index not in device.nv_indices():
+        return None
+    return next(split_der(device.nv_read(template.certificate_index)), None)
+
+
+def read_chain(device: Device) -> tuple[bytes, ...]:
+    """Read the intermediates (DER), which are concatenated over consecutive indices; an unreadable one ends them."""
+    indices = sorted(index for index in device.nv_indices() if EK_CHAIN_INDEX <= index <= EK_CHAIN_LAST)
+    data = b"".join(takewhile(bool, map(device.nv_read, indices)))
+    return tuple(islice(split_der(data), _MAX_CHAIN))
+
+
+def split_der(data: bytes) -> Iterator[bytes]:
+    """Cut concatenated DER sequences apart; padding, an empty sequence and one of indefinite length end them.
+
+    A certificate that is stored with the header of TPM 1.2 is the one sequence behind it.
+    """
+    if data.startswith(_STORED_CERT):
+        start = len(_STORED_CERT) + 2
+        size = int.from_bytes(data[len(_STORED_CERT) : start], "big")
+        data = data[start : start + size].removeprefix(_FULL_CERT)
+    at = 0
+    while len(data) - at >= _HEADER and data[at] == _SEQUENCE:
+        size, begins = data[at + 1], at + _HEADER
+        if size >= _LONG_FORM:
+            begins += size - _LONG_FORM
+            size = int.from_bytes(data[at + _HEADER : begins], "big")
+        if not size or len(data) < begins + size:
+            return
+        yield data[at : begins + size]
+        at = begins + size
+
+
+def load_endorsement_key(device: Device, template: EndorsementTemplate) -> LoadedKey:
+    """Return the endorsement key; it stays loaded until the device is closed. Raises ``Unavailable``.
+
+    A manufacturer's nonce goes into the key, but is not in its public area: with one, the key is always made.
+    """
+    index, nonce = template.nonce_index, b""
+    if index is not None and index in device.nv_indices():
+        nonce = device.nv_read(index, is_optional=False)  # without it the key is another
+    if not nonce:
+        certificate = read_certificate(device, template)
+        for key in device.persistent_keys():
+            number = _number(template, key.public)
+            if number and (certificate is None or number in certificate):
+                return key
+    return device.create(template.creation(nonce), "the endorsement key")
+
+
+def _number(template: EndorsementTemplate, public: bytes) -> bytes:
+    """Return the modulus or the point's x of a key of this template; empty for another key."""
+    if not public.startswith(template.prefix):  # type, name algorithm, attributes, policy and parameters
+        return b""
+    reader = Reader(public[len(template.prefix) :], what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED)
+    try:
+        return reader.sized("unique", _MAX_NUMBER)
+    except Denied:
+        return b""

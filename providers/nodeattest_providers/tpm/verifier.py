@@ -316,12 +316,9 @@ class TpmSigner(TpmProtocolSigner):
                 unknown.append(unavailable.detail)
         return (*unknown, *check_recorded_boot(boot, policy))
 
-    def provable_names(
-        self, settings: Mapping[str, JsonValue], sections: Mapping[ProviderName, Mapping[str, JsonValue]]
-    ) -> Mapping[ProviderID, NodeName]:
+    def provable_names(self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]) -> Mapping[ProviderID, NodeName]:
         """Return the node names of registered keys; a TPM proves no other. Raises Denied for invalid settings."""
-        del sections
-        return self._policies.get(settings).node_names
+        return self._policies.get(sections.get(PROVIDER, {})).node_names
 
     async def aclose(self) -> None:
         """End the threads; do not wait for verifications."""

@@ -49,7 +49,6 @@ from nodeattest_parsing.objects import key_of, text
 from nodeattest_providers.config_fields import pins_for, split_pin
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, printable
-from nodeattest_providers.platform import provable_names
 
 VERIFICATION: Final = "the provider's verification"
 REPLACEMENT_INTERVAL: Final = timedelta(minutes=10)
@@ -65,7 +64,7 @@ _RESTARTS: Final = MappingProxyType({str(reason): reason for reason in (Reason.S
 async def own_node_name(facts: CSRFacts) -> None:
     """The requested name is this machine's, or could be proven to be, and no other machine's."""
     # Before a platform is asked about it: a name that nothing but a proof could make this machine's may pass here.
-    provable = provable_names(await facts.verifier(), (await facts.policy()).sections)
+    provable = (await facts.verifier()).provable_names((await facts.policy()).sections)
     proven = facts.node_name if provable is None else provable.get(facts.request.csr.provider_id)
     await _check_node_name(facts, proven)
 

@@ -27,9 +27,9 @@ from nodeattest_controller.model.resolver import (
 from nodeattest_controller.verification.checks import declare
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_discovery.token import USER_PREFIX
-from nodeattest_providers import evidence_versions
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, Purpose
+from nodeattest_providers.node_interface import check_supported
 
 EVIDENCE: Final = "evidence version and schema"
 ROUND: Final = "round of the request"
@@ -78,7 +78,7 @@ async def attestor_authorized(facts: CSRFacts) -> None:
 @declare(EVIDENCE, "wire format")
 async def evidence_version(facts: CSRFacts) -> None:
     """The controller knows the provider and the version of its evidence."""
-    evidence_versions.check(facts.request.evidence, (await facts.verifier()).versions)
+    check_supported(facts.request.evidence, (await facts.verifier()).versions)
 
 
 @declare("attested serving request", "serving certificates", purposes=[Purpose.SERVING])

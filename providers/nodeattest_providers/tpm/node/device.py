@@ -10,14 +10,14 @@ Implementation Specification 1.21, §7.3.2; TCG TPM v2.0 Provisioning Guidance 1
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, Self
 
-from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
-from nodeattest_providers.tpm.key_templates import EK_CHAIN_INDEX, EK_CHAIN_LAST, EK_TEMPLATES, EndorsementTemplate
+from nodeattest_providers.errors import Denied, Reason, platform_unavailable
+from nodeattest_providers.tpm.key_templates import EndorsementTemplate
 from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.commands import (
     MAX_RESPONSE,
@@ -29,7 +29,7 @@ from nodeattest_providers.tpm.node.commands import (
     uint16,
     uint32,
 )
-from nodeattest_providers.tpm.structures import Alg, PcrSelection, Reader, digest_size, sized
+from nodeattest_providers.tpm.structures import Alg, PcrSelection, digest_size, sized
 
 _NV_CHUNK: Final = 512
 """Bytes a TPM2_NV_Read: below TPM_PT_NV_BUFFER_MAX of every TPM known."""
@@ -166,9 +166,16 @@ class Device:
                     if name is None:
                         raise
                     if not is_optional and error.code != _UNINITIALIZED:
-                        raise _unavailable(f"NV index 0x{index:x} cannot be read: {name}", _NV_REMEDY) from None
+                        raise platform_unavailable(
+                            f"NV index 0x{index:x} cannot be read: {name}", remedy=_NV_REMEDY
+                        ) from None
                     self._nv[index] = b""
-                    _log_unreadable(index, error.code)
+                    import logging  # few nodes need it
+
+                    logging.getLogger(__name__).warning(
+                        "NV index cannot be read and counts as empty: index=0x%x code=0x%x error=%s",
+                        *(index, error.code, name),
+                    )
         return self._nv[index]
 
     def _nv_whole(self, index: int) -> bytes:
@@ -296,7 +303,11 @@ class Device:
                 PcrSelection.read(answer)  # what was read: the quote tells if it is not the first of what was asked
                 read = [answer.sized("PCR", MAX_RESPONSE) for _ in range(answer.number(4))]  # at most 8 a call
                 if not read:
-                    raise _bank_inactive(selection.bank)
+                    raise platform_unavailable(
+                        f"the TPM has no {selection.bank.name} bank of {digest_size(selection.bank)}-byte PCRs",
+                        remedy="activate that bank in the firmware's settings, or name an active one in the policy's "
+                        "spec.tpm.pcrs.bank",
+                    )
                 values += read
                 remaining = remaining[len(read) :]
         return tuple(values)
@@ -314,128 +325,14 @@ def _errors(what: str) -> Generator[None]:
     except TpmCodeError as error:
         unknown = f"TPM error 0x{error.code:x}, which tpm2_rc_decode 0x{error.code:x} explains"
         detail, remedy = _REMEDIES.get(_kind(error.code), (unknown, _REMEDY))
-        raise _unavailable(f"{what}: {detail}", remedy) from None
+        raise platform_unavailable(f"{what}: {detail}", remedy=remedy) from None
     except Denied as error:
-        raise _unavailable(f"{what}: expected {error.expected}, got {error.got}", _REMEDY) from None
+        raise platform_unavailable(f"{what}: expected {error.expected}, got {error.got}", remedy=_REMEDY) from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise _unavailable(f"{what}: no connection to the TPM ({reason})", _NO_CONNECTION) from None
+        raise platform_unavailable(f"{what}: no connection to the TPM ({reason})", remedy=_NO_CONNECTION) from None
 
 
 def _kind(code: int) -> int:
     """Drop the number of the handle, parameter or session from a return code."""
     return code & _FORMAT_ONE_ERROR if code & _FORMAT_ONE else code
-
-
-def _log_unreadable(index: int, code: int) -> None:
-    import logging  # few nodes need it
-
-    logging.getLogger(__name__).warning(
-        "NV index cannot be read and counts as empty: index=0x%x code=0x%x error=%s",
-        index,
-        code,
-        _UNREADABLE[_kind(code)],
-    )
-
-
-def _unavailable(detail: str, remedy: str) -> Unavailable:
-    return platform_unavailable(detail, remedy=remedy)
-
-
-def _bank_inactive(bank: Alg) -> Unavailable:
-    return _unavailable(
-        f"the TPM has no {bank.name} bank of {digest_size(bank)}-byte PCRs",
-        "activate that bank in the firmware's settings, or name an active one in the policy's spec.tpm.pcrs.bank",
-    )
-
-
-AUTO: Final = "auto"
-_MAX_CHAIN: Final = 4
-"""Certificates that the evidence may carry (docs/wire-format.md, "tpm/v1")."""
-_SEQUENCE: Final = 0x30
-_LONG_FORM: Final = 0x80
-_HEADER: Final = 2
-_STORED_CERT: Final = bytes.fromhex("100100")
-"""TCG_TAG_PCCLIENT_STORED_CERT and TCG_FULL_CERT; two bytes of length follow."""
-_FULL_CERT: Final = bytes.fromhex("1002")
-"""TCG_TAG_PCCLIENT_FULL_CERT, which the length includes; some TPMs leave it out."""
-
-
-def choose_template(device: Device, wanted: str) -> EndorsementTemplate:
-    """Choose the named template; ``auto`` is the first that has a certificate, else P-256, which every TPM has."""
-    for template in EK_TEMPLATES:
-        if wanted == template.name or (wanted == AUTO and read_certificate(device, template) is not None):
-            return template
-    return EK_TEMPLATES[0]
-
-
-def read_nonce(device: Device, template: EndorsementTemplate) -> bytes:
-    """Read the nonce that the manufacturer put into the key's template, mostly none; without it the key is another."""
-    index = template.nonce_index
-    return device.nv_read(index, is_optional=False) if index is not None and index in device.nv_indices() else b""
-
-
-def read_certificate(device: Device, template: EndorsementTemplate) -> bytes | None:
-    """Read the endorsement key's certificate (DER), if the TPM has one."""
-    if template.certificate_index not in device.nv_indices():
-        return None
-    return next(split_der(device.nv_read(template.certificate_index)), None)
-
-
-def read_chain(device: Device) -> tuple[bytes, ...]:
-    """Read the intermediates (DER), which are concatenated over consecutive indices; an unreadable one ends them."""
-    indices = sorted(index for index in device.nv_indices() if EK_CHAIN_INDEX <= index <= EK_CHAIN_LAST)
-    data = b"".join(takewhile(bool, map(device.nv_read, indices)))
-    return tuple(islice(split_der(data), _MAX_CHAIN))
-
-
-def split_der(data: bytes) -> Iterator[bytes]:
-    """Cut concatenated DER sequences apart; padding, an empty sequence and one of indefinite length end them.
-
-    A certificate that is stored with the header of TPM 1.2 is the one sequence behind it.
-    """
-    if data.startswith(_STORED_CERT):
-        start = len(_STORED_CERT) + 2
-        size = int.from_bytes(data[len(_STORED_CERT) : start], "big")
-        data = data[start : start + size].removeprefix(_FULL_CERT)
-    at = 0
-    while len(data) - at >= _HEADER and data[at] == _SEQUENCE:
-        size, begins = data[at + 1], at + _HEADER
-        if size >= _LONG_FORM:
-            begins += size - _LONG_FORM
-            size = int.from_bytes(data[at + _HEADER : begins], "big")
-        if not size or len(data) < begins + size:
-            return
-        yield data[at : begins + size]
-        at = begins + size
-
-
-_MAX_NUMBER = 512
-
-
-def load_endorsement_key(device: Device, template: EndorsementTemplate) -> LoadedKey:
-    """Return the endorsement key; it stays loaded until the device is closed. Raises ``Unavailable``.
-
-    A manufacturer's nonce goes into the key, but is not in its public area: with one, the key is always made.
-    """
-    nonce = read_nonce(device, template)
-    if not nonce:
-        certificate = read_certificate(device, template)
-        for key in device.persistent_keys():
-            if _is_of(template, key.public) and (certificate is None or _number(template, key.public) in certificate):
-                return key
-    return device.create(template.creation(nonce), "the endorsement key")
-
-
-def _is_of(template: EndorsementTemplate, public: bytes) -> bool:
-    """Compare type, name algorithm, attributes, policy and parameters: all but the key's own number."""
-    return public.startswith(template.prefix) and bool(_number(template, public))
-
-
-def _number(template: EndorsementTemplate, public: bytes) -> bytes:
-    """Return the modulus or the point's x; empty where there is none."""
-    reader = Reader(public[len(template.prefix) :], what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED)
-    try:
-        return reader.sized("unique", _MAX_NUMBER)
-    except Denied:
-        return b""
