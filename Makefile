@@ -108,10 +108,7 @@ wheels: venv
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist $(WHEELS)
 
 reference: venv
-	@$(BIN)/python -m tools.cli_reference docs/commands.md
-	@$(BIN)/python -m tools.metrics_reference docs/metrics.md
-	@$(BIN)/python -m tools.crds_reference docs/crds.md
-	@$(BIN)/python -m tools.configuration_reference docs/configuration.md
+	@$(BIN)/python -m tools.reference
 	@$(BIN)/python tests/docs/test_trusted_core.py
 
 packages: venv

@@ -1,31 +1,36 @@
-"""Which lines of requirements.lock a set of our wheels needs, and the wheels of them for Debian 13's Python.
-
-The one lock stays the only truth.
+"""Which lines of requirements.lock a set of our wheels needs, their wheels for Debian 13, and bills of materials.
 
 The requirements of a third party's package are read from its installed metadata, which has the lock's version.
-Source: https://packaging.python.org/en/latest/specifications/core-metadata/.
+Source: https://packaging.python.org/en/latest/specifications/core-metadata/, https://cyclonedx.org/docs/1.5/json/,
+https://github.com/package-url/purl-spec.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import sys
+import uuid
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from email.message import Message
 from email.parser import HeaderParser
 from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from packaging.requirements import Requirement
 
-from images.debian import PYTHON, TREE, Architecture, run
+from images.debian import PYTHON, TREE, Architecture, Deb, run
 
 PYTHON_LOCK: Final = TREE / "requirements.lock"
 _GLIBC: Final = range(41, 16, -1)
 """Minor versions: of Debian 13 down to that of manylinux2014."""
 _OURS: Final = "nodeattest-"
+_SERIALS: Final = uuid.UUID("1f0a8f5e-6c57-5e4b-9d63-2f6a4a6f1c11")
+"""Namespace of serial numbers: the same content has the same one."""
 
 
 def environment(python: str, system: str = "Linux", machine: str = "x86_64") -> Mapping[str, str]:
@@ -114,3 +119,43 @@ def download(lines: str, architecture: Architecture, target: Path) -> list[Path]
 
 def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def deb_component(deb: Deb, architecture: Architecture) -> dict[str, object]:
+    """Describe a Debian package."""
+    version = quote(deb.version, safe="")
+    purl = f"pkg:deb/debian/{quote(deb.name)}@{version}?arch={architecture.debian}&distro=debian-13"
+    return {**component(deb.name, deb.version, purl), "hashes": [{"alg": "SHA-256", "content": deb.sha256}]}
+
+
+def wheel_component(wheel: Path) -> dict[str, object]:
+    """Describe a Python package."""
+    fields, digest = metadata_of(wheel), hashlib.sha256(wheel.read_bytes()).hexdigest()
+    described = pypi_component(fields["Name"], fields["Version"])
+    licence = fields.get("License-Expression")
+    licences = {"licenses": [{"expression": licence}]} if licence else {}
+    return {**described, "hashes": [{"alg": "SHA-256", "content": digest}], **licences}
+
+
+def pypi_component(name: str, version: str) -> dict[str, object]:
+    """Describe a Python package of which no wheel is at hand."""
+    return component(name, version, f"pkg:pypi/{name.lower().replace('_', '-')}@{quote(version)}")
+
+
+def component(name: str, version: str, purl: str, kind: str = "library") -> dict[str, object]:
+    """Describe anything by its package URL."""
+    return {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl}
+
+
+def write_sbom(target: Path, about: dict[str, object], created: str, components: Iterable[dict[str, object]]) -> None:
+    """Write the bill of materials of ``about``; ``created`` is in RFC 3339."""
+    held: Sequence[dict[str, object]] = list(components)
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_SERIALS, json.dumps([about, created, held]))}",
+        "version": 1,
+        "metadata": {"timestamp": created, "component": about},
+        "components": held,
+    }
+    target.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,4 @@
-"""Write docs/configuration.md from the settings' types: ``python -m tools.configuration_reference FILE``.
-
-What is before the first section stays. Each field's meaning is the docstring below it.
-"""
+"""The sections of docs/configuration.md, from the settings' types: a field's meaning is the docstring below it."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +21,7 @@ from nodeattest_authenticator.formats.kubeconfig import Cluster
 from nodeattest_controller import configfile, main
 from nodeattest_controller.settings import OFF_BY_DEFAULT, Settings, camel
 from nodeattest_parsing.times import format_seconds
-from tools.markdown_tables import cell, code, rewrite, table
+from tools.markdown_tables import cell, code, table
 
 AGENT: Final[tuple[tuple[str, type, str], ...]] = (
     ("server", Cluster, "endpoint"),
@@ -87,21 +84,8 @@ _DEFAULTS: Final = {"nodeName": "the host name"}
 """Defaults that no type has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One setting."""
-
-    name: str
-    kind: str
-    default: str
-    meaning: str
-
-
-def controller_rows() -> Iterator[Row]:
-    """Yield the settings of the controller's configuration file."""
-    for field in fields(Settings):
-        if field.name != "identity":
-            yield _row(camel(field.name), Settings, field.name)
+Row = tuple[str, str, str, str]
+"""Name, type, default and meaning of one setting."""
 
 
 def agent_rows() -> Iterator[Row]:
@@ -110,28 +94,23 @@ def agent_rows() -> Iterator[Row]:
         yield _row(path, owner, attribute)
 
 
-def markdown(before: str) -> str:
-    """Write the page anew."""
+def sections() -> Iterator[str]:
+    """Yield the sections of the page."""
     options = {option for param in main.run.params for option in param.opts}
+    yield "## Controller"
+    yield f"`apiVersion: {configfile.API_VERSION}`, `kind: {configfile.KIND}`,\nin YAML; `--config` names the file."
+    rows = [_row(camel(field.name), Settings, field.name) for field in fields(Settings) if field.name != "identity"]
+    flags = [flag if (flag := _flag(name)) in options else "" for name, *_ in rows]
     controller = [
-        (code(row.name), code(flag) if flag in options else "", row.kind, row.default, row.meaning)
-        for row in controller_rows()
-        for flag in [_flag(row.name)]
+        (code(name), code(flag) if flag else "", *more) for (name, *more), flag in zip(rows, flags, strict=True)
     ]
-    agent = [(code(row.name), row.kind, row.default, row.meaning) for row in agent_rows()]
+    yield table(("field", "flag", "type", "default", "meaning"), controller)
+    yield "## Agent"
+    yield f"`apiVersion: {AGENT_VERSION}`, `kind: {AGENT_KIND}`, in JSON."
+    yield table(("field", "type", "default", "meaning"), [(code(name), *more) for name, *more in agent_rows()])
+    yield "## Environment"
     variables = [(code(name), who, meaning) for name, (who, meaning) in ENVIRONMENT.items()]
-    parts = [
-        before.partition("\n## ")[0].rstrip(),
-        "## Controller",
-        f"`apiVersion: {configfile.API_VERSION}`, `kind: {configfile.KIND}`,\nin YAML; `--config` names the file.",
-        table(("field", "flag", "type", "default", "meaning"), controller),
-        "## Agent",
-        f"`apiVersion: {AGENT_VERSION}`, `kind: {AGENT_KIND}`, in JSON.",
-        table(("field", "type", "default", "meaning"), agent),
-        "## Environment",
-        table(("variable", "read by", "meaning"), variables),
-    ]
-    return "\n\n".join(parts) + "\n"
+    yield table(("variable", "read by", "meaning"), variables)
 
 
 def _row(name: str, owner: type, attribute: str) -> Row:
@@ -152,7 +131,7 @@ def _row(name: str, owner: type, attribute: str) -> Row:
         shown = "required"
     else:
         shown = code(_value(annotation, default))
-    return Row(name, _KINDS[annotation], shown, cell(meaning))
+    return name, _KINDS[annotation], shown, cell(meaning)
 
 
 def _value(annotation: str, value: object) -> str:
@@ -184,7 +163,3 @@ def _docstrings(owner: type) -> dict[str, str]:
             case _:
                 pass
     return found
-
-
-if __name__ == "__main__":
-    rewrite(markdown, __doc__)

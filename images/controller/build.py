@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from images.controller import contents
 from images.controller.oci import Layer, layer_tar, write_archive
 from images.debian import (
     ARCHITECTURES,
@@ -35,8 +35,17 @@ from images.debian import (
     read_lock,
     write_lock,
 )
-from images.requirements import PYTHON_LOCK, download, environment, locked_lines, needed
-from images.sbom import component, deb_component, wheel_component, write_sbom
+from images.requirements import (
+    PYTHON_LOCK,
+    component,
+    deb_component,
+    download,
+    environment,
+    locked_lines,
+    needed,
+    wheel_component,
+    write_sbom,
+)
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import of_checkout
 
@@ -49,6 +58,58 @@ _COMPRESS: Final = (
     "import gzip, sys;"
     "out = gzip.GzipFile('', 'wb', 9, sys.stdout.buffer, 0); out.write(sys.stdin.buffer.read()); out.close()"
 )
+
+
+USER: Final = 65532
+"""User and group, as the manifests have them."""
+SITE_PACKAGES: Final = f"usr/local/lib/python{PYTHON}/dist-packages"
+
+DEBIAN_FILES: Final = re.compile(
+    r"""
+    lib(64)? | usr/lib(64)?/ld-linux[^/]+            # links to usr/lib and to the loader
+    | usr/lib/\w+-linux-gnu/[^/]+\.so[^/]*           # shared libraries; not gconv
+    | usr/bin/python3\.13
+    | usr/lib/python3\.13/.+
+    | usr/lib/os-release | etc/os-release | etc/debian_version
+    | usr/share/doc/[^/]+/copyright
+    | usr/share/ca-certificates/mozilla/[^/]+\.crt   # joined into one file
+    """,
+    re.VERBOSE,
+)
+"""Paths that are taken from Debian packages."""
+LEFT_OUT: Final = (
+    (r"usr/lib/python3\.13/(_pyrepl|pydoc_data|idlelib|turtledemo|ensurepip|tkinter|venv)/.*", "for people"),
+    (r"usr/lib/python3\.13/(sitecustomize|turtle|antigravity|this)\.py", "for people"),
+    (r"usr/lib/python3\.13/lib-dynload/(_sqlite3|_dbm|_gdbm|_curses|_curses_panel|readline|_uuid)\..*", "others"),
+    (r"usr/lib/python3\.13/lib-dynload/(_xxtestfuzz|xxlimited.*|_test.*|_ctypes_test)\..*", "tests"),
+    (r".*/botocore/data/(?!ec2/|sts/)[^/]+/.*", "services that no verifier calls"),
+    (r".*/boto3/examples/.*", "examples"),
+    (r".*\.(c|h|pxd|pyx|pyi|a)", "sources of extension modules, types"),
+    (r".*/direct_url\.json", "names the folder of the build"),
+)
+"""Paths that are left out of packages and wheels, as regular expressions, and why."""
+
+OWN_WHEELS: Final = {"common": "providers", "agent": "authenticator", "controller": "controller", "cli": "cli"}
+"""``nodeattest-<name>`` and its folder. cli has the commands of issuer, discovery and add-ons, and needs agent."""
+ROOT: Final = "nodeattest-cli"
+"""The wheel that needs all of them."""
+EXTRAS: Final = frozenset({"aws", "azure", "gcp", "store"})
+"""Every provider that a policy can name."""
+
+COMMANDS: Final = {
+    "node-attestation-controller": "nodeattest_controller.main",
+    "nodeattest": "nodeattest_cli.main",
+}
+"""Command to the module whose ``main`` it runs."""
+
+SYSTEM_FILES: Final = {
+    "etc/passwd": "root:x:0:0:root:/nonexistent:/sbin/nologin\n"
+    f"nonroot:x:{USER}:{USER}:nonroot:/nonexistent:/sbin/nologin\n",
+    "etc/group": f"root:x:0:\nnonroot:x:{USER}:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",  # glibc's own default asks DNS first
+}
+
+_LEFT_OUT: Final = re.compile("|".join(f"(?:{pattern})" for pattern, _ in LEFT_OUT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +131,21 @@ def build_from_tree(out: Path, cache: Path) -> list[Built]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--no-build-isolation", "--no-index", "--wheel-dir", folder]
-        subprocess.run([*command, *(str(TREE / name) for name in contents.OWN_WHEELS.values())], check=True)
+        subprocess.run([*command, *(str(TREE / name) for name in OWN_WHEELS.values())], check=True)
         wheels = sorted(Path(folder).glob("*.whl"))
         return build(wheels=wheels, version=__version__, commit=of_checkout(), out=out, cache=cache)
 
 
 def build(*, wheels: list[Path], version: str, commit: str, out: Path, cache: Path) -> list[Built]:
     """Build the images of our wheels into ``out``, one for each architecture."""
-    own = [wheel for wheel in wheels if wheel.name.split("-")[0].removeprefix("nodeattest_") in contents.OWN_WHEELS]
+    own = [wheel for wheel in wheels if wheel.name.split("-")[0].removeprefix("nodeattest_") in OWN_WHEELS]
     out.mkdir(parents=True, exist_ok=True)
     application = _application(own, cache)  # no architecture is in it
     created = created_at()
 
     def built(architecture: Architecture) -> Built:
         target = [environment(f"{PYTHON}.0", machine=architecture.machine)]
-        lines = locked_lines(PYTHON_LOCK, needed(own, contents.ROOT, contents.EXTRAS, target).others)
+        lines = locked_lines(PYTHON_LOCK, needed(own, ROOT, EXTRAS, target).others)
         below = _cached_layers(architecture, cache, lines)
         layers = [Layer((below / f"{name}.gz").read_bytes(), (below / f"{name}.id").read_text()) for name in _CACHED]
         archive = out / f"{NAME}-{version}-linux-{architecture.debian}.oci.tar"
@@ -113,7 +174,7 @@ def _application(wheels: list[Path], cache: Path) -> Layer:
         folder = Path(work)
         for wheel in wheels:
             _unpack_wheel(wheel, folder)
-        for command, module in contents.COMMANDS.items():
+        for command, module in COMMANDS.items():
             script = f"#!/usr/bin/python{PYTHON} -IB\nimport sys\nfrom {module} import main\nsys.exit(main())\n"
             _write(folder / "usr/local/bin" / command, script.encode(), 0o755)
         return _layer(folder, cache)
@@ -140,6 +201,16 @@ def _keep(folder: Path, name: str, layer: Layer) -> None:
     (folder / f"{name}.id").write_text(layer.diff_id)
 
 
+def is_wanted(path: str) -> bool:
+    """Tell whether a path of a Debian package is in the image."""
+    return DEBIAN_FILES.fullmatch(path) is not None and not is_left_out(path)
+
+
+def is_left_out(path: str) -> bool:
+    """Tell whether a path of the image is left out."""
+    return _LEFT_OUT.fullmatch(path) is not None
+
+
 def _unpack_debian(unpacked: Path, root: Path) -> None:
     """Copy the wanted files of the packages; scanners read the control paragraphs."""
     for control in (unpacked / "control").iterdir():
@@ -147,7 +218,7 @@ def _unpack_debian(unpacked: Path, root: Path) -> None:
     trust: list[bytes] = []
     for path in sorted((unpacked / "root").rglob("*")):
         name = path.relative_to(unpacked / "root").as_posix()
-        if (path.is_dir() and not path.is_symlink()) or not contents.is_wanted(name):
+        if (path.is_dir() and not path.is_symlink()) or not is_wanted(name):
             continue
         if name.endswith(".crt"):
             trust.append(path.read_bytes())
@@ -157,7 +228,7 @@ def _unpack_debian(unpacked: Path, root: Path) -> None:
         else:
             _write(root / name, path.read_bytes(), path.stat().st_mode)
     _write(root / _TRUST, b"".join(trust), 0o644)
-    for name, text in contents.SYSTEM_FILES.items():
+    for name, text in SYSTEM_FILES.items():
         _write(root / name, text.encode(), 0o644)
     for folder in ("tmp", "proc", "sys", "dev", "etc", "run"):
         (root / folder).mkdir(exist_ok=True)
@@ -172,8 +243,8 @@ def _unpack_wheel(wheel: Path, root: Path) -> None:
                 if parts[1] not in {"purelib", "platlib"}:
                     continue
                 parts = parts[2:]
-            path = f"{contents.SITE_PACKAGES}/{'/'.join(parts)}"
-            if not name.endswith("/") and not contents.is_left_out(path):
+            path = f"{SITE_PACKAGES}/{'/'.join(parts)}"
+            if not name.endswith("/") and not is_left_out(path):
                 _write(root / path, archive.read(name), 0o644)
 
 
@@ -193,7 +264,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 def _config(version: str, commit: str) -> dict[str, object]:
     return {
-        "User": f"{contents.USER}:{contents.USER}",
+        "User": f"{USER}:{USER}",
         "Env": ["PATH=/usr/local/bin:/usr/bin", "LANG=C.UTF-8", f"SSL_CERT_FILE=/{_TRUST}"],
         "Entrypoint": [f"/usr/local/bin/{NAME}"],
         "Labels": _labels(version, commit),

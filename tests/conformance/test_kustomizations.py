@@ -17,7 +17,7 @@ from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, start_real
-from tools.release import kustomize
+from tools.release.manifests import build, key
 
 pytestmark = pytest.mark.conformance
 
@@ -111,8 +111,8 @@ def test_the_api_server_takes_every_object_of_every_kustomization(
 def test_a_release_is_made_of_what_kubectl_makes_of_a_kustomization(
     built: dict[str, list[JsonObject]], folder: str
 ) -> None:
-    ours = {kustomize.key(one): one for one in kustomize.build(TREE / folder)}
-    assert ours == {kustomize.key(cast("JsonMap", one)): one for one in built[folder]}
+    ours = {key(one): one for one in build(TREE / folder)}
+    assert ours == {key(cast("JsonMap", one)): one for one in built[folder]}
 
 
 def pods(built: dict[str, list[JsonObject]]) -> Iterator[tuple[str, JsonObject]]:

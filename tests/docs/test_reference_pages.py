@@ -1,4 +1,4 @@
-"""docs/crds.md and docs/configuration.md say what the definitions and the settings' types say."""
+"""The pages of the reference say what commands, metrics, definitions and the settings' types say."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from core_kit import CA, pem
 
 from nodeattest_authenticator.config import settings as agent
-from tools import configuration_reference, crds_reference
+from tools import configuration_reference, reference
 
 TREE: Final = Path(__file__).parents[2]
-DOCS: Final = TREE / "docs"
 PACKAGES: Final = (
     *("parsing", "providers", "kube", "serving", "discovery", "identity"),
     *("authenticator", "controller", "cli", "sandbox/nodeattest_demo"),
@@ -21,10 +21,9 @@ PACKAGES: Final = (
 VARIABLE: Final = re.compile(r"(?:environb?(?:\.get|\.setdefault)?[(\[]|environment\.get\(|envvar=)b?\"([A-Z0-9_]+)\"")
 
 
-def test_the_pages_are_what_the_code_says() -> None:
-    for name, tool in (("crds.md", crds_reference), ("configuration.md", configuration_reference)):
-        page = (DOCS / name).read_text(encoding="utf-8")
-        assert tool.markdown(page) == page, "make reference"
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_page_is_what_the_code_says(name: str) -> None:
+    assert reference.page(name) == (reference.DOCS / name).read_text(encoding="utf-8"), "make reference"
 
 
 def test_every_field_of_the_agents_file_has_a_row() -> None:
@@ -53,7 +52,7 @@ def test_every_field_of_the_agents_file_has_a_row() -> None:
     for source in ({"value": "p://1"}, {"file": "/id"}, {"command": ["/bin/id"]}):
         settings = agent.parse(json.dumps({**written, "providerID": source}).encode(), hostname="n")
         paths |= set(_paths(json.loads(agent.settings_to_json(settings))))
-    rows = [row.name for row in configuration_reference.agent_rows()]
+    rows = [name for name, *_ in configuration_reference.agent_rows()]
     assert sorted(rows) == sorted(paths - {"apiVersion", "kind"})
 
 

@@ -21,7 +21,7 @@ from released import released
 from rights import apply
 from world import LOOPBACK_FLAGS, World, built_world
 
-from images.controller import contents
+from images.controller import build as contents
 from images.controller.build import build_from_tree
 from images.debian import CACHE, debian, native, read_lock
 from nodeattest_controller import manifests

@@ -16,7 +16,7 @@ from needs import lacks, not_possible
 from nodeattest_controller.settings import Settings
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, map_at
 from tools.release.chart import write_chart
-from tools.release.kustomize import build, key
+from tools.release.manifests import build, key
 
 TREE = Path(__file__).parents[2]
 MANIFESTS = TREE / "manifests"

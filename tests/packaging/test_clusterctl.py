@@ -18,7 +18,7 @@ from needs import not_possible
 
 from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, text_at
-from tools.release.clusterctl import COMPONENTS, METADATA, PROVIDER, write_provider
+from tools.release.manifests import COMPONENTS, METADATA, PROVIDER, write_provider
 
 CLUSTER_SCOPED = {
     "ClusterRole",

@@ -128,7 +128,7 @@ def test_a_release_is_made_of_a_commit_and_into_an_empty_folder(checkout: Path, 
 
 
 def test_nothing_is_sealed_if_the_checkout_changes_meanwhile(checkout: Path, tmp_path: Path) -> None:
-    writer = checkout / "tools" / "release" / "archive.py"
+    writer = checkout / "tools" / "release" / "manifests.py"
     changing = "    Path(__file__).with_name('more.py').touch()\n    held = io.BytesIO()"
     writer.write_text(writer.read_text().replace("    held = io.BytesIO()", changing))
     committed(checkout)

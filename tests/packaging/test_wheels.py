@@ -14,7 +14,7 @@ import pytest
 
 import nodeattest_providers
 from nodeattest_providers.registry import BUILT_IN
-from tools.release.requirements import SETS, write_requirements
+from tools.release.artefacts import SETS, write_requirements
 
 TREE = Path(__file__).parents[2]
 GIT = shutil.which("git") or "git"

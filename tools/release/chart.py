@@ -21,8 +21,7 @@ import yaml
 from images.debian import TREE
 from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, text_at
-from tools.release.archive import packed
-from tools.release.kustomize import build, key
+from tools.release.manifests import build, key, packed
 
 NAME: Final = "nodeattest"
 FILES: Final = Path(__file__).parent / "chart"

@@ -1,20 +1,37 @@
-"""Builds the kustomizations of ``manifests/``: what ``kubectl kustomize`` makes of them, without kubectl.
+"""The manifests of a release: kustomizations as kubectl builds them, the provider for clusterctl, and archives.
 
-Knows the fields that ``manifests/default`` and its overlays use, and refuses any other. A test compares with kubectl.
-Source: https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/.
+Of kustomize this knows the fields that ``manifests/default`` and its overlays use, and refuses any other. A test
+compares with kubectl. The provider has the layout of a local repository.
+Source: https://kubectl.docs.kubernetes.io/references/kustomize/kustomization/,
+https://cluster-api.sigs.k8s.io/developer/providers/contracts/clusterctl.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
+import tarfile
 from pathlib import Path
 from typing import Final, cast
 
 import yaml
 
+from images.debian import TREE
+from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, text_at
 from nodeattest_sandbox.apiserver.patch import json_patch
 
 _FIELDS: Final = frozenset({"apiVersion", "kind", "resources", "patches", "images"})
+PROVIDER: Final = "addon-nodeattest"
+COMPONENTS: Final = "addon-components.yaml"
+METADATA: Final = "metadata.yaml"
+_LABEL: Final = "cluster.x-k8s.io/provider"
+_IMAGE: Final = "image: node-attestation-controller"
+_REGISTRY: Final = "registry.invalid"
+"""clusterctl refuses an image without a registry. This one exists nowhere (RFC 2606): ``images`` of clusterctl's
+configuration says where the user's is, and without it nobody else's is pulled."""
+_VARIABLE: Final = "${"
+"""clusterctl would look for a value of this variable."""
 
 
 def key(document: JsonMap) -> tuple[str, str, str]:
@@ -75,3 +92,42 @@ def _with_tag(value: JsonValue, name: str, tag: str) -> JsonValue:
 
 def _documents(file: Path) -> list[JsonMap]:
     return [cast("JsonMap", one) for one in yaml.safe_load_all(file.read_text(encoding="utf-8")) if one]
+
+
+def write_provider(folder: Path, manifests: Path = TREE / "manifests") -> Path:
+    """Write components and metadata of this version; returns their folder."""
+    text = yaml.safe_dump_all(map(_labelled, build(manifests / "default")), sort_keys=False, width=1000)
+    if _VARIABLE in text:
+        raise SystemExit(f"{COMPONENTS}: expected no variables of clusterctl, got {_VARIABLE}")
+    if text.count(_IMAGE) != 1:
+        raise SystemExit(f"{COMPONENTS}: expected one {_IMAGE}, got {text.count(_IMAGE)}")
+    text = text.replace(_IMAGE, _IMAGE.replace(" ", f" {_REGISTRY}/"))
+    target = folder / PROVIDER / f"v{__version__}"
+    target.mkdir(parents=True)
+    (target / COMPONENTS).write_text(text, encoding="utf-8")
+    (target / METADATA).write_text((manifests / METADATA).read_text(encoding="utf-8"), encoding="utf-8")
+    return target
+
+
+def _labelled(document: JsonMap) -> JsonMap:
+    metadata: JsonValue = document["metadata"]
+    if not isinstance(metadata, dict):
+        raise SystemExit(f"expected metadata, got none: {key(document)}")
+    labels = metadata.get("labels")
+    held = {**(labels if isinstance(labels, dict) else {}), _LABEL: PROVIDER}
+    return {**document, "metadata": {**metadata, "labels": held}}
+
+
+def packed(folder: Path, name: str, *, compress: bool = False) -> bytes:
+    """Return a tar of a folder, which is called ``name`` in it, without times and owners."""
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.mtime = entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mode = 0o755 if entry.isdir() else 0o644
+        return entry
+
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.add(folder, name, filter=plain)
+    return gzip.compress(held.getvalue(), mtime=0) if compress else held.getvalue()
