@@ -180,7 +180,6 @@ class _Place:
             audience="apps/dashboard",
             now=time.time(),
             lifetime=3600,
-            jwt_id="1",
         )
         command = [
             *("addon-auth", "sidecar", f"--upstream={LOOPBACK}:{upstream}", f"--issuer={ISSUER}"),

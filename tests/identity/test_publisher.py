@@ -19,7 +19,7 @@ from publish_kit import HOUR, START, Clock, Faulty, directory, key, kids, state_
 
 from nodeattest_identity.issuer.documents import default_jwks_uri, documents
 from nodeattest_identity.publish.plan import Plan
-from nodeattest_identity.publish.publisher import PublicCheck, PublicStatus, check_public, publish
+from nodeattest_identity.publish.publisher import PublicCheck, check_public, publish
 from nodeattest_identity.publish.store import StoredObject, StoreRefusedError, Write, WriteConflictError
 from nodeattest_identity.tokens.relying_party import HttpsFetcher
 
@@ -193,15 +193,15 @@ async def test_a_cache_that_shows_the_older_documents_is_waited_for_until_it_may
     served: IssuerServer,
 ) -> None:
     first = await put(served, "a")
-    assert await seen(served, first) == PublicCheck(status=PublicStatus.EQUAL)
+    assert await seen(served, first) == PublicCheck()
     held = {path: served.reply(path) for path in ("/c1/.well-known/openid-configuration", "/c1/openid/v1/jwks")}
     published = await put(served, "a", "b", now=START + 10)
     served.spoil = lambda path, _reply: held[path]
     early = await seen(served, published, now=START + 20)
-    assert (early.status, early.until) == (PublicStatus.OLDER, START + 10 + HOUR)
+    assert (early.is_wrong, early.until) == (False, START + 10 + HOUR)
     assert key("b").kid in early.findings[0]
-    assert (await seen(served, published, now=START + 10 + HOUR)).status is PublicStatus.OLDER
-    assert (await seen(served, published, now=START + 11 + HOUR)).status is PublicStatus.WRONG
+    assert not (await seen(served, published, now=START + 10 + HOUR)).is_wrong
+    assert (await seen(served, published, now=START + 11 + HOUR)).is_wrong
 
 
 def _headers(**headers: str) -> Callable[[str, Reply], Reply]:
@@ -236,5 +236,5 @@ async def test_what_a_web_server_does_wrong_is_told(
     published = await put(served, "a")
     served.spoil = spoil
     found = await seen(served, published)
-    assert found.status is PublicStatus.WRONG
+    assert found.is_wrong
     assert finding in " ".join(found.findings)

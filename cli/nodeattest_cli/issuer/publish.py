@@ -23,7 +23,7 @@ from nodeattest_cli.output import format_table, print_lines
 from nodeattest_identity.issuer.documents import MAX_AGE, UrlError, configuration_url, default_jwks_uri
 from nodeattest_identity.issuer.keys import KeysError, read_key_file
 from nodeattest_identity.publish.plan import Desired, Plan
-from nodeattest_identity.publish.publisher import PublicStatus, check_public, open_store
+from nodeattest_identity.publish.publisher import check_public, open_store
 from nodeattest_identity.publish.publisher import dry_run as plan
 from nodeattest_identity.publish.publisher import publish as publish_to
 from nodeattest_identity.publish.store import (
@@ -41,11 +41,6 @@ from nodeattest_parsing.objects import rfc3339
 
 _FILE: Final = click.Path(path_type=Path)
 _CA_FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
-_CODES: Final = {
-    PublicStatus.EQUAL: ExitCode.DONE,
-    PublicStatus.OLDER: ExitCode.NO_ACCESS,
-    PublicStatus.WRONG: ExitCode.REFUSED,
-}
 
 
 @click.command()
@@ -118,14 +113,13 @@ async def _publish(store: ObjectStore, desired: Desired, flags: dict[str, Any]) 
     if not dry_run and not flags["no_read_back"]:
         https = HttpsFetcher(ca_file=flags["ca_file"])
         check = await check_public(https, outcome, max_age=desired.max_age, now=int(time.time()))
-        words = {
-            PublicStatus.EQUAL: "shows it",
-            PublicStatus.OLDER: f"older until {_moment(check.until or 0)} at the latest",
-            PublicStatus.WRONG: "is wrong",
-        }
-        print_lines(f"public: {configuration_url(desired.issuer)} {words[check.status]}")
+        said, code = "shows it", ExitCode.DONE
+        if check.is_wrong:
+            said, code = "is wrong", ExitCode.REFUSED
+        elif check.until is not None:
+            said, code = f"older until {_moment(check.until)} at the latest", ExitCode.NO_ACCESS
+        print_lines(f"public: {configuration_url(desired.issuer)} {said}")
         print_lines(*(f"  {finding}" for finding in check.findings))
-        code = _CODES[check.status]
     return _code_of_unknown(outcome) or code
 
 

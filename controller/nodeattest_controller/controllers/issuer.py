@@ -30,7 +30,7 @@ from nodeattest_identity.issuer.documents import (
 )
 from nodeattest_identity.issuer.keys import MAX_SIZE, KeysError, VerifyingKey, read_jwks
 from nodeattest_identity.publish.plan import Desired, Plan
-from nodeattest_identity.publish.publisher import PublicStatus, check_public, open_store, publish
+from nodeattest_identity.publish.publisher import check_public, open_store, publish
 from nodeattest_identity.publish.store import (
     ForeignIssuerError,
     PublishError,
@@ -125,13 +125,13 @@ class IssuerReconciler(ClusterReconciler):
         # 4
         now, max_age = int(self._seconds()), self._publishing.max_age
         seen = await check_public(self._publishing.https, published, max_age=max_age, now=now)
-        if seen.status is PublicStatus.WRONG:
+        if seen.is_wrong:
             findings = "; ".join(seen.findings)
             message = f"published at {self._location}, but the public URL does not show it: {findings}"
             raise ApiError(0, "not-public", message)
-        if seen.status is PublicStatus.EQUAL:
+        if not seen.findings:
             self._published, self._compare_at = keys, self._clock() + _COMPARE_PERIOD
-        return _READ_AGAIN if seen.status is PublicStatus.OLDER else None
+        return _READ_AGAIN if seen.findings else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
         """Count and report a failure; its reason is the outcome in the metric."""

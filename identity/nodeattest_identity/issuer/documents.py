@@ -1,6 +1,6 @@
 """The URLs and the two documents of an issuer: OpenID configuration and key set, as kube-apiserver writes them. Pure.
 
-Promises: a URL that passes is returned byte for byte: issuers are compared so, and a slash at the end makes another
+A URL that passes is returned byte for byte: issuers are compared so, and a slash at the end makes another
 issuer. Members, their order and every byte are kube-apiserver's, so a comparison of the two shows no difference. Only
 public members can be written, because each is named here.
 Source: Kubernetes pkg/serviceaccount/openidmetadata.go (scheme https; an issuer has no query and no fragment); go-jose
@@ -16,18 +16,26 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate
 from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.endpoint import port_of
-from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonValue
 
 CONFIGURATION_PATH: Final = "/.well-known/openid-configuration"
 """Where the configuration stands below an issuer's own path."""
 JWKS_PATH: Final = "/openid/v1/jwks"
 """Where kube-apiserver serves its key set."""
+CONFIGURATION_TYPE: Final = "application/json"
+JWKS_TYPE: Final = "application/jwk-set+json"
+MAX_AGE: Final = 3600
+"""Seconds that kube-apiserver lets others keep both: ``Cache-Control: public, max-age=3600``."""
+_MAX_SIZE: Final = 64 * 1024
+"""Bytes of a configuration; ours take 300."""
+_MEMBERS: Final = ("use", "kty", "kid", "crv", "alg", "x", "y", "n", "e")
+"""Of a key, in kube-apiserver's order; no other is ever written."""
+_GO_ESCAPES: Final = str.maketrans(
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+)
 _MAX_LENGTH: Final = 2048
 _ALLOWED: Final = re.compile(r"https://[\x21\x24-\x3b\x3d\x41-\x5a\x5f\x61-\x7a~\[\]@%]+", re.ASCII)
 """Printable ASCII without spaces, quotes, backslashes, ``<``, ``>``, ``?``, ``#``, ``^``, ``{``, ``|`` and ``}``."""
@@ -70,17 +78,6 @@ def _checked(text: str, allowed: re.Pattern[str], expected: str) -> str:
     if "@" in parts.netloc or not parts.hostname or not _HOST.fullmatch(parts.hostname):
         raise UrlError(f"{expected}, got one with a user, or without a host that could be reached")
     return text
-
-
-CONFIGURATION_TYPE: Final = "application/json"
-JWKS_TYPE: Final = "application/jwk-set+json"
-MAX_AGE: Final = 3600
-"""Seconds that kube-apiserver lets others keep both: ``Cache-Control: public, max-age=3600``."""
-_MAX_SIZE: Final = 64 * 1024
-"""Bytes of a configuration; ours take 300."""
-_GO_ESCAPES: Final = str.maketrans(
-    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-)
 
 
 class DocumentError(ValueError):
@@ -145,14 +142,9 @@ def parse_configuration(body: bytes) -> Configuration:
 
 def _jwk(key: VerifyingKey) -> dict[str, JsonValue]:
     """Write one key: ``use, kty, kid, crv, alg, x, y`` or ``use, kty, kid, alg, n, e``."""
-    if isinstance(key.public, ec.EllipticCurvePublicKey):
-        point = key.public.public_numbers()
-        size = (key.public.curve.key_size + 7) // 8
-        x, y = (encode_base64url(number.to_bytes(size)) for number in (point.x, point.y))
-        return {"use": "sig", "kty": "EC", "kid": key.kid, "crv": key.curve, "alg": key.alg, "x": x, "y": y}
-    numbers = key.public.public_numbers()
-    n, e = (encode_base64url(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
-    return {"use": "sig", "kty": "RSA", "kid": key.kid, "alg": key.alg, "n": n, "e": e}
+    members = key.jwk.as_dict(private=False)
+    members |= {"use": "sig", "kid": key.kid, "alg": key.alg}
+    return {name: str(members[name]) for name in _MEMBERS if name in members}
 
 
 def _go_json(value: dict[str, JsonValue]) -> bytes:

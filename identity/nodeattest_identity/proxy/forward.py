@@ -55,10 +55,6 @@ _SKIPPED_HEADERS: Final = frozenset({hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USE
 """Headers that aiohttp would add to a client's request."""
 
 
-def _unchanged(response: web.StreamResponse) -> web.StreamResponse:
-    return response
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOptions:
     """How to forward a request."""
@@ -76,7 +72,7 @@ class ForwardOptions:
     """Header fields to add; client fields of the same names are removed first."""
     without: frozenset[bytes] = frozenset()
     """Further fields to remove, by canonical name."""
-    replace: Callable[[web.StreamResponse], web.StreamResponse] = _unchanged
+    replace: Callable[[web.StreamResponse], web.StreamResponse] = lambda response: response
     """Returns the response to send in place of the upstream's: itself, or a whole ``web.Response``."""
 
     @property
@@ -217,7 +213,6 @@ class Forwarder:
     async def _send(
         self, request: web.BaseRequest, options: ForwardOptions, headers: CIMultiDict[str], timer: asyncio.Timeout
     ) -> ClientResponse:
-        """Send the request and return the response header; raises ``RefusalError``."""
         body = _RequestBody(request, self._limits, timer) if request.can_read_body else None
         if body is None:
             _end_within(timer, self._limits.answer_seconds)
@@ -246,7 +241,6 @@ class Forwarder:
                 body.timer = None
 
     async def _relay(self, request: web.BaseRequest, response: ClientResponse, sent: web.StreamResponse) -> None:
-        """Relay header and body, piece by piece, while the client reads."""
         unread = self._limits.forwarded_unread_seconds
         async with asyncio.timeout(unread):
             await sent.prepare(request)
@@ -271,7 +265,6 @@ def _headers(request: web.BaseRequest, options: ForwardOptions) -> CIMultiDict[s
 
 
 def _end_within(timer: asyncio.Timeout, seconds: float) -> None:
-    """Let a timer expire in so many seconds at the latest."""
     end = asyncio.get_running_loop().time() + seconds
     timer.reschedule(min(timer.when() or end, end))
 

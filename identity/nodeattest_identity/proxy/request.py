@@ -1,13 +1,11 @@
-"""What is forwarded of a request: its target and its header fields; and the header fields of the response. Pure.
+"""The target and the header fields that are forwarded, and the header fields of the response. Pure.
 
-A ``RequestTarget`` means the same to us, to the upstream and to whatever stands between: origin form, printable ASCII,
-no fragment, no backslash, no empty, ``.`` or ``..`` segment in any spelling, no encoded slash, backslash or control
-character. Nothing is decoded or rewritten: what was checked is what is sent. Rules match segment by segment, and never
-see the query.
+A ``RequestTarget`` means the same to us, to the upstream and to whatever stands between. Nothing is decoded or
+rewritten: what was checked is what is sent. Rules match segment by segment, and never see the query.
 An upstream that folds ``-``, ``_``, ``.``, repetitions of them and case (CGI, WSGI, some routers) sees of every
 identity header only what we inject, one value each. No credential for Kubernetes, no hop-by-hop field, and no field
-whose name says that it names a user, a group, a tenant or a sender passes. Fields are dropped before ours are added: no
-``Connection`` names ours away.
+that names a user, a group, a tenant or a sender passes. Fields are dropped before ours are added: no ``Connection``
+names ours away.
 Source: RFC 9112 §3.2, RFC 3986 §3.3 and §6.2, RFC 9110 §7.6.1, RFC 7230 §6.1; RFC 3875 §4.1.18 and PEP 3333 (folding);
 CVE-2026-40575 and CVE-2026-41059 (oauth2-proxy), CVE-2025-54576, CVE-2026-48710 (Starlette): each decided on another
 path than the upstream served; CVE-2025-64484 and its relatives in Traefik and oauth2-proxy (an alias passed),
@@ -56,26 +54,9 @@ class RequestTarget:
         """The raw target."""
         return self.path if self.query is None else f"{self.path}?{self.query}"
 
-    @property
-    def segments(self) -> list[str]:
-        """Between the slashes, undecoded; a path that ends with a slash ends with an empty one."""
-        return self.path[1:].split("/")
 
-
-@dataclass(frozen=True, slots=True)
-class PathRule:
-    """Segments that a path must have; ``*`` is any one, ``**`` at the end any rest."""
-
-    segments: tuple[str, ...]
-
-    def matches(self, segments: Sequence[str]) -> bool:
-        """Compare the raw spelling; another spelling of the same path does not match."""
-        *own, last = self.segments
-        if len(segments) <= len(own) or (last != "**" and len(segments) != len(self.segments)):
-            return False
-        wanted = own if last == "**" else self.segments
-        pairs = zip(wanted, segments, strict=False)
-        return all(mine == other or (mine == "*" and other != "") for mine, other in pairs)
+PathRule = re.Pattern[str]
+"""Matches raw paths."""
 
 
 def read_target(raw: str) -> RequestTarget:
@@ -113,7 +94,10 @@ def read_target(raw: str) -> RequestTarget:
 
 
 def parse_rule(text: str) -> PathRule:
-    """Read ``/healthz``, ``/static/**`` or ``/api/*/status``; raises ``ValueError``."""
+    """Read ``/healthz``, ``/static/**`` or ``/api/*/status``; raises ``ValueError``.
+
+    ``*`` is any segment, ``**`` at the end any rest. The raw spelling counts: another spelling does not match.
+    """
     *segments, last = text[1:].split("/")
     if (
         not text.startswith("/")
@@ -121,7 +105,8 @@ def parse_rule(text: str) -> PathRule:
         or not (last in {"", "*", "**"} or _is_literal(last))
     ):
         raise ValueError(f"expected a path of plain segments, * for one and ** at the end for any rest, got {text!a}")
-    return PathRule((*segments, last))
+    patterns = {"*": "[^/]+", "**": ".*"}
+    return re.compile("".join("/" + patterns.get(segment, re.escape(segment)) for segment in (*segments, last)))
 
 
 def _is_literal(segment: str) -> bool:
@@ -253,8 +238,7 @@ def _host(raw: RawHeaders) -> str:
     return host.decode()
 
 
-def _listed(raw: RawHeaders) -> set[bytes]:
-    """Return the names that ``Connection`` lists (RFC 9110 §7.6.1)."""
+def _listed(raw: RawHeaders) -> set[bytes]:  # RFC 9110 §7.6.1
     values = [value for name, value in raw if canonical(name) == b"connection"]
     return {canonical(option.strip()) for value in values for option in value.split(b",")}
 

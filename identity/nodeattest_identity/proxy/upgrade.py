@@ -136,7 +136,6 @@ class _Pipe:
             self._waiting.cancel()
 
     async def _resume(self) -> None:
-        """Resume reading once the sink has drained."""
         try:
             async with asyncio.timeout(self._unread_seconds):
                 await StreamWriter(self._sink, asyncio.get_running_loop()).drain()

@@ -1,9 +1,7 @@
 """S3, Azure Blob Storage and Google Cloud Storage, by obstore.
 
-An object is created only where none is, and replaced only if it is the version that was read. Credentials are
-the cloud's own chain (boto3, azure-identity, Google's application default credentials) or an account key, and never
-shown: no text of a library becomes part of an error, only a status and an error code. Every call ends in bounded time.
-Out of scope: who may read the objects in public (docs/issuer.md#publish).
+Credentials are the cloud's own chain (boto3, azure-identity, Google's application default credentials) or an account
+key. No text of a library becomes part of an error, only a status and an error code. Every call ends in bounded time.
 Source: Amazon S3 User Guide, "Conditional writes", and API Reference, "Error responses"; Azure Storage REST API,
 "Specifying conditional headers" and "Common REST API error codes"; Cloud Storage, "Request preconditions".
 """
@@ -61,18 +59,16 @@ _RIGHTS: Final = {
     "azblob": "the role Storage Blob Data Contributor on the container, and its firewall must let this machine in",
     "gs": "storage.objects.get, storage.objects.create and storage.objects.delete",
 }
-_REGION: Final = "the bucket is in another region: give --region"
-_CLOCK: Final = "set this machine's clock: the cloud accepts 15 minutes of difference"
 _REMEDIES: Final = {
     "NoSuchBucket": "make the bucket first, or check its name",
     "ContainerNotFound": "make the container first, or check its name",
-    "PermanentRedirect": _REGION,
-    "AuthorizationHeaderMalformed": _REGION,
-    "IllegalLocationConstraintException": _REGION,
-    "RequestTimeTooSkewed": _CLOCK,
-    "RequestExpired": _CLOCK,
+    "RequestTimeTooSkewed": "set this machine's clock: the cloud accepts 15 minutes of difference",
     "ExpiredToken": "the credentials have expired: get new ones",
     "NotImplemented": "this server has no conditional writes, without which two publishers overwrite each other",
+    **dict.fromkeys(
+        ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
+        "the bucket is in another region: give --region",
+    ),
 }
 _MISSING_ROOT: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
 
@@ -227,7 +223,7 @@ class CloudStore(ObjectStore):
         )
 
     def _error(self, path: str, error: Exception) -> StoreRefusedError | StoreUnavailableError:
-        """Say by status and error code what the store answered, and what helps."""
+        """Explain the store's answer by its status and error code."""
         where, text, code = f"{self.name}: {path}", str(error), _code(error)
         found = _STATUS.search(text)
         if found is None:

@@ -142,7 +142,6 @@ def parse_state(body: bytes) -> IssuerState:
 
 
 def _read_state(members: JsonObject) -> IssuerState:
-    """Read the members of the state; raises ``ValueError``."""
     if members.get("format") != FORMAT or members.keys() != _MEMBERS:
         raise IssuerStateError(f"expected {FORMAT} with its members and no others, got something else")
     issuer, owner, absent = members["issuer"], members["owner"], members["absent_since"]
@@ -265,7 +264,6 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
 
 
 def _adopted(jwks: StoredObject | None) -> tuple[VerifyingKey, ...]:
-    """Take over every key of a key set without a state object."""
     try:
         return () if jwks is None else read_jwks(jwks.body)
     except KeysError as error:

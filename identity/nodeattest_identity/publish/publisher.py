@@ -13,7 +13,6 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -92,25 +91,18 @@ async def publish(store: ObjectStore, desired: Desired, *, clock: Callable[[], f
     )
 
 
-class PublicStatus(StrEnum):
-    """How the public documents compare to the published ones."""
-
-    EQUAL = "equal"
-    """As published."""
-    OLDER = "older"
-    """An older version; caches may hold it for a while."""
-    WRONG = "wrong"
-    """An operator must act."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicCheck:
-    """The result of a check."""
+    """How the public documents differ from the published ones."""
 
-    status: PublicStatus
     findings: tuple[str, ...] = ()
     until: int | None = None
-    """For ``OLDER``: until when it is no failure, seconds since the epoch."""
+    """Until when caches may hold an older version, seconds since the epoch; None: an operator must act."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether an operator must act."""
+        return bool(self.findings) and self.until is None
 
 
 async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, now: int) -> PublicCheck:
@@ -128,7 +120,7 @@ async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, no
         configuration = await https.get(url, accept=CONFIGURATION_TYPE, limit=MAX_OBJECT)
         jwks = await https.get(made.jwks_uri, accept=f"{JWKS_TYPE}, application/json;q=0.9", limit=MAX_OBJECT)
     except (Denied, Unavailable) as error:
-        return PublicCheck(status=PublicStatus.WRONG, findings=(str(error),))
+        return PublicCheck(findings=(str(error),))
     # 2
     try:
         issuer = parse_configuration(configuration.body).issuer
@@ -149,15 +141,11 @@ async def check_public(https: HttpsFetcher, published: Plan, *, max_age: int, no
     wrong += _wrong_headers(url, configuration, CONFIGURATION_TYPE, max_age)
     wrong += _wrong_headers(made.jwks_uri, jwks, JWKS_TYPE, max_age)
     until = published.state.updated + max_age
-    if wrong or (older and now > until):
-        return PublicCheck(status=PublicStatus.WRONG, findings=(*wrong, *older))
-    if older:
-        return PublicCheck(status=PublicStatus.OLDER, findings=tuple(older), until=until)
-    return PublicCheck(status=PublicStatus.EQUAL)
+    is_wrong = bool(wrong) or now > until or not older
+    return PublicCheck(findings=(*wrong, *older), until=None if is_wrong else until)
 
 
 def _wrong_headers(url: str, answer: FetchedDocument, content_type: str, max_age: int) -> list[str]:
-    """Return what is wrong with the headers of one response."""
     wrong: list[str] = []
     if answer.content_type != content_type:
         wrong.append(f"{url}: expected content type {content_type}, got {answer.content_type[:80]!a}")

@@ -1,13 +1,10 @@
 """Stores of issuers' documents: how they are named, what each must do, and a directory as one of them.
 
 A write replaces one object as a whole or not at all, and only if the object still is the version that was read: of two
-writers that read the same version, one gets ``WriteConflictError``. ``StoreUnavailableError`` and
-``WriteConflictError`` are temporary; the others need an operator.
-
-In a directory that some web server serves each object is a file. It is replaced by one rename after its bytes are on
-the disk, and is readable for everybody (0644, directories 0755). Writers exclude each other by a file lock. Symbolic
-links below the directory are not followed, even if a path becomes one meanwhile: a writer there cannot direct a
-publisher elsewhere. The web server sets content types and Cache-Control.
+writers that read the same version, one gets ``WriteConflictError``.
+In a directory each object is a file. It is replaced by one rename after its bytes are on the disk, and is readable for
+everybody (0644, directories 0755). Writers exclude each other by a file lock. Symbolic links below the directory are
+not followed, even if a path becomes one meanwhile: a writer there cannot direct a publisher elsewhere.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ class StoreRefusedError(PublishError):
 
 
 class StoreUnavailableError(PublishError):
-    """The store is unreachable or throttles."""
+    """The store is unreachable or throttles; retry."""
 
 
 class WriteConflictError(PublishError):
@@ -68,7 +65,7 @@ class StoredObject:
     body: bytes = field(repr=False)
     e_tag: str | None
     generation: str | None = None
-    """What the store compares: an ETag, or in Google Cloud Storage a generation."""
+    """What the store compares; a generation in Google Cloud Storage only."""
     content_type: str | None = None
     cache_control: str | None = None
     """Both None if the store has no headers; its web server sets them."""
@@ -194,7 +191,7 @@ class DirectoryStore(ObjectStore):
 
     @contextmanager
     def _opened(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
-        """Open the directory of a file, segment by segment and never by a link; gives it, and the file's name in it."""
+        """Open the directory of a file, segment by segment and never by a link; yields it and the file's name."""
         *segments, name = path.split("/")
         folder = os.open(self._root, _FOLDER)
         try:
@@ -207,7 +204,6 @@ class DirectoryStore(ObjectStore):
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """Hold the lock of the prefix; raises ``StoreUnavailableError`` if another writer keeps it."""
         with self._opened(self._prefix + _LOCK, make=True) as (folder, name):
             lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
@@ -231,7 +227,6 @@ class DirectoryStore(ObjectStore):
 
 
 def _inner(folder: int, segment: str, *, make: bool) -> int:
-    """Open a directory in a directory."""
     if make:
         with suppress(FileExistsError):
             os.mkdir(segment, mode=_DIRECTORY_MODE, dir_fd=folder)

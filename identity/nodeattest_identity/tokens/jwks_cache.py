@@ -1,9 +1,8 @@
 """A cache of an issuer's keys; they are fetched again when they are stale or when a key id is unknown.
 
-One fetch at a time, however many callers; at most one every ``MIN_INTERVAL`` seconds, whatever key ids tokens name.
-Keys are fresh for ``FRESH`` seconds, less than any issuer allows. While the issuer is unreachable or its documents are
-refused, the last good keys count for ``MAX_STALE`` seconds, and a caller with a known key waits for a moment only. A
-fetch replaces all keys: a key that the issuer revokes is gone with the next fetch.
+One fetch runs at a time, and at most one every ``MIN_INTERVAL`` seconds, whatever key ids tokens name. While the issuer
+is unreachable or its documents are refused, the last good keys count for ``MAX_STALE`` seconds. A fetch replaces all
+keys: a key that the issuer revokes is gone with the next fetch.
 Source: Kubernetes pkg/serviceaccount/jwt.go: a key is published a max-age before it signs.
 """
 
@@ -92,7 +91,6 @@ class JWKSCache:
         return self._keys if self._monotonic() < self._good_until else ()
 
     async def _refresh(self, refresh_wait: float | None) -> None:
-        """Wait for the running fetch, or for a new one if it is due."""
         if self._fetching is None:
             if self._monotonic() < self._not_before:
                 return

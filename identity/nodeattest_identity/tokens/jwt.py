@@ -1,13 +1,10 @@
 """JWTs (JWS compact): signed with a private RSA or P-256 key, and verified strictly under an issuer's keys.
 
-What is minted has the header ``alg``, ``kid`` and ``typ``, as Kubernetes demands of external signers.
-
 ``parse`` makes of any bytes, and any text, an ``UnverifiedToken`` or ``Denied``. ``verify`` returns ``Claims`` that one
-of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that are good now. Every
-member stands once, at every depth; times are finite numbers. No message quotes the token.
-Stricter than other relying parties, on purpose: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key
-without one: a token of unnamed key is then good as long as any key is), header members that we do not know are refused
-instead of passed over, and so is a ``typ`` that is not JWT (an RFC 9068 access token, a logout token).
+of the given keys signed, by that key's own algorithm, for one of the expected audiences, and that are valid now. No
+message quotes the token.
+It is stricter than other relying parties: ``kid`` is required (npm jose, go-oidc and jwcrypto try every key without
+one), and unknown header members and a ``typ`` that is not JWT (an RFC 9068 access token, a logout token) are refused.
 Source: companion proposal 003, "Properties of this token"; RFC 7515 §5.2 and §4.1, RFC 7519 §2, §4.1 and §7.2, RFC 8725
 §3; Kubernetes pkg/serviceaccount/jwt.go and externaljwt.
 """
@@ -15,6 +12,7 @@ Source: companion proposal 003, "Properties of this token"; RFC 7515 §5.2 and �
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,6 +28,7 @@ from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, verifying_k
 from nodeattest_parsing import compact_jws
 from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
 from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.keys import PrivateKey
 
 MAX_SIZE: Final = 8192
 """Bytes: what fits into one header field of a request; a token of kube-apiserver takes 1,100."""
@@ -61,7 +60,7 @@ _CLOCK: Final = "set the clocks of both sides by NTP, and ask for a new token"
 class SigningKey:
     """A private key and the public half by which others verify."""
 
-    private: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey = field(repr=False)
+    private: PrivateKey = field(repr=False)
     verifying: VerifyingKey
 
 
@@ -93,19 +92,15 @@ def mint(
     audience: str,
     now: float,
     lifetime: int,
-    jwt_id: str,
     extra: JsonObject | None = None,
 ) -> str:
-    """Write a token that is good from ``now``, seconds since the epoch, for ``lifetime`` seconds.
-
-    ``jwt_id`` is the caller's, from a source of randomness. ``extra`` may not replace a claim of ours.
-    """
+    """Write a token that is valid from ``now``, seconds since the epoch, for ``lifetime`` seconds."""
     extra = extra or {}
     if not issuer or not subject or not audience or lifetime <= 0 or not _KNOWN.isdisjoint(extra):
         raise ValueError("expected issuer, subject, audience, a lifetime, and extra claims of other names")
     start = int(now)
     claims: JsonObject = {"iss": issuer, "sub": subject, "aud": audience, "iat": start, "nbf": start}
-    claims |= {"exp": start + lifetime, "jti": jwt_id, **extra}
+    claims |= {"exp": start + lifetime, "jti": secrets.token_urlsafe(16), **extra}
     header = {"alg": key.verifying.alg, "kid": key.verifying.kid, "typ": "JWT"}
     private = key.private
     jwk = RSAKey.import_key(private) if isinstance(private, rsa.RSAPrivateKey) else ECKey.import_key(private)
@@ -115,10 +110,9 @@ def mint(
 
 @dataclass(frozen=True, slots=True)
 class UnverifiedToken:
-    """A well-formed JWT, of which nothing is proved yet."""
+    """A well-formed JWT that is not verified."""
 
     key_id: str
-    """Whose key it claims to be signed with."""
     algorithm: str
     payload: bytes = field(repr=False)
     token: bytes = field(repr=False)
@@ -126,7 +120,7 @@ class UnverifiedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What a proved token says; times in seconds since the epoch."""
+    """The content of a verified token; times are in seconds since the epoch."""
 
     subject: str
     issuer: str
@@ -143,7 +137,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a relying party takes."""
+    """What a relying party accepts."""
 
     issuer: str
     """Compared byte for byte: a slash more is another issuer."""
@@ -161,7 +155,7 @@ class Expected:
 
 
 def parse(token: bytes | str) -> UnverifiedToken:
-    """Read a JWT without believing it; raises ``Denied``.
+    """Parse a JWT without verifying it; raises ``Denied``.
 
     1. Three parts of at most 8 KiB together, each base64url in its one spelling.
     2. The header is an object of known members: ``alg``, ``kid``, perhaps ``typ`` JWT. No ``crit``, no key inside it.
@@ -191,7 +185,7 @@ def parse(token: bytes | str) -> UnverifiedToken:
 def verify(
     token: bytes | str | UnverifiedToken, keys: Sequence[VerifyingKey], expected: Expected, now: float
 ) -> Claims:
-    """Prove a token at ``now``, seconds since the epoch; raises ``Denied``.
+    """Verify a token at ``now``, seconds since the epoch; raises ``Denied``.
 
     1. Its ``kid`` names one of the keys, and its algorithm is that key's own. 2. That key signed it. 3. The claims are
     well-formed. 4. The issuer is the expected one, byte for byte. 5. One of its audiences is expected. 6. It has not

@@ -3,12 +3,10 @@
     party = RelyingParty.at(Expected(issuer="https://…", audiences=frozenset({"vault"})))
     claims = await party.verify(token)      # Denied: never valid; Unavailable: retry
 
-Promises: the configuration at the issuer's own URL must name that issuer byte for byte, and an https key set. Keys are
-parsed strictly and cached by ``jwks_cache``; tokens are verified by ``jwt``. No other URL of a document or a token is
-ever requested.
-A document is one bounded HTTPS GET: TLS 1.2 or newer, verified by the CAs of one file or of this machine; no redirect,
-proxy, cookie, credential or setting from the environment; bounded time and bytes, no content encoding. A failure is
-``Unavailable``; a response that can never be accepted is ``Denied``. No other exception is raised.
+The configuration at the issuer's own URL must name that issuer byte for byte, and an https key set. No other URL of a
+document or a token is ever requested. A document is one bounded HTTPS GET: no redirect, proxy, cookie, credential,
+content encoding or setting from the environment. A failure is ``Unavailable``; a response that can never be accepted is
+``Denied``.
 Source: OpenID Connect Discovery 1.0 §4.3, RFC 8414 §3.3 (the issuer of a document); RFC 7517 §5 (unknown keys are
 ignored); RFC 9110 §15.4.
 """

@@ -1,17 +1,13 @@
 """The user of a request, as kube-apiserver states it under the certificate of its front proxy.
 
-``X-Remote-*`` headers are read only if the connection presented a certificate of the front proxy's CA with an
-allowed name. A ConfigMap that allows every name is refused: nothing in it says whether users' certificates lead to the
-same CA, perhaps by an intermediate that only the user presents. Only the header names that kube-apiserver itself
-writes, and therefore removes from its users' requests, are read: any user could send another name that the ConfigMap
-lists, and ``X-Remote-Uid`` where the ConfigMap does not list it (kube-apiserver before 1.33).
-
+``X-Remote-*`` headers are read only if the connection presented a certificate of the front proxy's CA with an allowed
+name. A ConfigMap that allows every name is refused: users' certificates might lead to the same CA. Only the header
+names that kube-apiserver itself writes, and therefore removes from its users' requests, are read: any user could send
+another name that the ConfigMap lists, and ``X-Remote-Uid`` where it does not (kube-apiserver before 1.33).
 A change of the ConfigMap counts from the next handshake and the next request. If it is deleted or unusable, no caller
-is authenticated any more; the reason is logged once. While the API server is unreachable the last version stays.
-
+is authenticated; while the API server is unreachable the last version stays.
 TLS is 1.3 without resumption. A client certificate is requested and not required, because key sets are public. One of
-another CA than the front proxy's ends the handshake. A connection that was made under a CA that is no longer trusted is
-not authenticated.
+another CA than the front proxy's ends the handshake.
 Source: apiserver pkg/authentication/request/headerrequest and x509 (CAs of a bundle are roots, intermediate or not);
 client-go transport/round_trippers.go (SetAuthProxyHeaders); apiserver pkg/server/options/authentication.go; OpenSSL
 SSL_set_SSL_CTX, by which a handshake gets the current certificate and CAs.
@@ -67,18 +63,18 @@ class TrustError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProxyTrust:
-    """Which certificates are a front proxy's."""
+    """Which certificates are a front proxy's, and what this kube-apiserver writes."""
 
     authorities: tuple[bytes, ...]
     """The CAs of front proxies, DER."""
     allowed_names: frozenset[str]
     """Common names; at least one."""
     has_uid: bool
-    """Whether this kube-apiserver writes ``X-Remote-Uid``."""
+    """Whether it writes ``X-Remote-Uid``."""
 
     @property
     def pem(self) -> str:
-        """The CAs for a TLS library."""
+        """The CAs in PEM."""
         return "".join(map(ssl.DER_cert_to_PEM_cert, self.authorities))
 
 
@@ -187,13 +183,7 @@ def _unauthorized(message: str) -> StatusError:
 class FrontProxyWatcher:
     """The front proxy that is trusted now."""
 
-    def __init__(
-        self,
-        client: ApiClient,
-        tls: GatewayTls,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, client: ApiClient, tls: GatewayTls, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._tls = tls
         self._last_message = ""
         self._reflector = Reflector(

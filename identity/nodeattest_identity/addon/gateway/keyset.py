@@ -1,12 +1,10 @@
-"""The gateway's signing keys, when they change, the one Secret that all replicas share; and the tokens.
+"""The gateway's signing keys in the one Secret that all replicas share, their rotation, and the tokens.
 
-A key is published for ``RotationSchedule.ahead`` before it signs, except the very first, when nobody can have
-cached a key set without it. A key stays published for ``RotationSchedule.behind`` after its successor signs, which is
-longer than any token lives. Bytes give a ``KeySet`` or ``KeySetError``, which quotes no key.
-
-Every write of the Secret is a compare-and-swap on resourceVersion, so two replicas never overwrite each other's key,
-and a replica that is killed leaves the old Secret or the new one. An unreadable Secret is never replaced. Keys that
-were not compared with the Secret for longer than ``_STALE`` sign nothing: another replica may have removed them.
+A key is published for ``RotationSchedule.ahead`` before it signs, except the very first, when nobody can have cached a
+key set without it. It stays published for ``RotationSchedule.behind`` after its successor signs, which is longer than
+any token lives. Every write of the Secret is a compare-and-swap, so two replicas never overwrite each other's key. An
+unreadable Secret is never replaced. Keys that were not compared with the Secret for longer than ``_STALE`` sign
+nothing: another replica may have removed them.
 Source: Kubernetes pkg/serviceaccount/jwt.go (a new key is published before it signs); companion proposals
 002, rotation, and 003, "Properties of this token".
 """
@@ -17,7 +15,6 @@ import asyncio
 import json
 import logging
 import random
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,7 +104,7 @@ class RotationSchedule:
 
 
 def generate_key(algorithm: Algorithm) -> PrivateKey:
-    """Generate a private key."""
+    """Generate a private key for an algorithm."""
     if algorithm == "RS256":
         return rsa.generate_private_key(65537, _RSA_BITS)
     return ec.generate_private_key(ec.SECP256R1())
@@ -144,7 +141,7 @@ def encode_keyset(keyset: KeySet) -> bytes:
 
 
 def parse_keyset(data: bytes) -> KeySet:
-    """Read what ``encode_keyset`` wrote; raises ``KeySetError``."""
+    """Parse what ``encode_keyset`` wrote; raises ``KeySetError``, which quotes no key."""
     try:
         stored = parse_json(data)
     except ValueError:
@@ -258,16 +255,7 @@ def mint_token(key: SigningKey, issuer: str, user: UserInfo, audience: str, *, n
         extra["uid"] = user.uid
     if user.groups:
         extra["groups"] = list(user.groups)
-    token = mint(
-        key,
-        issuer=issuer,
-        subject=user.user,
-        audience=audience,
-        now=now,
-        lifetime=LIFETIME,
-        jwt_id=secrets.token_urlsafe(16),
-        extra=extra,
-    )
+    token = mint(key, issuer=issuer, subject=user.user, audience=audience, now=now, lifetime=LIFETIME, extra=extra)
     if len(token) > _MAX_TOKEN:
         raise StatusError(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,

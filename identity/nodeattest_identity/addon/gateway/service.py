@@ -161,11 +161,9 @@ class Gateway:
         return answer
 
     def _log_refusal(self, kind: str, line: str) -> None:
-        """Log a refusal, at level debug if there are too many of its kind."""
         log.log(logging.INFO if self._lines.take(kind) else logging.DEBUG, "%s", line)
 
     def _document(self, request: web.BaseRequest, path: str) -> web.Response:
-        """Answer with a document of the issuer."""
         keys = self._keys.published
         if not keys:
             raise unavailable("the gateway has no signing key yet")

@@ -1,7 +1,6 @@
-"""The audiences that are ours: the Services that select this pod.
+"""The audiences of an add-on: ``namespace/name`` of the Services that select its pod by the pod's current labels.
 
-Promises: ``namespace/name`` of a Service is ours while its selector matches the pod's current labels; a Service without
-a selector matches nothing. Nothing is ours before the first list, nor after ``_MAX_STALE`` without contact.
+There is none before the first list of Services, nor after ``_MAX_STALE`` without contact to the API server.
 Source: companion proposal 003 ("periodically list services in the namespace"); core/v1 ServiceSpec.selector (equality
 only, empty selects nothing); downward API, ``fieldPath: metadata.labels`` (``key="escaped value"`` a line).
 """
@@ -27,9 +26,9 @@ _MAX_BYTES: Final = 32 << 20
 _MAX_LABELS: Final = 256 * 1024
 """Bytes of the labels file: kube-apiserver's limit for all annotations."""
 _MAX_STALE: Final = 300.0
-"""Seconds without contact to the API server, after which no Service counts: it may have been deleted."""
+"""Seconds; a Service may have been deleted meanwhile."""
 _CHECK_PERIOD: Final = 2.0
-"""Seconds between two looks at labels and Services."""
+"""Seconds between two reads of labels and Services."""
 
 
 class ServiceAudiences:
@@ -75,7 +74,7 @@ class ServiceAudiences:
         return self._audiences
 
     def unready_reason(self) -> str | None:
-        """Why no audience is ours now; None if the Services decide."""
+        """Return why there is no audience now; None if the Services decide."""
         if not self._services.synced:
             return "the Services of this namespace were not read yet"
         if self._clock() - self._services.last_contact > _MAX_STALE:
@@ -84,7 +83,7 @@ class ServiceAudiences:
 
 
 def selects(service: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Whether a Service selects a pod with these labels."""
+    """Return whether a Service selects a pod with these labels; without a selector it selects nothing."""
     selector = dig(service, "spec", "selector")
     if not isinstance(selector, dict) or not selector:
         return False
@@ -117,6 +116,5 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _slim(service: JsonObject) -> JsonObject:
-    """Keep only the fields of a Service that are used."""
     selector = dig(service, "spec", "selector")
     return {"metadata": object_identity(metadata(service)), "spec": {"selector": selector}}

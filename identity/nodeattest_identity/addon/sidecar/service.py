@@ -141,7 +141,7 @@ class SidecarService:
         try:
             target = read_target(request.raw_path)
             require_no_token_in_query(target)
-            is_open = any(rule.matches(target.segments) for rule in self._settings.open_paths)
+            is_open = any(rule.fullmatch(target.path) for rule in self._settings.open_paths)
             caller = None if is_open else await self._caller(request)
             response = await self._forward(request, target, caller, request_id)
         except RefusalError as refused:
