@@ -22,7 +22,8 @@ from nodeattest_controller import logs
 from nodeattest_controller.main import serve
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_discovery.front import app
-from nodeattest_discovery.front.service import FrontLimits, FrontSettings, WebhookSettings
+from nodeattest_discovery.front.app import FrontSettings, WebhookSettings
+from nodeattest_discovery.front.service import FrontLimits
 from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError

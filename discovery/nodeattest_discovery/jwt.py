@@ -148,7 +148,6 @@ def verify(
 def _closed(
     members: JsonObject, what: str, required: frozenset[str], optional: frozenset[str] = frozenset()
 ) -> JsonObject:
-    """Require an object of a closed schema."""
     if not required <= members.keys() <= required | optional:
         expected = ", ".join(sorted(required)) + (f", perhaps {', '.join(sorted(optional))}" if optional else "")
         raise _refused(f"{what}: exactly {expected}", f"{len(members)} members, or others")

@@ -1,6 +1,6 @@
 """Asks an API server whether somebody may do something: SubjectAccessReview, and for oneself SelfSubjectAccessReview.
 
-Promises: only a plain ``allowed`` is a yes. Raises ``ApiError`` where there is no answer.
+Only a plain ``allowed`` is a yes. Raises ``ApiError`` if there is no answer.
 Source: kubernetes staging/src/k8s.io/api/authorization/v1/types.go (ResourceAttributes, SubjectAccessReviewStatus).
 """
 
@@ -30,10 +30,6 @@ class ResourceAttributes:
     namespace: str = ""
     name: str = ""
 
-    def to_json(self) -> JsonObject:
-        """Return ``spec.resourceAttributes``."""
-        return {name: value for name, value in asdict(self).items() if value or name in {"verb", "group", "resource"}}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewedUser:
@@ -44,21 +40,20 @@ class ReviewedUser:
     uid: str = ""
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
-    def to_json(self) -> JsonObject:
-        """Return its fields of ``spec``."""
-        found: JsonObject = {"user": self.name, "groups": [*self.groups]}
-        if self.uid:
-            found["uid"] = self.uid
-        if self.extra:
-            found["extra"] = {key: [*values] for key, values in self.extra.items()}
-        return found
-
 
 async def is_access_allowed(client: ApiClient, asked: ResourceAttributes, user: ReviewedUser | None = None) -> bool:
     """Ask for a user, None: for the client's own."""
-    kind = "SelfSubjectAccessReview" if user is None else "SubjectAccessReview"
-    spec: JsonObject = {"resourceAttributes": asked.to_json(), **(user.to_json() if user is not None else {})}
-    return await review_access(client, spec, kind=kind)
+    needed = {"verb", "group", "resource"}
+    attributes: JsonObject = {name: value for name, value in asdict(asked).items() if value or name in needed}
+    spec: JsonObject = {"resourceAttributes": attributes}
+    if user is None:
+        return await review_access(client, spec, kind="SelfSubjectAccessReview")
+    spec |= {"user": user.name, "groups": [*user.groups]}
+    if user.uid:
+        spec["uid"] = user.uid
+    if user.extra:
+        spec["extra"] = {key: [*values] for key, values in user.extra.items()}
+    return await review_access(client, spec)
 
 
 async def review_access(client: ApiClient, spec: JsonObject, *, kind: str = "SubjectAccessReview") -> bool:

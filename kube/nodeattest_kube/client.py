@@ -235,7 +235,6 @@ class ApiClient:
                 raise Malformed(200, "MalformedAnswer", f"GET {path}: the list continues at itself")
 
     async def _page(self, path: str, asked: Mapping[str, str], count: int) -> JsonObject:
-        """Read one page of ``count`` objects at most, 0 for all."""
         query = {**asked, "limit": str(count)} if count else asked
         page = await self._read(
             "GET", _target(path, query), timeouts=_LIST_TIMEOUTS, limits=self._bounds.page_of(count)
@@ -298,7 +297,6 @@ class ApiClient:
     async def _exchange(
         self, method: str, target: str, body: JsonObject, content_type: str = "application/json"
     ) -> JsonObject:
-        """Send one object and parse its answer."""
         try:
             data = json.dumps(body, separators=(",", ":")).encode()
         except (ValueError, RecursionError) as error:  # an object that was read may be nested too deep to be written
@@ -333,7 +331,6 @@ class ApiClient:
                 raise Malformed(answer.status, "MalformedAnswer", detail) from None
 
     async def _turn(self) -> None:
-        """Wait until what was received may be parsed."""
         if self._turns is not None:
             await self._turns.turn()
 

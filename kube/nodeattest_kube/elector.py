@@ -1,10 +1,10 @@
-"""Leader election on a coordination.k8s.io/v1 Lease, as client-go's ``leaderelection`` does it, bugs of clocks aside.
+"""Leader election on a coordination.k8s.io/v1 Lease, as client-go does it, but without trust in wall clocks.
 
-Promises: another's lease is taken only after *we* saw it unchanged for its whole duration on our own monotonic clock,
-so the replicas' clocks need not agree; we stop leading ``renew_deadline`` after the *start* of the last renewal that
-succeeded, before anybody else may start; ``lead`` has ended before the lease is released. Once led by, a lease that is
-gone, nobody's, or was another's in between is lost: who led meanwhile wrote what we do not know of.
-Leaves to others: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap, and
+Another's lease is taken only after *we* saw it unchanged for its whole duration on our own monotonic clock, so the
+replicas' clocks need not agree. We stop leading ``renew_deadline`` after the *start* of the last successful renewal,
+before anybody else may start, and ``lead`` has ended before the lease is released. A lease that we lead by is lost once
+it is gone, nobody's, or was another's in between: that leader wrote what we do not know of.
+Out of scope: fencing. A paused process may write after it lost the lease, so every write is a compare-and-swap, and
 what must be true of several objects is made known only after ``still_leads``, which asks no clock.
 Source: client-go tools/leaderelection/leaderelection.go; defaults of component-base's LeaderElectionConfiguration.
 """
@@ -206,7 +206,6 @@ class LeaseElector:
         return await self._write(lease, begun)
 
     async def _write(self, lease: JsonObject | None, begun: float) -> bool:
-        """Make the lease ours, by compare-and-swap with the state that was read; None: there is none."""
         ours = self._held_by(self._identity, lease)
         if lease is None:
             self._observe(await self._client.create(self._collection, ours), begun)
@@ -215,7 +214,6 @@ class LeaseElector:
         return True
 
     def _observe(self, lease: JsonObject, at: float) -> None:
-        """Remember a lease, and when its spec was new to us."""
         if self._lease is None or lease.get("spec") != self._lease.get("spec"):
             self._seen_at = at
         self._lease = lease

@@ -34,7 +34,7 @@ OBJECT_BURST, OBJECT_RATE = 25, 1 / 60
 NAMESPACE_BURST, NAMESPACE_RATE = 300, 1 / 2
 """The same in one namespace, ``Normal`` and ``Warning`` apart; a pool of hundreds of nodes may join at once."""
 _KEPT: Final = 1000
-MESSAGE_LIMIT: Final = 1024
+_MAX_MESSAGE: Final = 1024
 """Characters (kubernetes pkg/apis/core/validation/events.go)."""
 
 
@@ -67,10 +67,12 @@ class EventRecorder:
         self._component = component
         self._instance = instance
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sources = RateLimiter(burst=SOURCE_BURST, per_second=SOURCE_RATE, clock=clock)
-        self._clusters = RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=clock)
-        self._objects = RateLimiter(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=clock)
-        self._namespaces = RateLimiter(burst=NAMESPACE_BURST, per_second=NAMESPACE_RATE, clock=clock)
+        self._buckets = (
+            RateLimiter(burst=SOURCE_BURST, per_second=SOURCE_RATE, clock=clock),
+            RateLimiter(burst=CLUSTER_BURST, per_second=CLUSTER_RATE, clock=clock),
+            RateLimiter(burst=OBJECT_BURST, per_second=OBJECT_RATE, clock=clock),
+            RateLimiter(burst=NAMESPACE_BURST, per_second=NAMESPACE_RATE, clock=clock),
+        )
 
     def record(
         self, subject: ObjectRef, kind: str, reason: str, message: str, *, source: tuple[str, str] | None = None
@@ -79,10 +81,8 @@ class EventRecorder:
 
         ``source`` names who caused it, cluster and user, so that one user's Events do not displace another's.
         """
-        buckets = ((self._objects, (subject.uid, kind)), (self._namespaces, (subject.namespace, kind)))
-        if source is not None and not (self._sources.take(source) and self._clusters.take(source[0])):
-            return
-        if not all(bucket.take(key) for bucket, key in buckets):
+        keys = (source, source and source[0], (subject.uid, kind), (subject.namespace, kind))
+        if not all(key is None or bucket.take(key) for bucket, key in zip(self._buckets, keys, strict=True)):
             return
         document = event_document(
             subject,
@@ -154,7 +154,7 @@ def event_document(
         },
         "type": kind,
         "reason": reason,
-        "message": one_line(message, MESSAGE_LIMIT),
+        "message": one_line(message, _MAX_MESSAGE),
         "source": {"component": component},
         "reportingComponent": component,
         "reportingInstance": instance,

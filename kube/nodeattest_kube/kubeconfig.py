@@ -156,7 +156,6 @@ def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERV
 
 
 def _parse(document: bytes, *, base: Path | None) -> ApiEndpoint:
-    """Load the YAML, pick the current context, and read its cluster and user."""
     most = MAX_SELF_CONTAINED if base is None else _FILE_LIMIT
     max_values = MAX_SELF_CONTAINED_VALUES if base is None else _FILE_VALUES
     if len(document) > most:
@@ -195,7 +194,6 @@ def make_endpoint(names: JsonObject, cluster: JsonObject, user: JsonObject, base
 
 
 def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEndpoint:
-    """Build the value from one cluster and one user."""
     ca_pem = _material(cluster, "certificate-authority", base)
     certificate, key = _material(user, "client-certificate", base), _material(user, "client-key", base)
     if (certificate is None) != (key is None):
@@ -222,7 +220,6 @@ def _endpoint(cluster: JsonObject, user: JsonObject, base: Path | None) -> ApiEn
 
 
 def _refuse_the_unsafe(cluster: JsonObject, user: JsonObject) -> None:
-    """Refuse what would run a command, skip verification, or change who we are."""
     for name in (*_COMMANDS, *_UNSUPPORTED_USER):
         if user.get(name) or (name in _COMMANDS and user.get(name) is not None):
             _refuse("a token or a client certificate", f"users[].user.{name}", "give one of them: no command is run")
@@ -231,7 +228,6 @@ def _refuse_the_unsafe(cluster: JsonObject, user: JsonObject) -> None:
 
 
 def _entry(config: JsonObject, plural: str, name: str, singular: str) -> JsonObject:
-    """Find the one named entry of a named list."""
     listed = config.get(plural)
     rows = cast("list[object]", listed) if isinstance(listed, list) else []
     found = [entry for row in rows if isinstance(row, dict) and (entry := cast("JsonObject", row)).get("name") == name]
@@ -244,7 +240,6 @@ def _entry(config: JsonObject, plural: str, name: str, singular: str) -> JsonObj
 
 
 def _server(cluster: JsonObject) -> str:
-    """Check the server's URL: HTTPS, a host, no user, query or fragment."""
     text, expected = _text(cluster, "server") or "", "server: https://host:port"
     parts = _url(text, "https", expected, "correct clusters[].cluster.server")
     if "@" in parts.netloc or parts.query or parts.fragment:
@@ -298,7 +293,6 @@ def _material(holder: JsonObject, name: str, base: Path | None) -> bytes | None:
 
 
 def _check_client_key(certificate: bytes) -> None:
-    """Refuse a client key that is costly to sign with."""
     try:
         key = x509.load_pem_x509_certificate(certificate).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):
@@ -308,7 +302,6 @@ def _check_client_key(certificate: bytes) -> None:
 
 
 def _read(path: Path, what: str) -> bytes:
-    """Read a file that a kubeconfig is in or refers to."""
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:

@@ -212,7 +212,6 @@ class PeriodicReconciler:
         await _wait(self._urgent, max(0.0, seconds - first))
 
     async def _attempt(self) -> float:
-        """Run once; returns the delay before the next run."""
         try:
             again_after = await self._task.reconcile()
         except ApiError as error:

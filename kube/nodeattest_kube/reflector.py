@@ -168,7 +168,6 @@ class Reflector(Store):
             await self._sleep(RECONNECT.delay(self._failures, self._random, error))
 
     def _is_bad_version(self, error: ApiError | None) -> bool:
-        """Whether to list again after a watch that failed or was short."""
         if isinstance(error, Gone | WatchHung):
             return True
         is_suspect = self._silent if error is None else error.status not in _NOT_ITS_FAULT
@@ -215,7 +214,6 @@ class Reflector(Store):
         self._interrupted = False
 
     async def _list(self) -> None:
-        """Read the whole collection and make the cache equal to it."""
         listed: _Listed = {}
         if len(self._lacking_before) < _MOST_NAMESPACES:
             self._lacking_before |= self._lacking
@@ -295,7 +293,6 @@ class Reflector(Store):
             self._on_change(key, self.get(key))  # as it is by now: others may have read it again meanwhile
 
     async def _watch(self, version: str) -> None:
-        """Follow one watch connection to its end."""
         self._silent = True
         query = {**self._query, "resourceVersion": version}
         watch = self._client.watch(
@@ -308,7 +305,6 @@ class Reflector(Store):
                 self._contact()
 
     def _handle(self, event: WatchEvent) -> None:
-        """Apply one event and remember its version."""
         if event.type is not WatchType.BOOKMARK:
             key, version, item = self._identify(event.object)
             if event.type is WatchType.DELETED:
@@ -336,7 +332,6 @@ class Reflector(Store):
             self._on_change(key, None)
 
     def _knows(self, key: str, version: Version) -> bool:
-        """Whether the cache has this very object."""
         return not self._set_back and self.has(key, version)
 
     def _identify(self, item: JsonValue) -> tuple[str, Version, JsonObject]:
@@ -371,7 +366,6 @@ class Reflector(Store):
         self._pass_over("", "it is larger than an answer may be")
 
     def _pass_over(self, namespace: str, why: str) -> None:
-        """Count an object that is not taken."""
         self.passed_over += 1
         self.left_out += 1
         if len(self._lacking) < _MOST_NAMESPACES:
@@ -396,7 +390,6 @@ class Reflector(Store):
         return f"{self._client.log_name}{self._path}"
 
     def _contact(self) -> None:
-        """Note that the server answers."""
         self.last_contact = self._clock()
         self.last_error = None
 

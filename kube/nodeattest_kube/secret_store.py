@@ -1,9 +1,8 @@
 """One Secret that replicas share, changed by compare-and-swap.
 
-Promises: every write is conditional on the resourceVersion that was read, so that of replicas which race one wins and
-the others see what it wrote; a replica that is killed at any instant leaves the old Secret or the new one. Labels and
-annotations of others stay. Nothing of the content is logged.
-Leaves to others: what the Secret holds, and when that changes.
+Every write is conditional on the resourceVersion that was read. Of replicas which race one wins, and the others see
+what it wrote. A replica that is killed at any instant leaves the old Secret or the new one. Labels and annotations of
+others stay. Nothing of the content is logged. Out of scope: what the Secret holds, and when that changes.
 Source: Kubernetes API concepts, "Resource versions"; core/v1 Secret (``type`` is immutable).
 """
 
@@ -16,9 +15,9 @@ from typing import Final
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Conflict, NotFound
-from nodeattest_parsing.objects import dig, text
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
-from nodeattest_parsing.values import JsonObject, JsonValue, ParseError
+from nodeattest_parsing.values import JsonObject, ParseError
 
 _ATTEMPTS: Final = 5
 """Writes that others were faster with, in one update."""
@@ -43,7 +42,7 @@ class SecretStore:
         self._path: Final = paths.core_path("secrets", name, namespace=namespace)
 
     async def read(self) -> JsonObject | None:
-        """Read the Secret; None where there is none. Raises ``ApiError``."""
+        """Read the Secret; None if there is none. Raises ``ApiError``."""
         try:
             return await self._client.get(self._path)
         except NotFound:
@@ -52,9 +51,9 @@ class SecretStore:
     async def update(self, next_content: Callable[[JsonObject | None], SecretContent | None]) -> JsonObject | None:
         """Read the Secret, write what ``next_content`` makes of it, and return what it is then.
 
-        ``next_content`` gets the Secret (None: there is none) and returns None where nothing has to change; it is
-        called again when another replica was faster. What it raises is passed on. Raises ``ApiError``; ``Conflict``
-        when others were faster each time.
+        ``next_content`` gets the Secret (None: there is none) and returns None if nothing has to change; it is called
+        again when another replica was faster. What it raises is passed on. Raises ``ApiError``; ``Conflict`` when
+        others were faster each time.
         """
         for _ in range(_ATTEMPTS):
             secret = await self.read()
@@ -68,28 +67,28 @@ class SecretStore:
         raise Conflict(409, "Conflict", f"Secret {self.name}: other writers were faster {_ATTEMPTS} times")
 
     async def _write(self, old: JsonObject | None, content: SecretContent) -> JsonObject:
-        data: JsonObject = {name: encode_base64(value) for name, value in content.data.items()}
-        annotations = _annotations(old) | dict[str, JsonValue](content.annotations)
-        metadata: JsonObject = {**self._metadata, **({"annotations": annotations} if annotations else {})}
-        document: JsonObject = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data}
-        if old is None:
-            return await self._client.create(self._collection, {**document, "metadata": metadata})
-        metadata["resourceVersion"] = text(old, "metadata", "resourceVersion")
-        labels = dig(old, "metadata", "labels")
-        if isinstance(labels, dict):
+        metadata: JsonObject = dict(self._metadata)
+        annotations: JsonObject = {**mapping(old, "metadata", "annotations"), **content.annotations}
+        if annotations:
+            metadata["annotations"] = annotations
+        if labels := mapping(old, "metadata", "labels"):
             metadata["labels"] = labels
-        document["type"] = text(old, "type") or "Opaque"
-        return await self._client.replace(self._path, {**document, "metadata": metadata})
+        document: JsonObject = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": text(old, "type") or "Opaque",
+            "metadata": metadata,
+            "data": {name: encode_base64(value) for name, value in content.data.items()},
+        }
+        if old is None:
+            return await self._client.create(self._collection, document)
+        metadata["resourceVersion"] = text(old, "metadata", "resourceVersion")
+        return await self._client.replace(self._path, document)
 
 
 def secret_bytes(secret: JsonObject | None, name: str) -> bytes | None:
-    """Decode one value of a Secret's ``data``; None where it is absent, empty or no base64."""
+    """Decode one value of a Secret's ``data``; None if it is absent, empty or no base64."""
     try:
-        return decode_base64(text(secret or {}, "data", name)) or None
+        return decode_base64(text(secret, "data", name)) or None
     except ParseError:
         return None
-
-
-def _annotations(secret: JsonObject | None) -> JsonObject:
-    found = dig(secret or {}, "metadata", "annotations")
-    return dict(found) if isinstance(found, dict) else {}

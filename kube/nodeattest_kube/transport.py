@@ -326,7 +326,6 @@ def _is_framed(answer: ApiResponse) -> bool:
 
 
 def _authorization(proxy: SplitResult) -> dict[str, str]:
-    """Write the user and password of the proxy's URL as the proxy wants them."""
     if proxy.username is None:
         return {}
     pair = unquote(proxy.username), unquote(proxy.password or "")

@@ -166,7 +166,6 @@ def _refuse_constant(_name: str) -> NoReturn:
 
 
 def _inner_values(value: JsonValue, floats: bool) -> Iterable[JsonValue] | None:
-    """Return the values of an array or object; None for a scalar."""
     match value:
         case None | bool() | str():
             return None

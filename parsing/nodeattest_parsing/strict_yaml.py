@@ -149,7 +149,6 @@ class _Reader:
         return self._plain(event, self.scanner.resolve(yaml.ScalarNode, event.value, event.implicit))
 
     def _plain(self, event: yaml.ScalarEvent, tag: str) -> JsonValue:
-        """Read a scalar without quotes."""
         text = event.value
         if tag == _NULL:
             return None

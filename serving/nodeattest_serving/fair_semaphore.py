@@ -85,7 +85,6 @@ class FairSemaphore:
             newest.set_exception(_busy())
 
     def _forget(self, peer: str, turn: asyncio.Future[None]) -> None:
-        """Remove a waiter from its queue."""
         queue = self._queues.get(peer)
         if queue is not None and turn in queue:
             queue.remove(turn)

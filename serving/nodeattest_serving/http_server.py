@@ -305,7 +305,6 @@ def _last_bytes(reply: Reply) -> bytes:
 
 
 def _half_close(transport: asyncio.Transport) -> None:
-    """Close our direction only."""
     if transport.can_write_eof() and not transport.is_closing():
         transport.write_eof()
 

@@ -100,7 +100,6 @@ class Listener(HttpListener):
             reply.written()
 
     def _is_last(self, request: web.BaseRequest) -> bool:
-        """Whether the connection ends after this answer."""
         connection, now = request.protocol, asyncio.get_running_loop().time()
         opened = connection.opened if isinstance(connection, ServerConnection) else now
         return self._limits.idle_seconds is None or now >= opened + self._limits.connection_seconds

@@ -96,7 +96,6 @@ class ServingCertificate:
         return True
 
     def _stamps(self) -> _State:
-        """Identify the content of the files by stat."""
         return tuple(stamp(path) for path in (self._certificate, self._key, self._client_ca) if path is not None)
 
     def _make(self) -> ssl.SSLContext:

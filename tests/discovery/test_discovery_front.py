@@ -18,15 +18,13 @@ from jwt_kit import CLAIMS, NOW, TOKEN, jwt
 from polling import until
 
 from nodeattest_discovery import clusterinfo, jws
+from nodeattest_discovery.front.app import ClusterCache, FrontSettings, WebhookSettings
 from nodeattest_discovery.front.service import (
     MAX_BODY,
     REVIEW_PATH,
-    ClusterCache,
     FrontLimits,
-    FrontSettings,
     Metrics,
     TokenReviewService,
-    WebhookSettings,
     authenticate,
 )
 from nodeattest_discovery.jwt import hs256, mint, parse

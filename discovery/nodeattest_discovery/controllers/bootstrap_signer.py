@@ -176,7 +176,6 @@ class BootstrapSigner:
             self._queue.shut_down()
 
     async def _enqueue_once_synced(self) -> None:
-        """Reconcile for the first time once both informers are synced."""
         for reflector in (self._tokens, self.info):
             while not await reflector.wait_synced(_SYNC_LIMIT):
                 pass
@@ -187,7 +186,6 @@ class BootstrapSigner:
         self._queue.add(_KEY)
 
     def _mark_pending(self) -> float:
-        """Remember since when a change is pending."""
         if self._pending_since is None:
             self._pending_since = self._deps.clock()
         return self._pending_since
@@ -238,7 +236,6 @@ class BootstrapSigner:
         return self._signed[1]
 
     def _settle(self, key: str) -> None:
-        """Note that everything is reconciled."""
         self._queue.forget(key)
         self._pending_since = None
 

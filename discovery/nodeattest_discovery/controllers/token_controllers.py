@@ -95,7 +95,6 @@ class TokenCleaner:
         return 0.0 if theirs is None else (moment - theirs).total_seconds()
 
     async def _delete(self, secret: JsonObject) -> None:
-        """Delete exactly this version of a Secret."""
         name = text(secret, "metadata", "name")
         uid, version = text(secret, "metadata", "uid"), text(secret, "metadata", "resourceVersion")
         path = paths.core_path("secrets", name, namespace=NAMESPACE)

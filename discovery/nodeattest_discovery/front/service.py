@@ -1,45 +1,42 @@
-"""The one resource of the discovery front: cluster-info for clients that know a token, signed with that token.
+"""What a discovery front answers: cluster-info for clients that know a token, and TokenReviews of a kube-apiserver.
 
-Promises: a request causes no read of the API server. An unauthenticated client learns nothing, not even which tokens
-exist: a bad JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path,
-with one MAC each, and end in one ``Denied``. No JWT is logged. The signed response is the final entity, without further
-encoding, because ``X-Kubernetes-JWS`` covers exactly these bytes.
-Source: companion proposal 000, "JWT authentication", "Implementation Flow" and "JWS content signing"; RFC 6750 §2.1.
+A request causes no read of the API server. An unauthenticated client learns nothing, not even which tokens exist: a bad
+JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path, with one MAC
+each, and end in one ``Denied``. No JWT is logged. The signed response is the final entity, without further encoding,
+because ``X-Kubernetes-JWS`` covers exactly these bytes.
+
+To the webhook, the holder of a valid JWT is ``nodeattest:discovery:<id>`` in the group ``nodeattest:discovery``, and
+never anything of ``system:``. A JWT was sent to an unverified server and is valid for two minutes, so it must not be
+worth as much as the token itself. Other tokens, about which a kube-apiserver asks too, are neither logged nor stored.
+Source: companion proposal 000, "JWT authentication", "Implementation Flow" and "JWS content signing"; RFC 6750 §2.1;
+k8s.io/api authentication/v1 and v1beta1; apiserver plugin/pkg/authenticator/token/webhook.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client import Counter
 
-from nodeattest_discovery import clusterinfo, informers, jws, jwt, secret
+from nodeattest_discovery import clusterinfo, jws, jwt, secret
 from nodeattest_discovery.jwt import Mac, UnverifiedJWT
 from nodeattest_discovery.secret import TokenSecret
 from nodeattest_discovery.token import BootstrapToken, is_token_id
 from nodeattest_kube.answers import parse_json
-from nodeattest_kube.client import ApiClient
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
+from nodeattest_serving.bounded_server import ConnectionLimits
 from nodeattest_serving.http_server import Reply, refusal
 from nodeattest_serving.program import ProgramMetrics
-
-_MAX_TOKENS: Final = 20_000
-_MAX_BYTES: Final = 64 << 20
-"""Of tokens in memory."""
 
 
 class ClusterReader(Protocol):
@@ -55,50 +52,6 @@ class ClusterReader(Protocol):
         """Why no request can be answered now; None if it can."""
 
 
-class ClusterCache:
-    """The informers of one workload cluster."""
-
-    def __init__(self, client: ApiClient, *, max_stale: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``max_stale``: seconds without contact to the API server, after which nothing is answered."""
-        self._max_stale = max_stale
-        self._clock = clock
-        self._tokens = informers.watch_tokens(
-            client, _ignore, data_keys=None, max_objects=_MAX_TOKENS, max_bytes=_MAX_BYTES, clock=clock
-        )
-        self._info = informers.watch_cluster_info(client, _ignore, clock=clock)
-
-    async def run(self) -> None:
-        """Follow the cluster until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._tokens.run())
-            group.create_task(self._info.run())
-
-    def token(self, token_id: str) -> JsonObject | None:
-        """Return the Secret of a token."""
-        return self._tokens.get(f"{secret.NAMESPACE}/{secret.secret_name(token_id)}")
-
-    def cluster_info(self) -> JsonObject | None:
-        """Return the ConfigMap."""
-        return self._info.get(f"{clusterinfo.NAMESPACE}/{clusterinfo.NAME}")
-
-    def unready_reason(self) -> str | None:
-        """Why no request can be answered now; None if it can."""
-        for what, reflector in (("tokens", self._tokens), ("cluster-info", self._info)):
-            if not reflector.synced:
-                return f"the {what} of the cluster were not read yet"
-            if self._clock() - reflector.last_contact > self._max_stale:
-                return f"no contact to the API server about {what} for more than {self._max_stale:.0f} s"
-        return None
-
-
-def _ignore(_key: str, _item: JsonObject | None) -> None:
-    """Do nothing: lookups read the informers."""
-
-
-_MIN_STALE: Final = 120.0
-"""Seconds; a quiet API server is heard of once a minute (watch bookmarks)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontLimits(ConnectionLimits):
     """Limits of a client, of a token and of all together."""
@@ -109,41 +62,6 @@ class FrontLimits(ConnectionLimits):
     token_burst: int = 500
     token_rate: float = 50.0
     """Answers a second for one token: a pool of machines shares one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookSettings:
-    """The TokenReview webhook."""
-
-    address: BindAddress
-    client_ca: Path | None = None
-    """Whose certificates a kube-apiserver may show; without it the address must be a loopback one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontSettings:
-    """All settings."""
-
-    address: BindAddress
-    certificate: Path
-    """The serving certificate and its chain; read again when the file changes."""
-    key: Path
-    audience: str | None = None
-    """The cluster's identifier, where it has one: a JWT that names another is refused."""
-    max_stale: float = 300.0
-    """Seconds that what was read last is answered with while the API server is away."""
-    health: BindAddress | None = None
-    webhook: WebhookSettings | None = None
-    limits: FrontLimits = field(default_factory=FrontLimits)
-
-    def __post_init__(self) -> None:
-        if self.max_stale < _MIN_STALE:
-            raise SettingsError(f"max-stale: expected at least {_MIN_STALE:.0f} s, got {self.max_stale:g}")
-        if self.webhook is not None and self.webhook.client_ca is None and not self.webhook.address.is_loopback:
-            raise SettingsError(
-                f"the webhook: expected a client CA, or an address that only this machine reaches, got "
-                f"{self.webhook.address} without one: say --webhook-client-ca-file"
-            )
 
 
 class Metrics(ProgramMetrics):
@@ -286,7 +204,6 @@ class DiscoveryService:
         return self._respond(token, client)
 
     def _check_request(self, request: web.BaseRequest, client: str) -> Reply | None:
-        """Refuse requests that need no check of a token."""
         # 1
         if not self._clients.take(client):
             return refusal(HTTPStatus.TOO_MANY_REQUESTS)
@@ -434,7 +351,7 @@ class TokenReviewService:
         self._now = now
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
-        """Answer a kube-apiserver."""
+        """Answer a request of a kube-apiserver."""
         reply = await self._reply(request, client)
         self._metrics.answered("webhook", reply.status)
         return reply

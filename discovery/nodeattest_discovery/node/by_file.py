@@ -123,7 +123,6 @@ def not_allowed(expected: str, got: str, remedy: str) -> Denied:
 
 
 def _named(document: JsonObject, section: str, key: str) -> dict[str, JsonObject]:
-    """Read a list of named things; two of one name are refused, as in client-go."""
     rows = document.get(section) or []
     found: dict[str, JsonObject] = {}
     for row in rows if isinstance(rows, list) else [rows]:

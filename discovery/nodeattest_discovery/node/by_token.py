@@ -1,15 +1,20 @@
 """Discovery by bootstrap token: cluster-info that the token signs, from API servers or from a discovery front.
 
-The token itself is sent nowhere. With pins the connection that counts trusts pinned certificates only, however many
-others are beside them in a signed bundle (kubeadm trusts them all: the holder of a leaked token without the CA's key
-can sign a bundle of the real CA and its own, and is believed). An answer is believed whole or not at all.
+The token itself is sent nowhere. With pins, the connection that counts trusts pinned certificates only, however many
+others are beside them in a signed bundle. (kubeadm trusts them all: the holder of a leaked token without the CA's key
+can sign a bundle of the real CA and its own.) An answer is believed whole or not at all.
 
-A front (proposal 000) sees a JWT that is good for a minute or two and for reading only. Its answer counts only under
-the token's signature over the very bytes, and with pins only as far as the cluster's own server bears it out: one that
-a person named, where one was. The front's own certificate proves nothing: a pin is of the cluster's CA, and the answer
-proves itself. An old answer that the token signed passes for a new one as long as the token lives; what it may say is
-bounded by the pins.
-Source: kubeadm discovery/token/token.go; companion proposals 000 and 001; docs/decisions.md.
+A front (proposal 000) sees a JWT that is good for two minutes at most and for reading only. Its answer counts only
+under the token's signature over the very bytes, and with pins only if the cluster's own server confirms it. The front's
+own certificate proves nothing. An old answer that the token signed passes for a new one as long as the token lives;
+what it may say is bounded by the pins.
+
+``refresh`` follows rotated CAs and moved servers. A change is read over a connection that the presently trusted CAs
+authenticate. It is accepted only if one of them stays, and, if it changes CAs or server, only if the server that it
+names authenticates itself under a CA that was trusted before and still is. So a writer of cluster-info without a key of
+the cluster's CA cannot lead nodes to another server, not even by adding first a CA and then an address.
+Source: kubeadm discovery/token/token.go; companion proposals 000 and 001; docs/decisions.md; Kubernetes "Manual
+Rotation of CA Certificates" (old, then old and new, then new).
 """
 
 from __future__ import annotations
@@ -111,7 +116,7 @@ class _Asker:
             return self._unpinned(info, server)
         # 3
         pinned = select_pinned(info.ca_certificates, self.pins)
-        trust = https.Verified(ca_pem=client.anchors(pinned, self.deadline.clock))
+        trust = client.verified(pinned, self.deadline.clock)
         # 4
         _, refused = self._confirm((server,), trust, text)
         if refused is not None:
@@ -142,9 +147,8 @@ class _Asker:
             return self._unpinned(info, cluster)
         # 4
         pinned = select_pinned(info.ca_certificates, self.pins)
-        anchors = client.anchors(pinned, self.deadline.clock)
+        trust = client.verified(pinned, self.deadline.clock, None if known else info.tls_server_name)
         # 5
-        trust = https.Verified(ca_pem=anchors, server_name=None if known else info.tls_server_name)
         asked, refused = self._confirm(known or (cluster,), trust, text)
         notes = _elsewhere(info, asked)
         if refused is None:
@@ -286,9 +290,7 @@ class _Question:
            was kept and vouches for the one that was asked, and says the same; or the one that was asked does.
         """
         # 1
-        trust = https.Verified(
-            ca_pem=client.anchors(self.trusted, self.deadline.clock), server_name=self.tls_server_name
-        )
+        trust = client.verified(self.trusted, self.deadline.clock, self.tls_server_name)
         text = client.fetch_cluster_info(server, trust, self.deadline).kubeconfig or ""
         # 2
         info = clusterinfo.parse(text)
@@ -327,9 +329,7 @@ class _Question:
 
     def _vouches(self, authority: x509.Certificate, server: Endpoint) -> bool:
         try:
-            trust = https.Verified(
-                ca_pem=client.anchors((authority,), self.deadline.clock), server_name=self.tls_server_name
-            )
+            trust = client.verified((authority,), self.deadline.clock, self.tls_server_name)
             client.fetch_cluster_info(server, trust, self.deadline)
         except Unavailable as unavailable:
             if unavailable.reason is not Reason.SERVER_NOT_TRUSTED:
@@ -338,7 +338,7 @@ class _Question:
         return True
 
     def _confirm(self, place: Endpoint, name: str | None, text: str, kept: tuple[x509.Certificate, ...]) -> None:
-        trust = https.Verified(ca_pem=client.anchors(kept, self.deadline.clock), server_name=name)
+        trust = client.verified(kept, self.deadline.clock, name)
         try:
             answer = client.fetch_cluster_info(place, trust, self.deadline).kubeconfig
         except client.RefusedError as error:  # that another server may not be asked says nothing about this one

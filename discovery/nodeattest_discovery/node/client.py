@@ -252,6 +252,11 @@ def anchors(certificates: Iterable[x509.Certificate], clock: Clock) -> bytes:
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in valid)
 
 
+def verified(certificates: Iterable[x509.Certificate], clock: Clock, server_name: str | None = None) -> https.Verified:
+    """Trust a server under those of these CAs that are valid now; raises ``Unavailable`` if none is."""
+    return https.Verified(ca_pem=anchors(certificates, clock), server_name=server_name)
+
+
 def get(
     server: Endpoint,
     path: str,

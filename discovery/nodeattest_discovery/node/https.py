@@ -142,7 +142,6 @@ class HttpsClient:
         self._connection.close()
 
     def _begin(self, exchange: _Exchange) -> _Socket:
-        """Return the socket for an exchange, connected to a server that was verified."""
         if self._connection.sock is None:
             self._connection.sock = self._connect(exchange)
         peer = cast("_Socket", self._connection.sock)
@@ -199,7 +198,6 @@ class HttpsClient:
         return Response(response.status, headers, body)
 
     def _keep_after(self, response: http.client.HTTPResponse) -> None:
-        """Close the connection unless another exchange may follow on it."""
         if not response.isclosed() or response.will_close:
             self.close()
 
