@@ -29,7 +29,7 @@ from nodeattest_controller.controllers.csr.issuer import Issuer
 from nodeattest_controller.controllers.csr.reconciler import Reconciler
 from nodeattest_controller.controllers.csr.task import RequestLimiter
 from nodeattest_controller.controllers.issuer import IssuerReconciler, publish_targets
-from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
+from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedController
 from nodeattest_controller.controllers.policy_status.reconciler import PolicyStatusReconciler
 from nodeattest_controller.controllers.signer_names import SignerNamesReconciler
 from nodeattest_controller.logs import fields
@@ -37,14 +37,10 @@ from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.metrics_server import serve_health
 from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
-from nodeattest_controller.runtime.cluster_controller import (
-    ClusterController,
-    CSRObserver,
-    ReconcilerDeps,
-    ReconcilerFactory,
-)
+from nodeattest_controller.runtime.cluster_controller import ClusterController, CSRObserver
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager, Manager
+from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps, ReconcilerFactory
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
 from nodeattest_controller.runtime.references import KubeadmConfigs

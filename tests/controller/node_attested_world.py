@@ -12,7 +12,7 @@ from builders import make_member
 from fake_api import FakeApi
 from management_kit import cache_running, tasks
 
-from nodeattest_controller.controllers.node_attested.controller import NodeAttestedController
+from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedController
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import (
     DENIED,
@@ -26,7 +26,8 @@ from nodeattest_controller.model.attestation import (
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
 from nodeattest_controller.model.refusals import parse_refusals
-from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
+from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache

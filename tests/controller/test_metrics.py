@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_attested_world import ISSUED, NOW, ledger, machine
 
-from nodeattest_controller.controllers.node_attested.census import MachineCensus
 from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine
+from nodeattest_controller.controllers.node_attested.reconciler import MachineCensus
 from nodeattest_controller.metrics import VERDICTS, MachineState, Metrics
 from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision, new_attestation
 from nodeattest_controller.model.machine_view import MachineView

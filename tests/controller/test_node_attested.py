@@ -22,15 +22,16 @@ from nodeattest_controller.controllers.node_attested.conditions import (
     is_failing,
     severity_of,
 )
-from nodeattest_controller.controllers.node_attested.decide import (
+from nodeattest_controller.controllers.node_attested.on_failure import (
+    HELD,
     TAINT_KEY,
     Around,
+    MissingMachines,
     Withhold,
     around_of,
     decide,
     node_patch,
 )
-from nodeattest_controller.controllers.node_attested.nodes import HELD, MissingMachines
 from nodeattest_controller.controllers.node_attested.outcomes import (
     DECISION_BURST,
     OTHERS_BURST,

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.metrics import write_outcome
-from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps, supervise
+from nodeattest_controller.runtime.cluster_controller import supervise
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.bootstrap_signer import TokenController

@@ -34,7 +34,7 @@ from nodeattest_controller.model.machine_view import (
     ContractReference,
     bootstrap_config_ref,
 )
-from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube import paths

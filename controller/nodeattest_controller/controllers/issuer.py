@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import (

@@ -11,23 +11,17 @@ import asyncio
 import logging
 import random
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.runtime.cluster_log import ClusterEvents
-from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.events import EventRecorder
-from nodeattest_kube.periodic import BackoffPolicy, PeriodicReconciler, ResyncConfig, notify
+from nodeattest_kube.periodic import BackoffPolicy, notify
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 
@@ -68,56 +62,6 @@ class ClusterController(Protocol):
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> ClusterRunner | None:
         """Make the runner of one connection; ``client`` is the workload cluster's. None: nothing to do there."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcilerDeps:
-    """What the controllers of all clusters are built with."""
-
-    management: ManagementCache
-    guard: ClusterGuard
-    events: EventRecorder
-    metrics: Metrics
-    now: Callable[[], datetime]
-    clock: Callable[[], float] = time.monotonic
-    """Monotonic seconds."""
-
-
-class ClusterReconciler(PeriodicReconciler, ABC):
-    """A controller in one connected cluster that runs periodically and after changes (``ClusterRunner``)."""
-
-    resync: ClassVar = ResyncConfig()
-
-    def __init__(
-        self, deps: ReconcilerDeps, key: ClusterKey, client: ApiClient, resync: ResyncConfig | None = None
-    ) -> None:
-        """``client`` is the workload cluster's."""
-        super().__init__(self, resync or self.resync, clock=deps.clock)
-        self._key, self._client = key, client
-        self._management, self._guard, self._metrics = deps.management, deps.guard, deps.metrics
-        self._now = deps.now
-        log = logging.getLogger(type(self).__module__)
-        self._events = ClusterEvents(key, deps.management, deps.events, log=log, clock=deps.clock)
-
-    @abstractmethod
-    async def reconcile(self) -> float | None:
-        """Read and act; returns the seconds until the next run at the latest, None for the period. Raises ApiError."""
-
-    @abstractmethod
-    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Report the last of so many failures in a row; the next run starts after ``delay`` seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReconcilerFactory:
-    """Makes the reconciler of each cluster (``ClusterController``)."""
-
-    name: str
-    make: Callable[[ClusterKey, ApiClient], ClusterRunner]
-
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> ClusterRunner:
-        """Make the reconciler of one connection."""
-        return self.make(key, client)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
-"""What the condition ``NodeAttested`` says of a Machine or a MachinePool, from the ledger and the time alone. Pure.
+"""The condition ``NodeAttested`` of a Machine or a MachinePool, from its attestation record and the time alone. Pure.
 
-The same ledger gives the same status and reason, in every replica and after every restart. ``False`` only by what the
-node's own certificate authenticated, which is in the ledger, or by expiry: a MachineHealthCheck deletes what is
-``False``. A refused request by a bootstrap token is shown in the message and changes nothing else.
+It is ``False`` only after a refusal of the node's own request, which is recorded, or by expiry: a MachineHealthCheck
+deletes machines whose condition is ``False``. A refused request by a bootstrap token is shown in the message only.
 Source: cluster-api docs/proposals/20240916-improve-status-in-CAPI-resources.md (positive polarity, ``Unknown`` before
 anything is known, a reason always); docs/denials.md.
 """
@@ -37,7 +36,7 @@ class RefusedClaim:
     reason: Reason
 
     def __str__(self) -> str:
-        """Say it."""
+        """Describe it; ``parse_refused_claim`` reads it again."""
         refused = f"a request that claims this machine was refused at {rfc3339(self.at)}: {self.reason}"
         return f"{refused}; any holder of a bootstrap token can send one"
 
@@ -52,14 +51,14 @@ def parse_refused_claim(message: str) -> RefusedClaim | None:
 
 
 class DenialSeverity(IntEnum):
-    """How much a refusal of a node's own request says."""
+    """What a refusal of a node's own request means for its machine."""
 
     NOTHING = 0
     """This request was wrong, late or one too many; the next one may pass."""
     RENEWAL = 1
-    """The node will not be renewed until somebody changes something; its machine may be sound."""
+    """The node is not renewed until somebody changes something; its machine may be sound."""
     MACHINE = 2
-    """The machine is not, or did not boot, what policy and ledger say."""
+    """The machine is not, or did not boot, what policy and record require."""
 
 
 _MACHINE: Final = (
@@ -107,12 +106,12 @@ _RENEWAL: Final = (
 DENIAL_SEVERITIES: Final = MappingProxyType(
     {**dict.fromkeys(_RENEWAL, DenialSeverity.RENEWAL), **dict.fromkeys(_MACHINE, DenialSeverity.MACHINE)}
 )
-"""Any other reason says nothing of the machine: a malformed request, a clock, a lost message, a service that was away,
-a requester that is no node. Who brings no evidence gets no certificate, and that is enough."""
+"""Any other reason means nothing for the machine: a malformed request, a clock, a lost message, a service that was
+away, a requester that is no node."""
 
 
 def is_machine_failure(reason: str) -> bool:
-    """Return whether a refusal says that the machine is not what policy and ledger say."""
+    """Return whether a refusal means that the machine is not what policy and record require."""
     return reason in set(Reason) and DENIAL_SEVERITIES.get(Reason(reason)) is DenialSeverity.MACHINE
 
 
@@ -120,7 +119,7 @@ def severity_of(verdict: CSRDenied) -> DenialSeverity:
     """Weigh a refusal.
 
     1. Only the node's own request counts; 2. a request that was not evaluated does not count; 3. a refused serving
-    certificate says something of the machine or nothing: the node lives by the other one.
+    certificate does not keep the node from being renewed.
     """
     if not verdict.by_node or not verdict.evaluated:  # 1, 2
         return DenialSeverity.NOTHING
@@ -157,7 +156,7 @@ def is_refused(attestation: Attestation) -> bool:
 
 
 def is_failing(attestation: Attestation) -> bool:
-    """Return whether the last decision on a machine is a refusal that says something of the machine."""
+    """Return whether the last decision on a machine is a refusal for what the machine is."""
     verdict = attestation.verdict
     return verdict is not None and is_refused(attestation) and is_machine_failure(verdict.reason)
 
@@ -170,7 +169,7 @@ def condition_of_machine(
     *,
     changed: Attestation | None = None,
 ) -> Condition:
-    """Say how a Machine stands; ``claim`` is shown while it has not joined.
+    """Return a Machine's condition; ``claim`` is shown while it has not joined.
 
     ``changed``: the record under another provider ID with which the Machine joined before Cluster API set one.
     0. A provider ID that changed; 1. without a certificate, which is never ``False``: an operator's reset, a node that
@@ -208,7 +207,7 @@ def condition_of_machine(
 
 
 def condition_of_pool(instances: Sequence[Attestation | None], now: datetime, *, flaw: str = "") -> Condition:
-    """Say how many of a MachinePool's instances are attested, by their ledgers; ``flaw``: why the pool is not read.
+    """Count a MachinePool's attested instances by their records; ``flaw``: why the pool is not read.
 
     ``False`` where the certificate of an instance ended or its own request was refused; one that has yet to join is
     ``Unknown``, as a Machine is.

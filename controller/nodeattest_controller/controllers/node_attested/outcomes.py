@@ -1,7 +1,7 @@
 """Outcomes of CSRs of one cluster's machines that are not written yet, by provider ID. No I/O.
 
-Bounded by the cluster's machines, each with cut texts. Losing them costs nothing that lasts: a node asks again. A flood
-costs no more writes than the rates below, and one of a token or a stranger takes none of the node's own.
+They are bounded by the cluster's machines, and a node asks again if they are lost. A flood causes no more writes than
+the rates below allow, and one of a token or a stranger takes none of the node's own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ REQUESTER_BURST, REQUESTER_RATE = 6, 1 / 300
 """Refusals of one requester on one machine that are shown or recorded at once, and a second after that."""
 OTHERS_BURST, OTHERS_RATE = 50, 1 / 10
 """The same on all machines of a cluster together, of others than their nodes: any token can cause them."""
-NODES_BURST, NODES_RATE = 200, 1.0
-"""The same of the nodes: after a wrong policy, all of a fleet are refused."""
 DECISION_BURST, DECISION_RATE = 6, 1 / 300
 """Refusals of one node that replace its last decision, after the first one."""
 
@@ -54,7 +52,6 @@ class CSROutcomes:
         self._decisions = RateLimiter(burst=DECISION_BURST, per_second=DECISION_RATE, clock=clock)
         self._requesters = RateLimiter(burst=REQUESTER_BURST, per_second=REQUESTER_RATE, clock=clock)
         self._others = RateLimiter(burst=OTHERS_BURST, per_second=OTHERS_RATE, clock=clock)
-        self._nodes = RateLimiter(burst=NODES_BURST, per_second=NODES_RATE, clock=clock)
 
     def granted(self, verdict: CSRIssued) -> None:
         """Take in a certificate; its attestation record may be older, where the same key asked again."""
@@ -69,18 +66,23 @@ class CSROutcomes:
         that the ledger bound to its name, and for no other. 4. A token says nothing of a machine; of one that has not
         joined the last refused claim is shown.
         """
-        provider_id, inventory = denied.provider_id, self._inventory
-        members = inventory.members(self._key, provider_id)
+        provider_id = denied.provider_id
+        members = self._inventory.members(self._key, provider_id)
         if len(members) != 1 or denied.reason in _SILENT:  # 1
             return False
-        own, attestation = (
-            inventory.own_attestation(self._key, provider_id),
-            inventory.attestation(self._key, provider_id),
-        )
+        own = self._inventory.own_attestation(self._key, provider_id)
+        attestation = self._inventory.attestation(self._key, provider_id)
         requester = _requester(denied, own)
         may_write = self._may_write(denied, requester)
         if own is not None and may_write:  # 2
-            refusals = (*self.refusals(provider_id), _recorded(denied, requester))
+            refusal = RecordedRefusal(
+                requester=requester,
+                reason=denied.reason,
+                time=denied.at,
+                request=one_line(denied.request_name, MAX_NAME),
+                message=one_line(denied.message.removeprefix(f"{denied.reason}: "), MAX_MESSAGE),
+            )
+            refusals = (*self.refusals(provider_id), refusal)
             self._refusals[provider_id] = latest_refusals(refusals, denied.at)
         if attestation is not None and attestation.issued:  # 3
             severity = severity_of(denied) if attestation.node_name == denied.node_name else DenialSeverity.NOTHING
@@ -94,9 +96,10 @@ class CSROutcomes:
 
     def _may_write(self, denied: CSRDenied, requester: Requester) -> bool:
         """Return whether the rates allow a write that this refusal causes."""
-        all_machines = self._nodes if requester is Requester.NODE else self._others
-        one = (denied.provider_id, requester, denied.username[:MAX_NAME])
-        return all_machines.has_token("") and self._requesters.take(one) and all_machines.take("")
+        of_machine = (denied.provider_id, requester, denied.username[:MAX_NAME])
+        if requester is Requester.NODE:
+            return self._requesters.take(of_machine)
+        return self._others.has_token("") and self._requesters.take(of_machine) and self._others.take("")
 
     def forget_joined(self) -> None:
         """Forget claims on machines that joined or went."""
@@ -105,8 +108,8 @@ class CSROutcomes:
     def decision(self, provider_id: str, attestation: Attestation) -> LastDecision | None:
         """Return the decision that the machine's MachineAttestation lacks.
 
-        A refusal before the newest certificate is history, one that says the same again no news, and one that says
-        less than the ledger does hides nothing.
+        A refusal is not recorded if it is older than the newest certificate, has the recorded reason, or is less severe
+        than the recorded one.
         """
         denied, issued, known = self._denied.get(provider_id), self._issued.get(provider_id), attestation.verdict
         if denied is not None:
@@ -152,24 +155,13 @@ class CSROutcomes:
         self._claims.pop(provider_id, None)
 
     def _is_awaited(self, provider_id: str) -> bool:
-        """Return whether one machine has this provider ID, and has not joined."""
         members = self._inventory.members(self._key, provider_id)
         attestation = self._inventory.attestation(self._key, provider_id)
         return len(members) == 1 and not members[0].node_ref_name and not (attestation and attestation.issued)
 
 
 def _requester(denied: CSRDenied, attestation: Attestation | None) -> Requester:
-    """Tell who asked; a node speaks for the machine that the ledger bound to its name, and for no other."""
+    """Return who asked; a node speaks for the machine that its record names, and for no other."""
     if denied.by_node and attestation is not None and denied.node_name == attestation.node_name:
         return Requester.NODE
     return Requester.BOOTSTRAP if denied.username.startswith(USER_PREFIX) else Requester.OTHER
-
-
-def _recorded(denied: CSRDenied, requester: Requester) -> RecordedRefusal:
-    return RecordedRefusal(
-        requester=requester,
-        reason=denied.reason,
-        time=denied.at,
-        request=one_line(denied.request_name, MAX_NAME),
-        message=one_line(denied.message.removeprefix(f"{denied.reason}: "), MAX_MESSAGE),
-    )
