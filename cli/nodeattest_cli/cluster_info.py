@@ -1,9 +1,7 @@
-"""``nodeattest cluster-info``: the ConfigMap that says where the cluster is, published, shown and verified.
+"""``nodeattest cluster-info``: publish and show the ConfigMap by which machines find the cluster and trust it.
 
-``publish`` does what ``kubeadm init phase bootstrap-token`` does for cluster-info, byte for byte, and may be run again
-at any time. It gives no rights to bootstrap tokens: those that kubeadm gives let the in-tree signer certify any name. A
-bundle with anything but CA certificates in it, such as a private key, is not published. Another cluster's cluster-info
-is not overwritten unless that is said, also if it came while this one wrote. ``verify`` makes the agent's own checks.
+``publish`` writes what ``kubeadm init phase bootstrap-token`` writes, byte for byte. It gives bootstrap tokens no
+rights: those that kubeadm gives let the in-tree signer certify any name.
 Source: kubernetes cmd/kubeadm/app/phases/bootstraptoken/clusterinfo; companion proposal 001.
 """
 
@@ -11,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -21,10 +19,9 @@ from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.documents import read_text
 from nodeattest_cli.errors import ExitCode, StateError, UserError, user_errors
 from nodeattest_cli.fleet import list_objects
-from nodeattest_cli.options import Duration, connected, output_option
+from nodeattest_cli.options import connected, output_option
 from nodeattest_cli.output import format_fields, print_exactly, print_lines
-from nodeattest_cli.token import read_token
-from nodeattest_discovery import jws, pins, secret
+from nodeattest_discovery import jws, secret
 from nodeattest_discovery.clusterinfo import (
     KUBECONFIG_KEY,
     NAME,
@@ -37,9 +34,6 @@ from nodeattest_discovery.clusterinfo import (
     parse,
 )
 from nodeattest_discovery.controllers.bootstrap_signer import find_signing_tokens
-from nodeattest_discovery.node.by_token import by_token
-from nodeattest_discovery.node.client import Environment, parse_endpoint
-from nodeattest_discovery.node.clock import Clock
 from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_kube import paths
@@ -47,7 +41,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import AlreadyExists, Forbidden, NotFound
 from nodeattest_parsing.objects import mapping, rfc3339, text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Denied
 
 _RBAC: Final = ("rbac.authorization.k8s.io", "v1")
 _ROLE: Final = "kubeadm:bootstrap-signer-clusterinfo"
@@ -119,8 +113,7 @@ def _kubeconfig(server: str, ca_pem: str) -> str:
 async def publish_kubeconfig(client: ApiClient, kubeconfig: str, *, replace: bool) -> None:
     """Create or replace cluster-info; one that means the same stays, with its signatures.
 
-    The patch drops signatures, which no longer fit, and names the version that was read: what another writer, such as a
-    bootstrap signer, wrote meanwhile is a conflict.
+    A patch drops signatures, which no longer fit. It is a compare-and-swap on the version that was read.
     """
     try:
         found = await client.get(PATH)
@@ -263,56 +256,3 @@ def _certificate_subject(certificate: x509.Certificate) -> str:
     except ValueError:
         return "(unreadable)"
     return ascii(name[:_SHOWN])[1:-1] or "(no name)"
-
-
-@click.command()
-@click.argument("server", nargs=-1, required=True)
-@click.option("--token-file", metavar="FILE", required=True, help="The token that signed; - is standard input.")
-@click.option("--discovery-token-ca-cert-hash", "hashes", multiple=True, metavar="PIN", help="sha256:…, repeatable.")
-@click.option("--discovery-token-unsafe-skip-ca-verification", "unsafe", is_flag=True, help="Do without a pin.")
-@click.option("--timeout", type=Duration(timedelta(milliseconds=1)), default="10s", help="How long to ask servers.")
-def verify(
-    *,
-    server: tuple[str, ...],
-    token_file: str,
-    hashes: tuple[str, ...],
-    unsafe: bool,
-    timeout: timedelta,
-) -> int:
-    """Verify cluster-info as a machine that joins does, with the token and the pins that it would have.
-
-    SERVER is host:port, several are tried in turn; no kubeconfig is used. Exit code 1 when a machine would refuse it,
-    3 when no server could be asked or none has a signature yet.
-    """
-    with user_errors("SERVER"):
-        for each in server:
-            parse_endpoint(each)
-    if bool(hashes) == unsafe:
-        raise UserError(
-            "expected --discovery-token-ca-cert-hash, or --discovery-token-unsafe-skip-ca-verification to do without"
-        )
-    with user_errors("--discovery-token-ca-cert-hash"):
-        wanted = frozenset(map(pins.parse, hashes)) or None
-    token = read_token(None, token_file)
-    if token is None:
-        raise UserError("--token-file: expected a token, got none")
-    try:
-        found = by_token(server, token, wanted, _environment(timeout, several=len(server) > 1))
-    except (Denied, Unavailable) as error:
-        print_lines(f"nodeattest: {error}", err=True)
-        return ExitCode.REFUSED if isinstance(error, Denied) else ExitCode.NO_ACCESS
-    info, notes = found.info, (f"note: {note}" for note in found.notes)
-    authorities = (f"CA: {_certificate_subject(ca)}, {pin_of(ca)}" for ca in info.ca_certificates)
-    print_lines(f"verified at {found.asked}", f"server: {info.server}", *authorities, *notes)
-    return ExitCode.DONE
-
-
-def _environment(timeout: timedelta, *, several: bool) -> Environment:
-    """Report the errors of one of several servers; the only server's error is the result."""
-
-    def tell(line: str) -> None:
-        print_lines(f"nodeattest: {line}", err=True)
-
-    limit = timeout.total_seconds()
-    clock = Clock(on_wait=lambda _kind, what, _until: tell(f"waiting for {what}"))
-    return Environment(clock=clock, log=tell, limit=limit) if several else Environment(limit=limit)

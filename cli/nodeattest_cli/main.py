@@ -96,10 +96,9 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     ),
     _group(
         "cluster-info",
-        "Publish, show or verify where a cluster is and whom to trust (docs/discovery.md).",
+        "Publish or show where a cluster is and whom to trust (docs/discovery.md).",
         publish=("cluster_info:publish", "Publish where the cluster is and whom to trust."),
         show=("cluster_info:show", "Show it: server, CAs with their pins, who signed."),
-        verify=("cluster_info:verify", "Verify it as a machine that joins does."),
     ),
     _group(
         "discovery",

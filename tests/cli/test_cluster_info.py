@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -19,7 +17,6 @@ from fake_api import FakeApi
 from kubernetes_assets import cluster_configuration
 
 from nodeattest_cli.cluster_info import publish_kubeconfig
-from nodeattest_cli.main import main
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.pins import pin_of
 from nodeattest_discovery.token import BootstrapToken, generate
@@ -30,7 +27,6 @@ from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import kubeadm
 
 GOLDEN = Path(__file__).parent / "kubeadm"
-UNSAFE = "--discovery-token-unsafe-skip-ca-verification"
 
 
 def published(tool: Tool) -> JsonMap:
@@ -185,38 +181,3 @@ def test_what_is_shown_is_what_machines_will_believe(tool: Tool) -> None:
     assert f"{stranger.id}  no token signs by this id" in said
     tool.client.patch(clusterinfo.PATH, {"data": {"kubeconfig": "users: ["}})
     assert tool("cluster-info", "show", code=1).startswith("unusable:   expected ")
-
-
-def test_a_server_is_verified_as_a_machine_does(tool: Tool, tmp_path: Path) -> None:
-    token, file = with_token(tool), tmp_path / "token"
-    file.write_text(token.reveal() + "\n")
-    words = ["--token-file", str(file), "--discovery-token-ca-cert-hash", pin(tool)]
-    verify = ("cluster-info", "verify", tool.plane.server.removeprefix("https://"))
-    assert tool.run(*verify, *words, "--timeout", "4s", code=3) == ""
-    assert "ClusterInfoUnsigned" in tool.err
-    sign(tool, token, kubeconfig(tool))
-    said = tool.run(*verify, *words)
-    assert said.startswith(f"verified at {tool.plane.server}\nserver: {tool.plane.server}\nCA: ")
-    assert pin(tool) in said
-    assert tool.run(*verify, *words[:3], "sha256:" + "0" * 64, code=1) == ""
-    assert "CANotPinned" in tool.err
-    assert "note: no CA was pinned" in tool.run(*verify, *words[:2], UNSAFE)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["h:1"], "to do without"),
-        (["h:1", "--discovery-token-ca-cert-hash", "sha256:12"], "64 hexadecimal digits"),
-        (["h:1", UNSAFE, "--timeout", "0"], "--timeout: expected 1ms to"),
-        (["h:1", "http://h:1", UNSAFE], "SERVER: expected host:port"),
-    ],
-)
-def test_what_was_asked_wrongly_is_one_line(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"abcdef.0123456789abcdef")))
-    assert main(["cluster-info", "verify", *words, "--token-file", "-"]) == 2
-    said = capsys.readouterr()
-    assert says in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)

@@ -1,9 +1,7 @@
 """An exported bundle: a request, and what it is evaluated by, as one List of objects without secrets. Pure.
 
-Promises: only what is named here leaves the clusters: of each kind the fields that checks read, of a KubeadmConfig
-besides the ids of its tokens, of Secrets the CA's certificate alone; of policies and of attestation records the whole
-spec. What was not understood is left out, never kept. What is made here, ``read_bundle`` reads.
-Leaves to others: fetching (``collect``), reading and writing files.
+Only what is named here leaves the clusters: of each kind the fields that checks read. Of a KubeadmConfig that is also
+the ids of its tokens, of Secrets the CA's certificate alone. What was not understood is left out, never kept.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_cli.explain.collect import Collected
+from nodeattest_cli.explain.collect import CSR, Collected
 from nodeattest_cli.fleet import ATTESTATION, POLICY, named, of_kind, rows_of
 from nodeattest_controller.controllers.node_attested.conditions import CONDITION
 from nodeattest_controller.model.kubeadm_config import KUBEADM_CONFIG
@@ -30,17 +28,23 @@ BUNDLE: Final = "EvidenceBundle"
 _TOKEN_ID: Final = "bootstrapTokenID"
 """Field of a MachineRecord."""
 _VERSION: Final = "cli.attestation.cluster.x-k8s.io/v1alpha1"
-_CSR: Final = "CertificateSigningRequest"
+_ALL: Final = "*"
+"""The last step of a path to a whole value."""
 _LABELS: Final = (CONTROL_PLANE_LABEL,)
 """Those of a cluster are kept whole: a policy may select by any."""
 _ANNOTATIONS: Final = (ANNOTATION_TPM_ENDORSEMENT_KEY, MACHINE_ANNOTATION, PAUSED_ANNOTATION)
 _CONDITIONS: Final = ("BootstrapConfigReady", "BootstrapReady")
 """Of a machine: whether they are true. Of ``NodeAttested``, which the controller writes, also the message."""
-_REFERENCE: Final = ("apiGroup", "apiVersion", "kind", "name")
 _META: Final = (
     *("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"),
     *(f"ownerReferences.{name}" for name in ("apiVersion", "kind", "name", "uid")),
 )
+
+
+def _reference(path: str) -> tuple[str, ...]:
+    return tuple(f"{path}.{name}" for name in ("apiGroup", "apiVersion", "kind", "name"))
+
+
 _CLUSTER: Final = (
     "spec.paused",
     "spec.controlPlaneEndpoint.host",
@@ -55,41 +59,36 @@ _MACHINE_STATUS: Final = (
 )
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        _CSR: (
-            *(
-                f"spec.{name}"
-                for name in ("request", "signerName", "usages", "expirationSeconds", "username", "groups")
-            ),
+        CSR: (
+            *("spec.request", "spec.signerName", "spec.usages", "spec.expirationSeconds", "spec.username"),
+            *("spec.groups", "status.certificate"),
             *(f"status.conditions.{name}" for name in ("type", "status", "reason", "message")),
-            "status.certificate",
         ),
         "Cluster": _CLUSTER,
         CLUSTER_RECORD: _CLUSTER,
         "Machine": (
-            *("spec.clusterName", "spec.providerID"),
-            *(f"spec.infrastructureRef.{name}" for name in _REFERENCE),
-            *(f"spec.bootstrap.configRef.{name}" for name in _REFERENCE),
-            *_MACHINE_STATUS,
+            *("spec.clusterName", "spec.providerID", *_MACHINE_STATUS),
+            *_reference("spec.infrastructureRef"),
+            *_reference("spec.bootstrap.configRef"),
         ),
         "MachinePool": (
-            *("spec.clusterName", "spec.providerIDList"),
-            *(f"spec.template.spec.infrastructureRef.{name}" for name in _REFERENCE),
-            *(f"spec.template.spec.bootstrap.configRef.{name}" for name in _REFERENCE),
-            *_MACHINE_STATUS,
+            *("spec.clusterName", "spec.providerIDList", *_MACHINE_STATUS),
+            *_reference("spec.template.spec.infrastructureRef"),
+            *_reference("spec.template.spec.bootstrap.configRef"),
         ),
         MACHINE_RECORD: (
             *(f"spec.{name}" for name in ("clusterName", "providerID", "nodeName", "controlPlane", "paused")),
-            *(f"spec.{name}" for name in ("addresses.type", "addresses.address", "endorsementKeyHash")),
-            *_MACHINE_STATUS,
+            *("spec.addresses.type", "spec.addresses.address", "spec.endorsementKeyHash", *_MACHINE_STATUS),
         ),
         "Node": ("spec.providerID",),
         KUBEADM_CONFIG[1]: ("status.ready", "status.dataSecretName", "status.initialization.dataSecretCreated"),
+        POLICY: ("spec.*",),
+        ATTESTATION: ("spec.*", "status.refusals.*"),
     }
 )
 """By kind: paths, through the entries of lists, to values. Infrastructure machines have annotations only."""
 _OF_POOL: Final = ("status.infrastructureMachineKind",)
 """Of the infrastructure object of a pool, whose kind is its provider's."""
-_UNUSED_ENTRY: Final = "certificate"
 _NO_SECRET: Final = "." + "0" * 16
 """In the place of a bootstrap token's secret part: it still reads as a token."""
 _NO_TOKEN: Final = "(not a token)"
@@ -98,22 +97,20 @@ _NO_TOKEN: Final = "(not a token)"
 
 def make_bundle(found: Collected, exported_at: datetime) -> JsonObject:
     """Make the List of what was collected about a machine."""
-    row = found.row
+    row, request = found.row, text(found.csr or {}, "metadata", "name")
     head: JsonObject = {
         "apiVersion": _VERSION,
         "kind": BUNDLE,
-        "metadata": {"name": row.machine if row is not None else text(found.csr or {}, "metadata", "name")},
+        "metadata": {"name": row.machine if row is not None else request},
         "spec": {
             "providerID": row.provider_id if row is not None else "",
-            "request": text(found.csr or {}, "metadata", "name"),
+            "request": request,
             "exportedAt": rfc3339(exported_at),
             "leftOut": [*found.left_out],
         },
     }
-    own = row.attestation if row is not None else ""
-    kept = [_reduced(one, own) for one in (*([found.csr] if found.csr is not None else []), *found.documents)]
-    listed: list[JsonValue] = [head, *kept]
-    return {"apiVersion": "v1", "kind": "List", "items": listed}
+    documents = [*([found.csr] if found.csr is not None else []), *found.documents]
+    return {"apiVersion": "v1", "kind": "List", "items": [head, *map(_reduced, documents)]}
 
 
 def read_bundle(documents: Sequence[JsonObject]) -> Collected | None:
@@ -122,46 +119,30 @@ def read_bundle(documents: Sequence[JsonObject]) -> Collected | None:
     if head is None:
         return None
     spec, rest = mapping(head, "spec"), [one for one in documents if one is not head]
-    csr = named(of_kind(rest, _CSR), text(spec, "request"))
+    csr = named(of_kind(rest, CSR), text(spec, "request"))
     then = moment(text(spec, "exportedAt"))
     rows = rows_of(rest, then) if then is not None else ()
     row = next((one for one in rows if one.provider_id and one.provider_id == text(spec, "providerID")), None)
-    return Collected(
-        csr=csr, row=row, documents=[one for one in rest if one is not csr], left_out=[*strings(spec, "leftOut")]
-    )
+    left = [one for one in rest if one is not csr]
+    return Collected(csr=csr, row=row, documents=left, left_out=[*strings(spec, "leftOut")])
 
 
-def _reduced(document: JsonObject, own: str) -> JsonObject:
+def _reduced(document: JsonObject) -> JsonObject:
     """Keep of an object what checks read."""
-    kind = text(document, "kind")
-    head = {"apiVersion": text(document, "apiVersion"), "kind": kind, "metadata": _meta(document)}
-    return {**head, **_body(document, kind, is_own=text(document, "metadata", "name") == own)}
-
-
-def _body(document: JsonObject, kind: str, *, is_own: bool) -> JsonObject:
-    spec, status = mapping(document, "spec"), mapping(document, "status")
-    body: JsonObject = _kept(document, _FIELDS.get(kind, _OF_POOL))
-    if kind == POLICY:
-        body = {"spec": spec}
-    elif kind == ATTESTATION and is_own:
-        body = {"spec": spec, "status": _only(status, ("refusals",))}
-    elif kind == ATTESTATION:
-        issued: list[JsonValue] = [
-            {name: value for name, value in one.items() if name != _UNUSED_ENTRY} for one in items(spec, "issued")
-        ]
-        body = {"spec": {**spec, "issued": issued}}
-    elif kind == KUBEADM_CONFIG[1]:
-        body = {**body, "spec": _token_ids(spec)}
+    kind, spec, status = text(document, "kind"), mapping(document, "spec"), mapping(document, "status")
+    body = _kept(document, _FIELDS.get(kind, _OF_POOL))
+    if kind == KUBEADM_CONFIG[1]:
+        body["spec"] = _token_ids(spec)
     elif kind == "Secret":  # the CA's certificate; its key was never read
-        body = {"data": _only(mapping(document, "data"), ("tls.crt",))}
-    if kind in {MACHINE_RECORD, CLUSTER_RECORD}:
-        body = {**body, "spec": _with_flaws(spec, mapping(body, "spec"))}
+        body["data"] = _only(mapping(document, "data"), ("tls.crt",))
+    elif kind in {MACHINE_RECORD, CLUSTER_RECORD}:
+        body["spec"] = _with_flaws(spec, mapping(body, "spec"))
     if kind in MACHINE_KINDS:
         conditions = _conditions(status)
         if "v1beta2" in status:
             conditions["v1beta2"] = _conditions(mapping(status, "v1beta2"))
-        body = {**body, "status": {**mapping(body, "status"), **conditions}}
-    return body
+        body["status"] = {**mapping(body, "status"), **conditions}
+    return {"apiVersion": text(document, "apiVersion"), "kind": kind, "metadata": _meta(document), **body}
 
 
 def _meta(document: JsonObject) -> JsonObject:
@@ -216,7 +197,7 @@ def _id_only(token: str) -> str:
 
 
 def _kept(obj: JsonObject, paths: Iterable[str]) -> JsonObject:
-    """Keep the values at these paths, in each entry of a list; no object, whatever is in it."""
+    """Keep the values at these paths, in each entry of a list; an object only where a path ends with ``*``."""
     below: dict[str, list[str]] = {}
     for path in paths:
         name, _, rest = path.partition(".")
@@ -225,6 +206,8 @@ def _kept(obj: JsonObject, paths: Iterable[str]) -> JsonObject:
 
 
 def _value(value: JsonValue, paths: Sequence[str]) -> JsonValue:
+    if _ALL in paths:
+        return value
     if isinstance(value, list):
         return [_value(entry, paths) for entry in value]
     if isinstance(value, dict):
