@@ -31,7 +31,6 @@ from nodeattest_kube.errors import KubeconfigError
 from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import BackoffPolicy
 from nodeattest_parsing.objects import condition, items, mapping, text
-from nodeattest_parsing.values import JsonObject
 
 KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
@@ -39,28 +38,6 @@ AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-class Marks(ClusterMarks):
-    """Leaves every Cluster to this controller."""
-
-    def __init__(self) -> None:
-        pass
-
-    def is_ours(self, cluster: JsonObject) -> bool:
-        return not cluster
-
-    def report_conflict(self, cluster: JsonObject) -> None:
-        pass
-
-    def report_full(self, cluster: JsonObject, limit: int) -> None:
-        raise AssertionError(limit)
-
-    async def claim(self, key: ClusterKey, cluster: JsonObject) -> None:
-        pass
-
-    async def release(self, cluster: JsonObject) -> None:
-        pass
 
 
 class World:
@@ -93,13 +70,15 @@ class World:
     async def running(self) -> AsyncGenerator[ClusterManager]:
         async with cached(self.api) as management:
             controllers: Sequence[ClusterController] = (self.first, self.second)
+            events = EventRecorder(self.api, component="c", instance="i", now=_now)
+            marks = ClusterMarks(management, controller="c", watch_filter=None, events=events, now=_now)
             manager = ClusterManager(
                 management,
                 controllers,
-                guard=ClusterGuard(management, lambda: self.leads),
-                marks=Marks(),
+                guard=ClusterGuard(management, lambda: self.leads, marks),
+                marks=marks,
                 metrics=self.metrics,
-                events=EventRecorder(self.api, component="c", instance="i", now=_now),
+                events=events,
                 now=_now,
                 connect=self.connect,
                 restart=AT_ONCE,
