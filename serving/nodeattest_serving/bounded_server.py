@@ -1,7 +1,7 @@
 """A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
 At a limit, a new connection replaces another one (``ConnectionSlots``). A handshake that takes too long is aborted, and
-handshakes begin at a bounded rate, round robin among clients (``HandshakeBudget``). If clients can be authenticated by
+handshakes begin at a bounded rate, round robin among clients. If clients can be authenticated by
 their handshake or their address, the other connections have slots of their own. Connections from outside the allowed
 networks are closed at accept.
 Out of scope: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
@@ -23,7 +23,9 @@ from typing import Final, cast
 
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_kube.periodic import RateLimiter
-from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget
+from nodeattest_providers.errors import Unavailable
+from nodeattest_serving.connection_slots import ConnectionSlots
+from nodeattest_serving.fair_semaphore import FairSemaphore
 
 _MAX_PORT: Final = 65_535
 _HANDSHAKE: Final = 5.0
@@ -145,7 +147,8 @@ class BoundedServer(ABC):
         self._slots = ConnectionSlots(limits.connections, limits.connections_of_client, self._reject)
         self._anonymous = self._slots
         """Slots of unauthenticated connections."""
-        self._budget = HandshakeBudget(_HANDSHAKES if unauthenticated is None else unauthenticated.handshakes)
+        self._turns = FairSemaphore(limit=1, timeout=_HANDSHAKE)
+        self._pause = 1 / (_HANDSHAKES if unauthenticated is None else unauthenticated.handshakes)
         if unauthenticated is not None:
             most = unauthenticated.connections
             self._anonymous = ConnectionSlots(most, most, self._reject)
@@ -230,7 +233,7 @@ class BoundedServer(ABC):
         """Do the TLS handshake; any failure ends the connection."""
         secured: asyncio.Transport | None = None
         try:
-            if not await self._budget.wait(client):
+            if not await take_turn(self._turns, client, self._pause):
                 self.on_reject()
                 return
             if not self._anonymous.take(client, transport):
@@ -281,6 +284,16 @@ class BoundedServer(ABC):
                 return
         self._open[protocol] = slots, transport
         protocol.connection_made(spoken)
+
+
+async def take_turn(turns: FairSemaphore, client: str, pause: float) -> bool:
+    """Wait for a client's turn, which lasts ``pause`` seconds, to begin a handshake; False: too many wait."""
+    try:
+        async with turns.acquire(client):
+            await asyncio.sleep(pause)
+    except Unavailable:
+        return False
+    return True
 
 
 def client_of(peer: object) -> str:

@@ -1,22 +1,19 @@
-"""Connection slots, in total and per client, and the rate at which TLS handshakes begin.
+"""Connection slots, in total and per client. Pure, except that they abort the connections that they replace.
 
-Pure, except that slots abort the connections that they replace.
 Out of scope: what identifies a client and a caller, the limit of a caller's requests in progress, and the report of a
 connection's end.
-Source: RFC 970, "Fairness" (a queue for each source, served round robin).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 _OWNERS: Final = 4
 """Callers that together can keep all slots: two might be one person's accounts."""
-_MAX_HANDSHAKES_WAITING: Final = 256
 
 
 def share_of_owner(most: int) -> int:
@@ -138,59 +135,3 @@ def _discard(group: _Group, name: str, transport: asyncio.Transport) -> None:
     held.pop(transport, None)
     if not held:
         group.pop(name, None)
-
-
-class HandshakeBudget:
-    """Begins the handshakes of one listener at a fixed rate, round robin among clients.
-
-    If too many wait, a client that already waits gets no further turn, so a flood costs a constant time a connection.
-    A client that does not wait yet takes the newest turn of the client that has most.
-    """
-
-    def __init__(self, per_second: float) -> None:
-        self._pause = 1 / per_second
-        self._next = 0.0
-        """Loop time of the next handshake."""
-        self._timer: asyncio.TimerHandle | None = None
-        """Runs while any wait."""
-        self._count = 0
-        self._waiting: OrderedDict[str, deque[asyncio.Future[bool]]] = OrderedDict()
-        """By client; the one that is served next is the first."""
-
-    async def wait(self, client: str) -> bool:
-        """Wait until a handshake of a client may begin; False: too many wait."""
-        if self._count >= _MAX_HANDSHAKES_WAITING and (client in self._waiting or not self._make_room()):
-            return False
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(client, deque()).append(turn)
-        self._count += 1
-        if self._timer is None:
-            self._serve()
-        return await turn
-
-    def _serve(self) -> None:
-        """Begin one: a busy event loop begins one in each pass, and so delays no handshake that has begun."""
-        loop = asyncio.get_running_loop()
-        now, self._timer = loop.time(), None
-        if self._next <= now:
-            client = next(iter(self._waiting))
-            self._waiting.move_to_end(client)
-            self._next = now + self._pause
-            self._end(client, self._waiting[client].popleft(), may_begin=True)
-        if self._waiting:
-            self._timer = loop.call_at(self._next, self._serve)
-
-    def _make_room(self) -> bool:
-        """Take the newest turn of the client that has most; False if each has one."""
-        client = max(self._waiting, key=lambda each: len(self._waiting[each]))
-        if len(self._waiting[client]) == 1:
-            return False
-        self._end(client, self._waiting[client].pop(), may_begin=False)
-        return True
-
-    def _end(self, client: str, turn: asyncio.Future[bool], *, may_begin: bool) -> None:
-        self._count -= 1
-        if not self._waiting[client]:
-            del self._waiting[client]
-        if not turn.done():  # its connection may have ended
-            turn.set_result(may_begin)

@@ -17,8 +17,9 @@ from front_kit import LOOPBACK, Authority, ask, get
 from polling import until
 from virtual import now, run_virtually
 
-from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits
-from nodeattest_serving.connection_slots import ConnectionSlots, HandshakeBudget
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, take_turn
+from nodeattest_serving.connection_slots import ConnectionSlots
+from nodeattest_serving.fair_semaphore import FairSemaphore
 from nodeattest_serving.http_server import Reply
 from nodeattest_serving.program import Listener
 from nodeattest_serving.tls import ServingCertificate
@@ -31,19 +32,19 @@ async def reply(_request: web.BaseRequest, _client: str) -> Reply:
 def test_strangers_handshakes_keep_the_rate_and_each_address_has_its_turn() -> None:
     served: list[tuple[str, float]] = []
 
-    async def handshake(budget: HandshakeBudget, client: str) -> bool:
-        if may_begin := await budget.wait(client):
+    async def handshake(turns: FairSemaphore, client: str) -> bool:
+        if may_begin := await take_turn(turns, client, 0.1):
             served.append((client, now()))
         return may_begin
 
     async def everybody() -> list[bool]:
-        budget = HandshakeBudget(10.0)
+        turns = FairSemaphore(limit=1, timeout=60.0)
         strangers = [f"10.0.0.{number % 100}" for number in range(1000)]
-        return await asyncio.gather(*(handshake(budget, each) for each in (*strangers, "api-server")))
+        return await asyncio.gather(*(handshake(turns, each) for each in (*strangers, "api-server")))
 
     *strangers, api_server = run_virtually(everybody())
     assert api_server
-    assert strangers.count(True) == 256
+    assert strangers.count(True) == 256, "one has its turn, and as many wait"
     assert [client for client, _ in served].index("api-server") == 101
     assert served[-1][1] > (len(served) - 2) / 10.0
 
