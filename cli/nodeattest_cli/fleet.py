@@ -18,7 +18,7 @@ from nodeattest_controller.controllers.node_attested.conditions import (
     condition_of_machine,
     parse_refused_claim,
 )
-from nodeattest_controller.model.attestation import owner_of, parse_attestation
+from nodeattest_controller.model.attestation_object import owner_of, parse_attestation
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import MachineView, cluster_of
 from nodeattest_controller.runtime.conditions import ConditionStatus

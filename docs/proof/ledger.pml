@@ -1,6 +1,6 @@
 /* One machine's ledger (the MachineAttestation): two replicas that both believe to lead, caches as old as they like,
    crashes anywhere, an operator who resets. It is what controllers/csr/issuer.py, controllers/csr/checks.py and
-   model/attestation.py do; docs/identity-rules.md has the rules. Every write is a compare-and-swap on
+   model/attestation_object.py do; docs/identity-rules.md has the rules. Every write is a compare-and-swap on
    resourceVersion. join.pv takes as given what is checked here; takeover.pml has two Machines and the Lease.
    A macro M_... leaves out one check: docs/proof/runs.yaml lists them, and the claim that then fails. */
 #define REQS 6

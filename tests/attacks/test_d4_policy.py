@@ -16,14 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
 
 from nodeattest_controller.controllers.csr.machine_checks import attestor_authorized
-from nodeattest_controller.model.attestation import (
-    Attestation,
-    new_attestation,
-    parse_attestation,
-    record_certificate,
-    render_attestation,
-    reset,
-)
+from nodeattest_controller.model.attestation import Attestation, new_attestation, record_certificate
+from nodeattest_controller.model.attestation_object import parse_attestation, render_attestation, reset
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.policy import parse_attestation_policy, policy_for
 from nodeattest_parsing.values import JsonObject

@@ -20,10 +20,8 @@ from nodeattest_controller.model.attestation import (
     IssuedCertificate,
     RetiredKey,
     new_attestation,
-    parse_attestation,
-    render_attestation,
-    reset,
 )
+from nodeattest_controller.model.attestation_object import parse_attestation, render_attestation, reset
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.kubeadm_config import BOUND_GROUP_PREFIX, bound_group
 from nodeattest_controller.model.machine_view import MachineView

@@ -14,7 +14,7 @@ from csr_world import CAPI, CSRS, TwoRounds, attested
 from late_machines import BOOTSTRAP, put_config
 from machine_scene import Prover, Scene, hostname, scene_of
 
-from nodeattest_controller.model.attestation import reset
+from nodeattest_controller.model.attestation_object import reset
 from nodeattest_controller.model.kubeadm_config import BOUND_GROUP_PREFIX, bound_group
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject

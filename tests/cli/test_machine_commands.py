@@ -14,7 +14,7 @@ from command_tool import SECRETS
 
 from nodeattest_cli.main import main
 from nodeattest_controller import manifests
-from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.kubeadm_config import bound_group
 from nodeattest_parsing.objects import moment
 from nodeattest_providers.identifiers import printable

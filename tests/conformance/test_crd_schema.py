@@ -18,13 +18,15 @@ from nodeattest_controller import manifests
 from nodeattest_controller.model.attestation import (
     KEEP_ENDED,
     KEEP_ISSUED,
-    KEEP_RESETS,
     MAX_LIVE,
-    MAX_REASON,
     Attestation,
     IssuedCertificate,
     RetiredKey,
     new_attestation,
+)
+from nodeattest_controller.model.attestation_object import (
+    KEEP_RESETS,
+    MAX_REASON,
     parse_attestation,
     render_attestation,
     reset,

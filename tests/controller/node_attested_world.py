@@ -21,8 +21,8 @@ from nodeattest_controller.model.attestation import (
     LastDecision,
     Remediation,
     new_attestation,
-    render_attestation,
 )
+from nodeattest_controller.model.attestation_object import render_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
 from nodeattest_controller.model.refusals import parse_refusals

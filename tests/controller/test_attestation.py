@@ -21,12 +21,10 @@ from nodeattest_controller.model.attestation import (
     attestation_name,
     live_keys,
     new_attestation,
-    parse_attestation,
     record_certificate,
-    render_attestation,
-    reset,
     retire,
 )
+from nodeattest_controller.model.attestation_object import parse_attestation, render_attestation, reset
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_parsing.objects import items, mapping

@@ -29,7 +29,8 @@ from fake_api import Killed
 from nodeattest_controller.controllers.csr.issuer import clamp_lifetime, is_reusable
 from nodeattest_controller.controllers.csr.reconciler import DONE, REQUEUE
 from nodeattest_controller.controllers.csr.task import NODE_BURST
-from nodeattest_controller.model.attestation import IssuedCertificate, reset
+from nodeattest_controller.model.attestation import IssuedCertificate
+from nodeattest_controller.model.attestation_object import reset
 from nodeattest_controller.model.csr_request import parse_request
 from nodeattest_controller.runtime.cluster_log import REQUESTER_BURST
 from nodeattest_controller.runtime.workload_client import CURRENT

@@ -25,7 +25,7 @@ from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import (
 )
 from nodeattest_controller.controllers.bootstrap_config.render import render
 from nodeattest_controller.model import csr_request, kubeadm_config, machine_view, policy, serving_names
-from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, load_authority
 from nodeattest_controller.runtime.indexes import Inventory
 from nodeattest_controller.settings import Settings

@@ -27,7 +27,8 @@ from nodeattest_cli.fleet import (
     rows_of,
     workload_endpoint,
 )
-from nodeattest_controller.model.attestation import Attestation, parse_attestation
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.csr_request import parse_kubelet_request, parse_request
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.kubeadm_config import is_kubeadm_config, kept_config, slim_config

@@ -29,7 +29,8 @@ from nodeattest_cli.options import (
 )
 from nodeattest_cli.output import print_document, print_lines, to_json
 from nodeattest_cli.token import store
-from nodeattest_controller.model.attestation import Attestation, owner_of, parse_attestation
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.attestation_object import owner_of, parse_attestation
 from nodeattest_controller.model.kubeadm_config import bound_group
 from nodeattest_controller.model.machine_record import machine_views
 from nodeattest_controller.model.machine_view import RESOURCES

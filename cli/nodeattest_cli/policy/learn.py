@@ -21,7 +21,7 @@ from nodeattest_cli.errors import StateError, UserError
 from nodeattest_cli.fleet import ATTESTATION, POLICY, index, named, of_kind, read_fleet
 from nodeattest_cli.options import cluster_option, connected, namespace_option
 from nodeattest_cli.output import print_lines
-from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS
 from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import cluster_key

@@ -32,7 +32,8 @@ from nodeattest_cli.options import (
 from nodeattest_cli.output import format_table, print_document, print_lines, to_json
 from nodeattest_cli.policy.check import problems
 from nodeattest_controller.controllers.csr.checks import CHECKS
-from nodeattest_controller.model.attestation import Attestation, parse_attestation
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.policy import selects
 from nodeattest_controller.runtime.references import path_of_reference

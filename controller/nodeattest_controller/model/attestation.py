@@ -1,4 +1,4 @@
-"""The ledger: MachineAttestation objects, what they pin, and the transitions that issue a certificate and reset. Pure.
+"""The ledger: what is recorded of a machine, and the transition that issues a certificate. Pure.
 
 One object a machine, keyed by cluster and provider ID (``clusterctl move`` gives new UIDs and drops status, so the
 facts live in ``spec``). It is written by compare-and-swap on resourceVersion *before* the certificate reaches the CSR:
@@ -10,30 +10,26 @@ Source: docs/identity-rules.md, "Ledger"; docs/wire-format.md §4.5 (TPM2_Clear 
 from __future__ import annotations
 
 import hashlib
-import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import SignedCertificate
-from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
+from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.model.refusals import RecordedRefusal, parse_refusals
-from nodeattest_parsing.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_controller.model.refusals import RecordedRefusal
+from nodeattest_parsing.objects import rfc3339
+from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE, pins_for, split_pin
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
-GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
 APPROVED: Final = "Approved"
 DENIED: Final = "Denied"
 """A request that was authenticated as the machine's own node was refused."""
 RESET: Final = "Reset"
-_DONE: Final = frozenset(FailureAction) - {FailureAction.NONE}
 KEEP_ISSUED: Final = 8
 """Entries kept for each purpose: the live one and enough history for an auditor; an object stays below 64 KiB."""
 KEEP_ENDED: Final = 32
@@ -42,31 +38,13 @@ MAX_LIVE: Final = MappingProxyType({Purpose.CLIENT: 512, Purpose.SERVING: 256})
 """Keys of one machine with valid certificates, beside its history, so that serving certificates never bar a client one;
 an attestation record stays below 256 KiB. A machine that loses its key at each boot and boots every ten minutes
 reaches it after three days."""
-KEEP_RESETS: Final = 16
-"""Resets kept, newest last; a machine that needs more has another problem."""
-MAX_REASON: Final = 512
-"""Characters, as the CRD's schema has it."""
-_MAX_NAME: Final = 256
-_MAX_SOURCE: Final = 768
-_FORGOTTEN: Final = frozenset({"fingerprints", "boot", "issued", "expires"})
-_OWNERS: Final = frozenset(
-    {
-        ("cluster.x-k8s.io", "Machine"),
-        ("cluster.x-k8s.io", "MachinePool"),
-        ("attestation.cluster.x-k8s.io", "MachineRecord"),
-    }
-)
-"""Group and kind of what an attestation record is about."""
+MAX_SOURCE: Final = 768
 _KEY_CHECK: Final = "endorsement key: "
 _BY_PLATFORM: Final = "named by the platform"
 _KEY_SOURCES: Final = frozenset(
     {_BY_PLATFORM, "on the allow-list", "named by EC2", "named by the Machine's annotation", "first use"}
 )
 """Checks of provider tpm, each of which binds a key to a machine."""
-_PCRS: Final = 24
-"""PCRs of the PC Client profile."""
-_PCR: Final = re.compile(r"1?\d|2[0-3]", re.ASCII)
-"""A PCR's number: a schema holds no keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +57,6 @@ class LastDecision:
     """Of a refusal: when this reason came first."""
 
     def render(self) -> JsonObject:
-        """Write it as it is in the ledger; needs a time."""
         return {"verdict": self.verdict, "reason": self.reason, "time": rfc3339(self.time) if self.time else ""}
 
 
@@ -95,7 +72,6 @@ class Remediation:
     time: datetime
 
     def render(self) -> JsonObject:
-        """Write it as it is in the ledger."""
         return {
             "action": str(self.action),
             "nodeName": self.node_name,
@@ -103,29 +79,6 @@ class Remediation:
             "reason": self.reason,
             "time": rfc3339(self.time),
         }
-
-
-def parse_last_decision(spec: JsonObject) -> LastDecision | None:
-    """Read ``spec.lastVerdict``."""
-    found = mapping(spec, "lastVerdict")
-    if not text(found, "verdict"):
-        return None
-    return LastDecision(text(found, "verdict"), text(found, "reason"), moment(text(found, "time")))
-
-
-def parse_remediation(spec: JsonObject) -> Remediation | None:
-    """Read ``spec.onFailure``; one that cannot be read is none."""
-    found = mapping(spec, "onFailure")
-    time = moment(text(found, "time"))
-    if time is None or text(found, "action") not in _DONE:
-        return None
-    return Remediation(
-        action=FailureAction(text(found, "action")),
-        node_name=text(found, "nodeName"),
-        node_uid=text(found, "nodeUID"),
-        reason=text(found, "reason"),
-        time=time,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,17 +113,6 @@ class IssuedCertificate(RetiredKey):
         return RetiredKey(**{each.name: getattr(self, each.name) for each in fields(RetiredKey)})
 
 
-_KEY_TEXTS: Final = {"spki": "spki", "serial": "serial", "first_request_uid": "firstRequestUID"}
-"""Attributes and what the object calls them."""
-_ENTRY_TEXTS: Final = {
-    **_KEY_TEXTS,
-    "request_name": "requestName",
-    "request_uid": "requestUID",
-    "certificate": "certificate",
-    "policy": "policy",
-}
-
-
 def retire(known: Sequence[RetiredKey], more: Iterable[RetiredKey], now: datetime) -> tuple[RetiredKey, ...]:
     """Add keys, oldest first, and forget the oldest of those whose certificates expired."""
     every = [*known, *more]
@@ -182,38 +124,6 @@ def retire(known: Sequence[RetiredKey], more: Iterable[RetiredKey], now: datetim
 def live_keys(known: Sequence[RetiredKey], purpose: Purpose, now: datetime) -> int:
     """Count the keys of a purpose whose certificates are valid."""
     return sum(key.not_after > now for key in known if key.purpose is purpose)
-
-
-def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
-    """Return the attestation record without pins, boot state and certificates; its keys go to ``retiredKeys``.
-
-    ``by`` is the operator's user name. Fields that are not named here are kept as they are.
-    """
-    known, spec = parse_attestation(attestation), mapping(attestation, "spec")
-    kept = {name: value for name, value in spec.items() if name not in _FORGOTTEN}
-    entry: JsonObject = {
-        "time": rfc3339(now),
-        "by": by[:_MAX_NAME],
-        "reason": reason[:MAX_REASON],
-        "fingerprints": dict[str, JsonValue](text_map(spec, "fingerprints")),
-    }
-    verdict: JsonObject = LastDecision(RESET, "AttestationReset", now).render()
-    resets: list[JsonValue] = [*items(spec, "resets"), entry]
-    added: JsonObject = {"resets": resets[-KEEP_RESETS:], "lastVerdict": verdict}
-    retired = retire(known.retired, (entry.key for entry in known.issued), now)
-    if retired:
-        added["retiredKeys"] = [*map(_render_key, retired)]
-    return {**attestation, "spec": {**kept, **added}}
-
-
-def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reason: str, now: datetime) -> JsonObject:
-    """Make the attestation record of a machine whose node joined without attestation: as one that was reset.
-
-    It binds the node's name to the machine, so that nobody else takes it meanwhile.
-    """
-    fresh = render_attestation(replace(new_attestation(member), node_name=node_name), member, "")
-    fresh["spec"] = {name: value for name, value in mapping(fresh, "spec").items() if value}
-    return reset(fresh, by=by, reason=reason, now=now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +161,6 @@ class Attestation:
     """Refused requests that named it, newest first; they decide nothing."""
 
     def of_purpose(self, purpose: Purpose) -> tuple[IssuedCertificate, ...]:
-        """Return the entries of one purpose, oldest first; each purpose is counted apart."""
         return tuple(entry for entry in self.issued if entry.purpose is purpose)
 
     @property
@@ -273,7 +182,6 @@ class Attestation:
         return next((value for pin, value in self.fingerprints.items() if split_pin(pin)[1] == "ek"), "")
 
     def entry_for(self, spki: str, purpose: Purpose = Purpose.CLIENT) -> IssuedCertificate | None:
-        """Return the certificate issued for a key and a purpose."""
         return next((entry for entry in reversed(self.of_purpose(purpose)) if entry.spki == spki), None)
 
     def serves_otherwise(self, spki: str, purpose: Purpose) -> bool:
@@ -281,7 +189,6 @@ class Attestation:
         return any(entry.spki == spki and entry.purpose is not purpose for entry in self.issued)
 
     def has_retired(self, spki: str) -> bool:
-        """Return whether a key was certified once and is out of use."""
         return any(key.spki == spki for key in self.retired)
 
     def answered(self, request: NodeRequest, first_uid: str = "") -> bool:
@@ -314,7 +221,6 @@ class Attestation:
         return dict(self.fingerprints) if provider == COMPOSITE else pins_for(self.fingerprints, provider)
 
     def facts(self, request: NodeRequest, first_uid: str = "") -> LedgerFacts:
-        """Make the value that providers see."""
         return LedgerFacts(
             fingerprints=self.pins_for(request.evidence.provider),
             clock=self.boot.clock if self.boot else None,
@@ -332,7 +238,6 @@ def attestation_name(cluster_name: str, provider_id: ProviderID) -> str:
 
 
 def new_attestation(member: MachineView) -> Attestation:
-    """Begin a machine's ledger."""
     return Attestation(
         name=attestation_name(member.cluster_name, member.provider_id),
         namespace=member.namespace,
@@ -394,158 +299,10 @@ def _endorsement_key_source(attested: AttestedNode) -> str:
     for check in attested.checks:
         name = check.name.partition(_KEY_CHECK)[2]
         if name in _KEY_SOURCES:
-            return f"{name}: {check.expected}"[:_MAX_SOURCE] if name == _BY_PLATFORM else name
+            return f"{name}: {check.expected}"[:MAX_SOURCE] if name == _BY_PLATFORM else name
     return ""
 
 
 def first_uid_of(attested: AttestedNode) -> str:
     """Return the UID of the first request that was answered; empty for a provider of one round."""
     return attested.first_request.uid if attested.first_request else ""
-
-
-def parse_attestation(obj: JsonObject) -> Attestation:
-    """Read a MachineAttestation; controller and operators write these, and the CRD's schema holds their shape."""
-    spec = mapping(obj, "spec")
-    issued = tuple(entry for item in items(spec, "issued") if (entry := _entry(item)) is not None)
-    return Attestation(
-        name=text(obj, "metadata", "name"),
-        namespace=text(obj, "metadata", "namespace"),
-        resource_version=text(obj, "metadata", "resourceVersion"),
-        cluster_name=text(spec, "clusterName"),
-        provider_id=ProviderID(text(spec, "providerID")),
-        owner_uid=text(owner_of(obj), "uid"),
-        node_name=NodeName(text(spec, "nodeName")),
-        provider=ProviderName(text(spec, "provider")),
-        provider_id_source=sys.intern(text(spec, "providerIDSource")),  # few texts, of many machines
-        node_name_source=sys.intern(text(spec, "nodeNameSource")),
-        endorsement_key_source=sys.intern(text(spec, "endorsementKeySource")),
-        fingerprints=text_map(spec, "fingerprints"),
-        boot=_boot(mapping(spec, "boot")),
-        issued=issued,
-        retired=tuple(key for item in items(spec, "retiredKeys") if (key := _retired(item)) is not None),
-        # A reset forgets all certificates, and nothing else removes the last one.
-        was_reset=bool(items(spec, "resets")) and not any(entry.purpose is Purpose.CLIENT for entry in issued),
-        verdict=parse_last_decision(spec),
-        treatment=parse_remediation(spec),
-        refusals=parse_refusals(obj),
-    )
-
-
-def owner_of(obj: JsonObject) -> JsonObject:
-    """Return the owner reference to the Machine, pool or record, among those of others; empty when there is none."""
-    owners = items(obj, "metadata", "ownerReferences")
-    machines = (
-        owner for owner in owners if (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) in _OWNERS
-    )
-    nobody: JsonObject = {}
-    return next(machines, nobody)
-
-
-def _boot(boot: JsonObject) -> BootState | None:
-    clock, resets, restarts = (number(boot, name) for name in ("clock", "resetCount", "restartCount"))
-    if clock is None or resets is None:
-        return None
-    return BootState(
-        clock=clock,
-        reset_count=resets,
-        restart_count=restarts or 0,
-        safe=flag(boot, "safe"),
-        pcr_digest=text(boot, "pcrDigest"),
-        bank=text(boot, "bank"),
-        pcrs={int(pcr): value for pcr, value in text_map(boot, "pcrs").items() if _PCR.fullmatch(pcr)},
-    )
-
-
-def _purpose(item: JsonObject) -> Purpose:
-    return Purpose.SERVING if text(item, "purpose") == Purpose.SERVING else Purpose.CLIENT
-
-
-def _retired(item: JsonObject) -> RetiredKey | None:
-    not_after = moment(text(item, "notAfter"))
-    if not_after is None or not text(item, "spki"):
-        return None
-    texts = {name: text(item, key) for name, key in _KEY_TEXTS.items()}
-    return RetiredKey(**texts, not_after=not_after, purpose=_purpose(item))
-
-
-def _entry(item: JsonObject) -> IssuedCertificate | None:
-    begin, end, issued = (moment(text(item, name)) for name in ("notBefore", "notAfter", "issuedAt"))
-    if begin is None or end is None or issued is None:
-        return None
-    texts = {name: text(item, key) for name, key in _ENTRY_TEXTS.items()}
-    return IssuedCertificate(**texts, not_before=begin, not_after=end, issued_at=issued, purpose=_purpose(item))
-
-
-def render_attestation(attestation: Attestation, member: MachineView, signer_name: str) -> JsonObject:
-    """Write an attestation record as an object, owned by its Machine so that it is moved and collected with it.
-
-    For one that exists this is a merge patch: what others wrote (labels, owners, resets) is not in it, hence stays.
-    """
-    meta: JsonObject = {
-        "name": attestation.name,
-        "namespace": attestation.namespace,
-        "labels": {CLUSTER_LABEL: attestation.cluster_name},
-    }
-    if attestation.resource_version:
-        meta["resourceVersion"] = attestation.resource_version
-    else:
-        meta["ownerReferences"] = [_owner_reference(member)]
-    spec: JsonObject = {
-        "clusterName": attestation.cluster_name,
-        "machineName": member.name,
-        "providerID": attestation.provider_id,
-        "providerIDSource": member.provider_id_source,
-        "nodeName": attestation.node_name,
-        "provider": attestation.provider,
-        "signerName": signer_name,
-        "fingerprints": dict[str, JsonValue](attestation.fingerprints),
-        "issued": [_render_entry(entry) for entry in attestation.issued],
-    }
-    # Some API servers' schema checks take "" for null.
-    if attestation.node_name_source:
-        spec["nodeNameSource"] = attestation.node_name_source[:_MAX_SOURCE]
-    if attestation.endorsement_key_source:
-        spec["endorsementKeySource"] = attestation.endorsement_key_source
-    if attestation.retired:
-        spec["retiredKeys"] = [*map(_render_key, attestation.retired)]
-    if attestation.newest_client is not None:
-        spec["expires"] = rfc3339(attestation.newest_client.not_after)
-    if attestation.issued:
-        spec["lastVerdict"] = LastDecision(APPROVED, "Attested", attestation.issued[-1].issued_at).render()
-    if attestation.boot is not None:
-        spec["boot"] = _render_boot(attestation.boot, is_patch=bool(attestation.resource_version))
-    return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
-
-
-def _owner_reference(member: MachineView) -> JsonObject:
-    return {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
-
-
-def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
-    body: JsonObject = {
-        "clock": boot.clock,
-        "resetCount": boot.reset_count,
-        "restartCount": boot.restart_count,
-        "safe": boot.safe,
-        "pcrDigest": boot.pcr_digest,
-    }
-    if boot.pcrs:
-        body["bank"] = boot.bank
-        numbers = range(_PCRS) if is_patch else boot.pcrs  # a merge patch removes what it calls null, and nothing else
-        body["pcrs"] = {str(pcr): boot.pcrs.get(pcr) for pcr in numbers}
-    return body
-
-
-def _render_key(key: RetiredKey) -> JsonObject:
-    return _render(key, _KEY_TEXTS)
-
-
-def _render_entry(entry: IssuedCertificate) -> JsonObject:
-    times = {"notBefore": rfc3339(entry.not_before), "issuedAt": rfc3339(entry.issued_at)}
-    return {**_render(entry, _ENTRY_TEXTS), **times}
-
-
-def _render(key: RetiredKey, names: Mapping[str, str]) -> JsonObject:
-    purpose: JsonObject = {"purpose": str(key.purpose)} if key.purpose is Purpose.SERVING else {}
-    texts = {kept: value for name, kept in names.items() if (value := getattr(key, name))}
-    return {**texts, **purpose, "notAfter": rfc3339(key.not_after)}

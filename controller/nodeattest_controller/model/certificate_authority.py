@@ -57,7 +57,6 @@ class SubjectAltNames:
         return bool(self.dns_names or self.ip_addresses)
 
     def same_as(self, other: SubjectAltNames) -> bool:
-        """Compare without regard to order."""
         return set(self.dns_names) == set(other.dns_names) and set(self.ip_addresses) == set(other.ip_addresses)
 
 
@@ -123,7 +122,6 @@ def _check_rsa(key: rsa.RSAPrivateKey, cluster: str) -> None:
 
 
 def bundle_pins(certificates: list[x509.Certificate]) -> frozenset[ClusterPin]:
-    """Pin every CA of a bundle."""
     spki = serialization.PublicFormat.SubjectPublicKeyInfo
     return frozenset(
         cluster_pin(certificate.public_key().public_bytes(serialization.Encoding.DER, spki))

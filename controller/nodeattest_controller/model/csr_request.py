@@ -175,7 +175,6 @@ def _split_signer(name: str) -> tuple[ProviderName, Purpose]:
 
 
 def _check_requester(csr: NodeCsr, username: str, groups: frozenset[str]) -> None:
-    """Check that a node asks for its own name, with its provider ID."""
     if username.startswith(NODE_USER_PREFIX) and username != NODE_USER_PREFIX + csr.node_name:
         raise Denied(
             Reason.REQUESTER_NOT_ALLOWED,
@@ -215,7 +214,6 @@ def _created(csr: JsonObject) -> datetime:
 
 
 def check_usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
-    """Return the usages that are asked for; anything but exactly a kubelet's is ``Denied``."""
     asked, allowed = strings(csr, "spec", "usages"), _USAGES[purpose]
     usages = frozenset(asked)
     if usages - {_OPTIONAL_USAGE} != allowed or len(usages) != len(asked):

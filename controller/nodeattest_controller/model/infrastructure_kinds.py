@@ -65,15 +65,12 @@ class Expression:
 
     @property
     def reads_host(self) -> bool:
-        """Whether it needs more of the host object than its namespace and name."""
         return not self.paths("host") <= {("metadata", "namespace"), _NAME}
 
     def paths(self, root: str) -> set[tuple[str, ...]]:
-        """Return the paths of its operands below an object."""
         return {part.path for part in self.parts if isinstance(part, _Operand) and part.root == root}
 
     def has_name_of(self, root: str) -> bool:
-        """Return whether it contains the name of an object."""
         return _NAME in self.paths(root)
 
     def value(self, objects: Objects) -> str:
@@ -177,7 +174,6 @@ class HostReference:
         return "\n".join(values) if all(values) else ""
 
     def is_mutual(self, objects: Objects) -> bool:
-        """Return whether the host names the infrastructure machine."""
         return self.names(objects) == self.expects(objects) != ""
 
 
@@ -201,7 +197,6 @@ def _pairs(*pairs: tuple[str, str]) -> tuple[tuple[Expression, Expression], ...]
 
 
 def _consumer(kind: str) -> tuple[tuple[Expression, Expression], ...]:
-    """Return the back reference by ``spec.consumerRef``, as BareMetalHost and HetznerBareMetalHost have it."""
     reference, infra = "{host.spec.consumerRef.", "{infra.metadata."
     names = ((f"{reference}{name}}}", f"{infra}{name}}}") for name in ("namespace", "name"))
     return _pairs((f"{reference}kind}}", kind), *names)

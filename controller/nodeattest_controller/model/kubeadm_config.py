@@ -68,7 +68,6 @@ class NamedTokens:
 
 
 def is_kubeadm_config(member: MachineView) -> bool:
-    """Return whether a machine's bootstrap configuration is one that can be read."""
     return member.bootstrap is not None and (member.bootstrap.group, member.bootstrap.kind) == KUBEADM_CONFIG
 
 
@@ -93,7 +92,6 @@ def named_tokens(config: JsonObject) -> NamedTokens:
 
 
 def has_bootstrap_data(config: JsonObject) -> bool:
-    """Return whether the bootstrap data was made of a KubeadmConfig, by the contract of v1beta1 or v1beta2."""
     status = mapping(config, "status")
     made = flag(status, "ready") or flag(status, "initialization", "dataSecretCreated")
     return made or bool(text(status, "dataSecretName"))
@@ -132,12 +130,10 @@ class KeptConfig:
         return NamedTokens(self.ids, self.settled, self.by_file)
 
     def provides(self, token: str) -> bool:
-        """Return whether its discovery has this very token, secret included: an id could be another's by chance."""
         return bool(self.digest) and hmac.compare_digest(self.digest, _digest(token))
 
 
 def slim_config(config: JsonObject) -> JsonObject:
-    """Reduce a KubeadmConfig to what ``kept_config`` reads."""
     provided = text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
     meta = mapping(config, "metadata")
     kept: JsonObject = {
@@ -155,7 +151,6 @@ def slim_config(config: JsonObject) -> JsonObject:
 
 
 def kept_config(slim: JsonObject) -> KeptConfig:
-    """Read what ``slim_config`` made."""
     return KeptConfig(
         name=text(slim, "metadata", "name"),
         ids=frozenset(strings(slim, "ids")) if "ids" in slim else None,
@@ -177,7 +172,6 @@ def machine_uid(config: JsonObject) -> str:
 
 
 def _id(token: str) -> str:
-    """Return the part that is public."""
     return token.partition(".")[0] if not token or is_token(token) else "(no token)"
 
 
@@ -191,7 +185,6 @@ def creates_secrets(policy: Policy) -> bool:
 
 
 def operators_secret_name(machine: str) -> str:
-    """Name the Secret that an operator writes for a machine where the controller creates none."""
     return f"{machine}-attestation"
 
 
@@ -205,7 +198,6 @@ def secret_value(secret: JsonObject | None) -> SecretBytes | None:
 
 
 def challenge_secret_name(config: str) -> str:
-    """Name the Secret of a KubeadmConfig."""
     return config + _SUFFIX
 
 
@@ -235,7 +227,6 @@ def new_secret(config: JsonObject, *, cluster: str, value: str) -> JsonObject:
 
 
 def refers_to_secret(config: JsonObject) -> bool:
-    """Return whether the bootstrap data of a KubeadmConfig is to have the Secret's value."""
     wanted = challenge_secret_name(text(config, "metadata", "name"))
     named = (text(file, "contentFrom", "secret", "name") for file in items(config, "spec", "files"))
     return wanted in named

@@ -58,7 +58,6 @@ _SPELLINGS: Final = (
 
 
 def views_of_record(record: JsonObject) -> list[MachineView]:
-    """Read a MachineRecord; without a provider ID there is no member."""
     spec, base = mapping(record, "spec"), base_view(record, MACHINE_RECORD, f"{MACHINE_RECORD} spec.providerID")
     if not base.provider_id:
         return []
@@ -78,14 +77,12 @@ def views_of_record(record: JsonObject) -> list[MachineView]:
 
 
 def cluster_flaw(cluster: JsonObject) -> str:
-    """Say what is wrong with a ClusterRecord; empty where nothing is, and for a Cluster, which others check."""
     if text(cluster, "kind") != CLUSTER_RECORD:
         return ""
     return _flaw(_check_cluster, mapping(cluster, "spec"))
 
 
 def cluster_paused(cluster: JsonObject) -> bool:
-    """Return whether a Cluster is paused, as it is while clusterctl moves it."""
     return flag(cluster, "spec", "paused") or PAUSED_ANNOTATION in mapping(cluster, "metadata", "annotations")
 
 
@@ -105,7 +102,6 @@ def check_cluster_active(key: str, cluster: JsonObject | None) -> JsonObject:
 
 
 def _flaw(check: Callable[[JsonObject], None], spec: JsonObject) -> str:
-    """Say what is wrong with a record; empty where nothing is."""
     try:
         check(spec)
     except Denied as denied:

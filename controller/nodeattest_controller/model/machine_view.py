@@ -92,12 +92,10 @@ class MachineView:
 
     @property
     def resource(self) -> MachineResource:
-        """The plural under which its API server has it."""
         return RESOURCES[self.kind]
 
     @property
     def is_pool_instance(self) -> bool:
-        """Whether this is one of several interchangeable instances."""
         return self.kind == "MachinePool"
 
     def with_provider_id(self, provider_id: str, source: str, *, prefix: str = "") -> MachineView:
@@ -148,12 +146,10 @@ def instances_have_machines(infra: JsonObject) -> bool:
 
 
 def control_plane_ref(cluster: JsonObject) -> ContractReference | None:
-    """Read where the control plane of a Cluster stands; None where it names none, or none yet."""
     return _infra_ref(mapping(cluster, "spec", "controlPlaneRef"))
 
 
 def base_view(obj: JsonObject, kind: str, provider_id_source: str) -> MachineView:
-    """Read what Machines, MachinePools and MachineRecords have in common."""
     meta, node_ref = mapping(obj, "metadata"), mapping(obj, "status", "nodeRef")
     return MachineView(
         kind=kind,
@@ -174,7 +170,6 @@ def base_view(obj: JsonObject, kind: str, provider_id_source: str) -> MachineVie
 
 
 def view_of_machine(machine: JsonObject) -> MachineView:
-    """Read a Machine, with a provider ID or without."""
     addresses = items(machine, "status", "addresses")
     return replace(
         base_view(machine, "Machine", "Machine spec.providerID"),
@@ -204,12 +199,10 @@ class PoolView:
         return provider_id in self.provider_ids or bool(self.pool.flaw)
 
     def member(self, provider_id: str) -> MachineView:
-        """Return one of its members."""
         return replace(self.pool, provider_id=ProviderID(provider_id))
 
 
 def pool_view(pool: JsonObject) -> PoolView:
-    """Read a MachinePool."""
     listed = mapping(pool, "spec").get("providerIDList")
     too_many = isinstance(listed, list) and len(listed) > MAX_INSTANCES
     flaw = f"spec.providerIDList: expected at most {MAX_INSTANCES} provider IDs, got more" if too_many else ""
@@ -225,7 +218,6 @@ def pool_view(pool: JsonObject) -> PoolView:
 
 
 def views_of_pool(pool: JsonObject) -> list[MachineView]:
-    """Read the members of a MachinePool; one that is not read has none."""
     view = pool_view(pool)
     return [view.member(provider_id) for provider_id in sorted(view.provider_ids)]
 

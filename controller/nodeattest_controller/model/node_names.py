@@ -120,7 +120,6 @@ def claim_to(claims: Iterable[NameClaim], name: str, *, short_names: bool = Fals
 
 
 def is_named(own: str, name: str, *, short: bool) -> bool:
-    """Return whether a name is a machine's own; ``short``: also one of one label that its own name begins with."""
     return own == name or (short and "." not in name and own.partition(".")[0] == name)
 
 
@@ -178,12 +177,10 @@ def check_claim(name: str, claims: Sequence[NameClaim], *, short_names: bool = F
 
 
 def name_taken(got: str, remedy: str) -> Denied:
-    """Refuse a node name that belongs to another machine."""
     return Denied(Reason.NODE_NAME_TAKEN, expected="a free node name, or this Machine's own", got=got, remedy=remedy)
 
 
 def names_of_host(host: JsonObject, reference: HostReference, cluster: str = "") -> tuple[str, ...]:
-    """Return the node names that a host object gives, in a cluster where they depend on its name."""
     machine: JsonObject = {"spec": {"clusterName": cluster}}
     objects = {"host": host, "machine": machine}
     names = (expression.value(objects) for expression in reference.node_names)
@@ -191,7 +188,6 @@ def names_of_host(host: JsonObject, reference: HostReference, cluster: str = "")
 
 
 def claimed_names(machine: MachineView) -> tuple[str, ...]:
-    """Return the names that a machine claims by its own object, for an index."""
     return tuple(claim.name for claim in node_names(machine))
 
 

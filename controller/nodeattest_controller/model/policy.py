@@ -177,7 +177,6 @@ def ruling_policy(policies: Iterable[JsonObject], recorded: Callable[[str], int]
 
 
 def parse_attestation_policy(policy: JsonObject) -> Policy:
-    """Read a policy object; raises Denied(PolicyInvalid)."""
     spec = mapping(policy, "spec")
     _check_fields(spec, _FIELDS, "spec")
     _check_values(spec)
@@ -318,12 +317,10 @@ def _lifetime(duration: str) -> int | None:
 
 
 def selecting(cluster: JsonObject, policies: Iterable[JsonObject]) -> list[JsonObject]:
-    """Return the policies that select a Cluster; there should be one."""
     return [policy for policy in policies if selects(policy, cluster)]
 
 
 def selects(policy: JsonObject, cluster: JsonObject) -> bool:
-    """Return whether a policy's LabelSelector (apimachinery meta/v1) holds for a Cluster; an empty one always does."""
     return selector_holds(mapping(policy, "spec", "clusterSelector"), mapping(cluster, "metadata", "labels"))
 
 

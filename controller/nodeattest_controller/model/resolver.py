@@ -59,12 +59,10 @@ class Infrastructure:
 
     @property
     def infra(self) -> JsonObject:
-        """The infrastructure machine."""
         return self.objects.get("infra", {})
 
     @property
     def host_key(self) -> ObjectKey | None:
-        """Which host object it is; None where there is none."""
         host, meta = self.kind.host, mapping(self.objects.get("host", {}), "metadata")
         return ObjectKey(host.group, host.kind, text(meta, "namespace"), text(meta, "name")) if host and meta else None
 
@@ -119,7 +117,6 @@ def check_machine_ready(member: MachineView) -> None:
 
 
 def not_ready(detail: str, remedy: str) -> Unavailable:
-    """Wait for a machine that may become ready."""
     return Unavailable(Reason.MACHINE_NOT_READY, detail, remedy=remedy)
 
 
@@ -156,7 +153,6 @@ def expected_provider_id(machine: MachineView, infrastructure: Infrastructure | 
 
 
 def _derived(kind: str, infrastructure: Infrastructure) -> ExpectedProviderID | None:
-    """Return the provider ID of the first expression that gives one."""
     for expression in infrastructure.kind.provider_ids:
         value = expression.identifier(infrastructure.objects)
         if value:
@@ -166,7 +162,6 @@ def _derived(kind: str, infrastructure: Infrastructure) -> ExpectedProviderID | 
 
 
 def identified(machine: MachineView, provider_id: ProviderID, expected: ExpectedProviderID | None) -> MachineView:
-    """Give a Machine without a provider ID the requested one, by the source that expects one."""
     if machine.provider_id or expected is None:
         return machine
     prefix = expected.value if expected.is_prefix else ""
@@ -181,7 +176,6 @@ def record_of_other_id(machine: MachineView, records: Sequence[Attestation]) -> 
 
 
 def provider_id_changed(machine: MachineView, recorded: str, got: str) -> Denied:
-    """Refuse a Machine that joined with another provider ID."""
     return Denied(
         Reason.PROVIDER_ID_CHANGED,
         expected=f"{recorded}, with which {machine.kind} {machine.name} joined",

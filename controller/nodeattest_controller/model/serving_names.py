@@ -143,7 +143,6 @@ def addresses_final(member: MachineView, at: datetime) -> bool:
 
 
 def parse_address(written: str) -> IPv4Address | IPv6Address | None:
-    """Read an address; None where it is none."""
     try:
         return ip_address(written)
     except ValueError:
@@ -161,7 +160,6 @@ def normalize_host(written: str) -> str:
 
 
 def san_candidates(member: MachineView) -> Iterable[str]:
-    """List where a machine says that it can be reached."""
     return {place for _, address in member.addresses if (place := normalize_host(address))}
 
 

@@ -18,7 +18,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, Generic, NewType, TypeVar
 
-from nodeattest_controller.model.attestation import Attestation, parse_attestation
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_record import views_of_record
 from nodeattest_controller.model.machine_view import (
     MachineView,

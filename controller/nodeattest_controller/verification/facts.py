@@ -237,7 +237,6 @@ class RequestFacts(ABC):
         )
 
     async def recorded_name(self) -> NodeName | None:
-        """Return the name under which the machine joined; None where it has not."""
         attestation = await self.attestation()
         return attestation.node_name if attestation.has_joined and attestation.node_name else None
 
@@ -286,12 +285,10 @@ class CSRFacts(RequestFacts):
         return Round.FIRST if two_step and await self.ref() is None else Round.FINAL
 
     def require_one(self, machines: list[MachineView]) -> MachineView:
-        """Apply identity rule 1 by provider ID."""
         return find_machine(self.request, machines)
 
     @fact
     async def by_provider_id(self) -> list[MachineView]:
-        """Return the machines with the request's provider ID."""
         provider_id = self.request.csr.provider_id
         return self.source.machines(provider_id) if provider_id else []
 
@@ -306,7 +303,6 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def infrastructure(self) -> Infrastructure | None:
-        """Return the infrastructure machine and the host object of the request's machine."""
         return await self.source.infrastructure(await self.machine())
 
     @fact
@@ -317,14 +313,12 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def expected_provider_id(self) -> ExpectedProviderID | None:
-        """Return the provider ID that the machine has, or will have."""
         machine = await self.selected_machine()
         is_final = machine.is_confirmed and machine.provider_id
         return expected_provider_id(machine, None if is_final else await self.source.infrastructure(machine))
 
     @fact
     async def cached_machine(self) -> MachineView:
-        """Return the machine with the requested provider ID; whether it is the machine's is a check of its own."""
         return identified(
             await self.selected_machine(), self.request.csr.provider_id, await self.expected_provider_id()
         )
@@ -344,7 +338,6 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def first(self) -> NodeRequest | None:
-        """Return the first request, parsed; None where there is none that a node could have filed here."""
         first = await self.first_object()
         stored = summarize(first) if first is not None else None
         if first is None or stored is None or stored.is_kubelets:
@@ -370,7 +363,6 @@ class CSRFacts(RequestFacts):
         return names
 
     async def name_sources(self, proven: NodeName | None) -> NameSources:
-        """Return what is known of the machine's names beside the Machine."""
         return NameSources(
             recorded=await self.recorded_name(),
             registered=(await self.registered_names()).get((await self.machine()).provider_id),
@@ -395,7 +387,6 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def pool_makes_machines(self) -> bool:
-        """Return whether each instance of the request's pool gets a Machine."""
         return await self.source.makes_machines(await self.machine())
 
     @fact

@@ -22,9 +22,7 @@ from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 class ObjectReader(Protocol):
     """Where the objects of infrastructure providers are."""
 
-    async def get(self, reference: ContractReference, namespace: str) -> JsonObject:
-        """Return an object; raises Unavailable."""
-        ...
+    async def get(self, reference: ContractReference, namespace: str) -> JsonObject: ...
 
     async def consumers(self, host: HostReference, consumer: str) -> list[JsonObject]:
         """Return the host objects that name an infrastructure machine (``HostReference.names``); raises Unavailable."""
@@ -88,7 +86,6 @@ async def read_infrastructure(
 
 
 def _needs_host(kind: InfrastructureKind, objects: Objects, machine: MachineView) -> bool:
-    """Return whether the provider ID can only be told by reading the host object."""
     if machine.provider_id or text(objects["infra"], "spec", "providerID"):
         return False
     for expression in kind.provider_ids:
@@ -98,7 +95,6 @@ def _needs_host(kind: InfrastructureKind, objects: Objects, machine: MachineView
 
 
 def _is_owned(infra: JsonObject, machine: MachineView) -> bool:
-    """Return whether the infrastructure machine has the Machine as owner, as Cluster API sets it."""
     return machine.uid in strings(infra, "metadata", "owners")
 
 

@@ -58,7 +58,6 @@ class VerifierRegistry:
         return self._made[provider]
 
     async def aclose(self) -> None:
-        """Close what they hold."""
         for signer in self._made.values():
             await signer.aclose()
         self._made.clear()
@@ -139,7 +138,6 @@ def section_flaws(policy: Policy, *, own_only: bool) -> Iterator[Denied]:
 
 
 def first_flaw(policy: Policy) -> Denied | None:
-    """Return the first of them, of this project's providers."""
     return next(section_flaws(policy, own_only=True), None)
 
 

@@ -31,7 +31,7 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     subject_of,
 )
 from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
-from nodeattest_controller.model.attestation import parse_attestation
+from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL
 from nodeattest_controller.model.policy import Policy, policy_for, selecting

@@ -71,11 +71,9 @@ class CSRController:
         )
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> CSRRunner:
-        """Make the runner of one connection."""
         return CSRRunner(self, key, client)
 
     async def run(self) -> None:
-        """Work on the queue until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(call_every(METRICS_PERIOD, self._update_metrics))
@@ -85,7 +83,6 @@ class CSRController:
             raise
 
     def _groups_of(self, key: RequestKey) -> tuple[str, ClusterKey, str]:
-        """Name namespace, cluster and user."""
         cluster, name = key
         runner = self.runners.get(cluster)
         return cluster.partition("/")[0], cluster, runner.requester(name) if runner is not None else ""
@@ -141,7 +138,6 @@ class CSRRunner:
 
     @property
     def synced(self) -> bool:
-        """Whether the requests have been listed once."""
         return self.workload.requests.synced
 
     @property
@@ -150,7 +146,6 @@ class CSRRunner:
         return self.workload.requests.last_error
 
     async def run(self) -> None:
-        """Watch the requests until cancelled; ends what is under way."""
         self._controller.runners[self._key] = self
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -226,7 +221,6 @@ class CSRRunner:
             _LOG.warning(message, extra=more)
 
     def _allows(self, message: str, name: str) -> bool:
-        """Return whether to log a line about a request."""
         return self._controller.log.allows(message, self._key, self.requester(name))
 
     def requester(self, name: str) -> str:

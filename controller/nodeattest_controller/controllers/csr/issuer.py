@@ -21,7 +21,8 @@ from nodeattest_controller.controllers.csr.kubelet_checks import CHECKS as KUBEL
 from nodeattest_controller.controllers.csr.kubelet_checks import KubeletFacts
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model import attestation as attestations
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, record_certificate
+from nodeattest_controller.model.attestation_object import render_attestation
 from nodeattest_controller.model.certificate_authority import CertificateAuthority, names_in, sign_certificate
 from nodeattest_controller.model.csr_request import KUBELET, CSRSummary, RequestState, parse_kubelet_request, summarize
 from nodeattest_controller.model.machine_view import MachineView
@@ -67,7 +68,7 @@ class Approval:
     request: NodeRequest
     attested: AttestedNode
     member: MachineView
-    attestation: attestations.Attestation
+    attestation: Attestation
     policy: Policy
     authority: CertificateAuthority
     first: JsonObject | None
@@ -154,7 +155,7 @@ class Issuer:
         self._report(workload, approval, entry)
         await self._close_first(workload, approval)
 
-    async def _entry(self, workload: WorkloadClient, approval: Approval) -> attestations.IssuedCertificate:
+    async def _entry(self, workload: WorkloadClient, approval: Approval) -> IssuedCertificate:
         """Find the key's certificate on record, or sign one and record it first."""
         now, request, attestation = self._now(), approval.request, approval.attestation
         known = attestation.entry_for(request.csr.spki_sha256, request.purpose)
@@ -176,7 +177,7 @@ class Issuer:
                 purpose=request.purpose,
                 names=approval.facts.names,
             )
-            updated = attestations.record_certificate(
+            updated = record_certificate(
                 attestation,
                 request,
                 approval.attested,
@@ -224,7 +225,7 @@ class Issuer:
         ):
             raise AttestationConflict(409, "Conflict", "another machine was recorded with this name or fingerprint")
 
-    def _check_recorded(self, cluster: ClusterKey, approval: Approval, entry: attestations.IssuedCertificate) -> None:
+    def _check_recorded(self, cluster: ClusterKey, approval: Approval, entry: IssuedCertificate) -> None:
         """Raise Conflict or Denied where what is on record must not be published: perhaps it never was.
 
         A replica that had lost the cluster may have recorded it after another machine got the same key, name or
@@ -249,9 +250,9 @@ class Issuer:
             longest = min(longest, UNCONFIRMED_LIFETIME)
         return clamp_lifetime(longest, approval.request.expiration_seconds)
 
-    async def _write_attestation(self, attestation: attestations.Attestation, approval: Approval) -> None:
+    async def _write_attestation(self, attestation: Attestation, approval: Approval) -> None:
         signer_name = signer_for(attestation.provider, Purpose.CLIENT)
-        body = attestations.render_attestation(attestation, approval.member, signer_name)
+        body = render_attestation(attestation, approval.member, signer_name)
         exists, client = bool(attestation.resource_version), self._management.client
 
         async def write(path: str) -> JsonObject:
@@ -266,7 +267,7 @@ class Issuer:
                 raise
             raise AttestationConflict(error.status, error.reason, error.message) from error
 
-    def _report(self, workload: WorkloadClient, approval: Approval, entry: attestations.IssuedCertificate) -> None:
+    def _report(self, workload: WorkloadClient, approval: Approval, entry: IssuedCertificate) -> None:
         request, provider = approval.request, approval.attested.provider
         self._metrics.verdict(provider, "approve", "")
         self._metrics.issued(provider)
@@ -319,17 +320,15 @@ class Issuer:
 
 
 def clamp_lifetime(longest: int, asked: int | None) -> int:
-    """Return the seconds that a certificate lasts: what was asked for, never longer than the policy lets it."""
     return longest if asked is None else min(longest, max(asked, MIN_LIFETIME))
 
 
-def is_reusable(entry: attestations.IssuedCertificate, now: datetime) -> bool:
-    """Return whether a certificate lasts long enough to be handed out again."""
+def is_reusable(entry: IssuedCertificate, now: datetime) -> bool:
     margin = min(_REUSE_MARGIN, (entry.not_after - entry.issued_at) / 4)
     return entry.not_after - margin > now
 
 
-def _is_the_same(approval: Approval, known: attestations.IssuedCertificate) -> bool:
+def _is_the_same(approval: Approval, known: IssuedCertificate) -> bool:
     """Return whether a certificate of the request's key and purpose is the one that the request asks for."""
     if approval.attestation.node_name != approval.request.csr.node_name:
         return False

@@ -50,7 +50,6 @@ class KubeletFacts(RequestFacts):
         return Round.FINAL
 
     def require_one(self, machines: list[MachineView]) -> MachineView:
-        """Apply identity rule 1 by node name."""
         return machine_of_node(self.node_name, machines)
 
     @fact

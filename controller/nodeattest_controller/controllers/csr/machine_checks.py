@@ -337,7 +337,6 @@ def _not_named(machine: MachineView, named: NamedTokens | None) -> Denied:
 
 
 def unattested(got: str, otherwise: str) -> Denied:
-    """Refuse a machine that has a node, which never joined attested."""
     return Denied(
         Reason.MACHINE_ALREADY_BOUND,
         expected="a Machine without a node, or one whose node joined attested",

@@ -21,7 +21,7 @@ from nodeattest_controller.controllers.csr.issuer import AttestationConflict, Is
 from nodeattest_controller.controllers.csr.task import RateLimited, RequestLimiter, Task
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model import attestation as attestations
+from nodeattest_controller.model.attestation import attestation_name
 from nodeattest_controller.model.csr_request import (
     RequestState,
     parse_request,
@@ -142,7 +142,6 @@ class Reconciler:
             raise
 
     def settled(self, uid: str) -> None:
-        """Keep nothing of a request that is open no more."""
         self._limiter.forget(uid)
 
     async def _attempt(self, task: Task) -> _End:
@@ -189,7 +188,6 @@ class Reconciler:
         return DONE
 
     def _approves_kubelets(self, key: ClusterKey) -> bool:
-        """Return whether the policy has kubelet's own requests decided here."""
         policy = self._policy(key)
         return policy is not None and policy.serving.approves_kubelet
 
@@ -308,7 +306,6 @@ class Reconciler:
         return DONE
 
     def _tell(self, cluster: ClusterKey, request: NodeRequest, denied: Denied, *, evaluated: bool) -> None:
-        """Tell the observers of a denial."""
         verdict = CSRDenied(
             cluster=cluster,
             provider_id=request.csr.provider_id,
@@ -352,7 +349,7 @@ class Reconciler:
             self._metrics.attestation_conflict()
         if task.request is not None:
             namespace, _, cluster_name = task.workload.key.partition("/")
-            record = attestations.attestation_name(cluster_name, task.request.csr.provider_id)
+            record = attestation_name(cluster_name, task.request.csr.provider_id)
             with suppress(NotFound):
                 await self._management.ask_attestation(namespace, record, self._management.client.get)
         if isinstance(error, NotFound):

@@ -76,7 +76,6 @@ class Task:
         return found[0].provider_id if len(found) == 1 else ""
 
     def machine_of_token(self) -> MachineView | None:
-        """Return the one Machine whose KubeadmConfig names the requester's token."""
         token_id = self.username.removeprefix(USER_PREFIX)
         return self.source.machine_of_token(token_id) if self.request and token_id != self.username else None
 
