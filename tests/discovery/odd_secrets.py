@@ -40,23 +40,31 @@ class OddSecret:
 def odd_secrets(prefix: str) -> list[OddSecret]:
     """Make the Secrets; their ids begin with the letter ``prefix``."""
     table = tomllib.loads(Path(__file__).with_name("odd_secrets.toml").read_text(encoding="utf-8"))
-    rows = cast("list[Mapping[str, object]]", table["secret"])
-    return [_odd_secret(row, f"{prefix}{number:05}") for number, row in enumerate(rows)]
+    outcomes = cast("list[dict[str, list[object]]]", table["outcome"])
+    rows = [(outcome, row) for outcome in outcomes for row in [*outcome.get("secrets", []), *_expiring(outcome)]]
+    return [_odd_secret(*cast("tuple[_Row, _Row]", row), f"{prefix}{number:05}") for number, row in enumerate(rows)]
 
 
-def _odd_secret(row: Mapping[str, object], token_id: str) -> OddSecret:
+_Row = Mapping[str, object]
+
+
+def _expiring(outcome: Mapping[str, list[object]]) -> list[object]:
+    return [{"is": f"expiration {text!r}", "data": {"expiration": text}} for text in outcome.get("expirations", [])]
+
+
+def _odd_secret(outcome: _Row, row: _Row, token_id: str) -> OddSecret:
     without = cast("list[str]", row.get("without", []))
     data = {**_SOUND, **cast("dict[str, str]", row.get("data", {}))}
     data = {key: value.replace("ID", token_id, 1) for key, value in data.items() if key not in without}
     name = secret_name(token_id) + str(row.get("name-suffix", ""))
-    groups = row.get("groups")
+    groups = outcome.get("groups")
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
     return OddSecret(
         description=str(row["is"]),
         id=token_id,
         body={"metadata": {"name": name}, "type": str(row.get("type", SECRET_TYPE)), "data": {**encoded}},
         token=f"{token_id}.{data['token-secret']}",
-        signed=row["signed"] is True,
-        cleaned=row["cleaned"] is True,
+        signed=outcome["signed"] is True,
+        cleaned=outcome["cleaned"] is True,
         groups=tuple(cast("list[str]", groups)) if groups is not None else None,
     )
