@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.controllers.auto_approval.reconciler import AutoApprovalReconciler
-from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
 from nodeattest_controller.controllers.bootstrap_signer import TokenPairRunner, enabled_controllers
 from nodeattest_controller.controllers.bootstrap_token import CONTROLLER as BOOTSTRAP_TOKEN
@@ -228,32 +227,16 @@ def _csr_controller(
 
 
 def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
-    deps = shared.deps
-    reconciler = PolicyStatusReconciler(
-        deps.management,
-        guard=deps.guard,
-        events=deps.events,
-        metrics=deps.metrics,
-        now=_now,
-        has_webhook=shared.settings.has_webhook,
-        configuration=shared.settings.webhook_configuration,
-        is_rendered=has_agent,
-    )
-    deps.management.changes.subscribe_clusters(reconciler.cluster_changed)
-    deps.management.changes.subscribe_policies(reconciler.changed)
+    configuration = shared.settings.webhook_configuration if shared.settings.has_webhook else None
+    reconciler = PolicyStatusReconciler(shared.deps, configuration)
+    shared.deps.management.changes.subscribe_clusters(reconciler.cluster_changed)
+    shared.deps.management.changes.subscribe_policies(reconciler.changed)
     return reconciler
 
 
 def _signer_names(shared: _Shared) -> SignerNamesReconciler:
-    deps = shared.deps
-    reconciler = SignerNamesReconciler(
-        deps.management,
-        guard=deps.guard,
-        serves=shared.settings.enabled("serving"),
-        now=_now,
-        queue_metrics=deps.metrics.queues.named("signer-names"),
-    )
-    deps.management.changes.subscribe_clusters(reconciler.cluster_changed)
+    reconciler = SignerNamesReconciler(shared.deps, serves=shared.settings.enabled("serving"))
+    shared.deps.management.changes.subscribe_clusters(reconciler.cluster_changed)
     return reconciler
 
 

@@ -7,15 +7,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
-from management_kit import add_cluster, add_policy, cached, management_api, tasks
+from management_kit import add_cluster, add_policy, cached, deps_of, management_api, tasks
 from polling import until
 
 from nodeattest_controller import manifests
-from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import MARK
-from nodeattest_controller.controllers.bootstrap_config.render import has_agent
 from nodeattest_controller.controllers.policy_status.decide import (
     CALLED,
     MAX_CONFLICTS,
@@ -33,10 +30,8 @@ from nodeattest_controller.controllers.policy_status.reconciler import PolicySta
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import LABEL, WebhookCalls, webhook_calls
-from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.verification.verifiers import first_flaw
-from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed
-from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden
 from nodeattest_parsing.objects import condition, dig, items, mapping, rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
@@ -70,16 +65,13 @@ def finding(
     of: str = "p",
     joined: dict[str, int] | None = None,
     rendering: Rendering = CALLED,
-    unrendered: frozenset[str] | None = None,
 ) -> PolicyFinding:
     """``joined``: machines of each cluster, by the policy that they joined under."""
 
     def machines_under(_cluster: JsonObject, name: str) -> int:
         return (joined or {}).get(name, 0)
 
-    return asyncio.run(
-        evaluate(policies, clusters, flaw_of, machines_under, rendering=rendering, unrendered=unrendered)
-    )[of]
+    return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, rendering))[of]
 
 
 UNLABELLED = not_labelled(NAMESPACE)
@@ -208,7 +200,7 @@ def test_a_configuration_that_was_changed_is_read_as_api_servers_do(
 
 def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
     rendering = rendering_of(changed_calls(failurePolicy="Ignore"))
-    found = asyncio.run(evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering=rendering))["p"]
+    found = asyncio.run(evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering))["p"]
     assert found.why is PolicyReason.VALID
     assert "its failurePolicy is not Fail: while it does not answer, new machines join without" in found.message
     assert rendering_of(changed_calls()) == CALLED
@@ -218,8 +210,6 @@ def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
 
 NAMESPACE_PATH = f"/api/v1/namespaces/{NAMESPACE}"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/nodeattest-bootstrap-config"
-CONTROL_PLANES = "/apis/controlplane.cluster.x-k8s.io"
-KIND = "KubeadmControlPlane"
 
 
 class Office:
@@ -240,12 +230,6 @@ class Office:
     def label(self, **labels: JsonValue) -> None:
         self.api.put(NAMESPACE_PATH, {"metadata": {"labels": labels}})
 
-    def control_plane(self, name: str, *commands: JsonValue) -> str:
-        path = f"{CONTROL_PLANES}/v1beta2/namespaces/{NAMESPACE}/kubeadmcontrolplanes/{name}"
-        spec: JsonObject = {"kubeadmConfigSpec": {"preKubeadmCommands": [*commands]}}
-        self.api.put(path, {"apiVersion": f"{CONTROL_PLANES[6:]}/v1beta2", "kind": KIND, "spec": spec})
-        return path
-
     def status(self, path: str = "") -> JsonObject:
         return mapping(self.api.objects[path or self.path], "status")
 
@@ -259,25 +243,17 @@ class Office:
         return self.metrics.registry.get_sample_value("nodeattest_policies", {"reason": reason})
 
     @asynccontextmanager
-    async def working(self, **options: Any) -> AsyncGenerator[None]:
+    async def working(self, *, has_webhook: bool = False, recount: float = 0.05) -> AsyncGenerator[None]:
         async with cached(self.api) as management:
-            events = EventRecorder(self.api, component="test", instance="here", now=lambda: NOW)
-            keeper = PolicyStatusReconciler(
-                management,
-                guard=ClusterGuard(management, lambda: True),
-                events=events,
-                metrics=self.metrics,
-                now=lambda: NOW,
-                configuration="nodeattest-bootstrap-config",
-                is_rendered=has_agent,
-                **dict[str, Any]({"label_resync": 0.05, "recount": 0.05, **options}),
-            )
+            deps = deps_of(management, now=lambda: NOW, metrics=self.metrics)
+            configuration = "nodeattest-bootstrap-config" if has_webhook else None
+            keeper = PolicyStatusReconciler(deps, configuration, recount=recount, label_resync=0.05)
             management.changes.subscribe_clusters(keeper.cluster_changed)
             management.changes.subscribe_policies(keeper.changed)
             management.changes.policies_changed(NAMESPACE)
             async with tasks(keeper.run()):
                 yield
-            await events.drain()
+            await deps.events.drain()
 
 
 async def test_a_policys_life_is_told_in_its_status() -> None:
@@ -320,42 +296,6 @@ async def test_a_policy_says_when_no_api_server_calls_the_webhook_for_its_namesp
     assert "PolicyWebhookNotCalled" in told
     assert "nodeattest policy check -f -" in told["PolicyLeftUnrendered"]
     assert not office.api.count("LIST", "mutatingwebhook") + office.api.count("WATCH", "mutatingwebhook")
-
-
-async def test_a_control_plane_is_read_by_its_clusters_reference_and_one_that_is_too_large_hides_no_other() -> None:
-    office, marked = Office(), f"kubelet-authenticator {MARK}"
-    office.api.documents[CONTROL_PLANES] = {"preferredVersion": {"version": "v1beta2"}}
-    office.api.put(CONFIGURATION, configuration())
-    for name in ("rendered", "left", "absent", "large"):
-        add_cluster(office.api, name, controlPlaneRef={"apiGroup": CONTROL_PLANES[6:], "kind": KIND, "name": name})
-    office.control_plane("rendered", marked)
-    left = office.control_plane("left")
-    office.denied[office.control_plane("large", marked)] = Malformed(200, "TooLarge", "too large")
-    async with office.working(has_webhook=True):
-        await until(lambda: office.status().get("unrenderedControlPlanes") == 2)
-        said = str(office.ready()["message"])
-        assert "the KubeadmControlPlane of large, left is not rendered, or cannot be read (2 in all)" in said
-        office.control_plane("left", marked)
-        await until(lambda: office.status().get("unrenderedControlPlanes") == 1)
-        office.denied.clear()
-        await until(lambda: office.status().get("unrenderedControlPlanes") == 0)
-        office.denied[left] = ApiError(500, "InternalError", "conversion webhook")
-        add_policy(office.api, certificateLifetme="1h")
-        await office.says("Invalid")  # which no error of another kind hides
-    assert not office.api.count("LIST", CONTROL_PLANES) + office.api.count("WATCH", CONTROL_PLANES)
-
-
-async def test_a_control_plane_that_was_written_while_the_webhook_was_not_called_is_found_when_it_is() -> None:
-    office = Office()
-    add_cluster(office.api, "late", controlPlaneRef={"apiGroup": CONTROL_PLANES[6:], "kind": KIND, "name": "late"})
-    office.api.documents[CONTROL_PLANES] = {"preferredVersion": {"version": "v1beta2"}}
-    async with office.working(has_webhook=True, label_resync=300):
-        await office.says("WebhookNotCalled")
-        assert office.status()["unrenderedControlPlanes"] == 0
-        office.control_plane("late")
-        office.api.put(CONFIGURATION, configuration())
-        await office.says("Valid")
-        assert office.status()["unrenderedControlPlanes"] == 1
 
 
 async def test_a_namespace_that_cannot_be_read_is_read_again_and_meanwhile_not_called_valid() -> None:

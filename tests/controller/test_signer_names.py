@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import pytest
-from management_kit import add_cluster, add_policy, cached, cluster_path, management_api, tasks
+from management_kit import add_cluster, add_policy, cached, cluster_path, deps_of, management_api, tasks
 from polling import until
 from virtual import advance, virtually
 
@@ -21,7 +21,6 @@ from nodeattest_controller.controllers.signer_names import (
     signers_of,
 )
 from nodeattest_controller.model.policy import parse_attestation_policy
-from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.errors import Forbidden
 from nodeattest_parsing.objects import condition, items, mapping
@@ -93,8 +92,8 @@ class Farm:
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[None]:
         async with cached(self.api) as management:
-            guard = ClusterGuard(management, lambda: self.leads)
-            publisher = SignerNamesReconciler(management, guard=guard, serves=True, now=lambda: NOW)
+            deps = deps_of(management, now=lambda: NOW, leads=lambda: self.leads)
+            publisher = SignerNamesReconciler(deps, serves=True)
             management.changes.subscribe_clusters(publisher.cluster_changed)
             publisher.cluster_changed(ClusterKey("fleet/blue"), None)
             async with tasks(publisher.run()):

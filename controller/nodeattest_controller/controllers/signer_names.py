@@ -1,24 +1,20 @@
-"""Publishes the names of a cluster's signers on its infrastructure object, and says on the Cluster where they are.
+"""Publishes the names of a cluster's signers on its infrastructure object, and reports on the Cluster where they are.
 
-The proposal has the provider's controller fill ``InfraCluster.status.kubeletClientCertificateSigner`` and
-``kubeletServingCertificateSigner`` in while the attestation controller runs (proposal 004, "All providers"). No
-infrastructure provider's CRD has these fields yet; where they are dropped, annotations hold the same names.
-Why one name, and which: docs/decisions.md.
+Proposal 004 ("All providers") has the fields ``kubeletClientCertificateSigner`` and ``kubeletServingCertificateSigner``
+in the infrastructure object's status. No infrastructure provider's CRD has them yet; where they are dropped,
+annotations hold the same names. Why one name, and which: docs/decisions.md.
 
-Only fields and annotations of these names are written. A policy that is invalid, or in conflict, changes nothing: a
-mistake must not tell infrastructure that a cluster is unprotected. A Cluster whose names were never written, because
-the controller may not, gets no condition. The condition also records that names were published: they are removed when
-no policy selects the Cluster any more, by whichever replica serves it then.
+A policy that is invalid, or in conflict, changes nothing. A Cluster whose names were never written, because the
+controller may not, gets no condition. The condition also records that names were published: they are removed when no
+policy selects the Cluster any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -26,6 +22,7 @@ from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.cluster_log import cluster_path
+from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -33,14 +30,12 @@ from nodeattest_controller.runtime.conditions import (
     remove_condition,
     set_condition,
 )
-from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.events import EventLimiter
-from nodeattest_kube.workqueue import QueueMetrics, WorkQueue
+from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.objects import condition, items, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
@@ -116,22 +111,12 @@ def signers_of(policy: Policy, *, serves: bool) -> Signers:
 class SignerNamesReconciler:
     """Publishes the signers of every cluster that this replica serves."""
 
-    def __init__(
-        self,
-        management: ManagementCache,
-        *,
-        guard: ClusterGuard,
-        serves: bool,
-        now: Callable[[], datetime],
-        queue_metrics: QueueMetrics | None = None,
-    ) -> None:
+    def __init__(self, deps: ReconcilerDeps, *, serves: bool) -> None:
         """Take part; ``serves``: whether attested serving requests are handled here at all."""
-        self._management = management
-        self._guard = guard
+        self._management, self._guard, self._now = deps.management, deps.guard, deps.now
         self._serves = serves
-        self._now = now
-        self._limiter = EventLimiter(time.monotonic)
-        self._queue: WorkQueue[ClusterKey] = WorkQueue(metrics=queue_metrics)
+        self._limiter = EventLimiter(deps.clock)
+        self._queue: WorkQueue[ClusterKey] = WorkQueue(metrics=deps.metrics.queues.named("signer-names"))
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
         """Take in that a Cluster or a policy beside it changed."""

@@ -1,12 +1,9 @@
-"""What a policy's status says: whether it lets anybody in, which Clusters it rules, and which it shares. Pure.
-
-The same objects give the same status in every replica, and an equal status is not written again.
-"""
+"""Decides a policy's status: whether it admits anybody, which Clusters it rules, and which it shares. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -21,13 +18,11 @@ from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
 READY: Final = "Ready"
-UNRENDERED: Final = "unrenderedControlPlanes"
-"""Member of the status."""
 MAX_CONFLICTS: Final = 32
 """Clusters that a status names; the CRD's maxItems."""
 MAX_RIVALS: Final = 8
 """Policies that it names beside each."""
-SHOWN: Final = 4
+_MAX_LISTED: Final = 4
 """Of both, in a message."""
 REFUSAL_ENDS: Final = timedelta(minutes=40)
 """After its last refusal an owner counts as no longer refused: controllers of Cluster API try again within 1000 s
@@ -57,7 +52,7 @@ _NOT_READY: Final = frozenset({PolicyReason.INVALID, PolicyReason.CONFLICT, *_AM
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What is known of the webhook's rendering in a namespace."""
+    """Whether the webhook renders what is created in a namespace."""
 
     reason: PolicyReason = PolicyReason.VALID
     message: str = ""
@@ -108,10 +103,8 @@ def rendering_of(calls: WebhookCalls) -> Rendering:
         return webhook_not_read(calls.why_unknown)
     if not calls.weakness:
         return CALLED
-    return Rendering(
-        message=f"the webhook is called, but {calls.weakness}: while it does not answer, new machines join without "
-        "attestation"
-    )
+    message = f"the webhook is called, but {calls.weakness}: while it does not answer, new machines join without"
+    return Rendering(message=f"{message} attestation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +121,7 @@ class SharedCluster:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFinding:
-    """What is to be said of one policy."""
+    """The evaluation of one policy."""
 
     why: PolicyReason
     message: str
@@ -136,8 +129,6 @@ class PolicyFinding:
     """How many Clusters it rules alone."""
     conflicts: tuple[SharedCluster, ...]
     """Clusters that others select, too."""
-    unrendered: tuple[str, ...] | None = None
-    """Clusters whose control plane is not rendered, or cannot be read, by name; None: not known, or of no matter."""
 
     @property
     def condition(self) -> Condition:
@@ -153,58 +144,42 @@ async def evaluate(
     clusters: Sequence[JsonObject],
     flaw_of: Callable[[JsonObject], Denied | None],
     machines_under: Callable[[JsonObject, str], int],
-    *,
     rendering: Rendering = CALLED,
-    unrendered: Collection[str] | None = None,
 ) -> Mapping[str, PolicyFinding]:
     """Evaluate the policies of one namespace, beside its Clusters, in slices: each is compared with each; by name.
 
-    ``machines_under`` counts the machines of a Cluster that joined under a policy. ``unrendered``: Clusters whose
-    control plane is not rendered, or cannot be read; None: not known.
+    ``machines_under`` counts the machines of a Cluster that joined under a policy.
     """
     flaws: dict[str, Denied | None] = {}
     async for policy in in_batches(policies, 1):
         flaws[text(policy, "metadata", "name")] = flaw_of(policy)
     ruled = dict.fromkeys(flaws, 0)
     shared: dict[str, list[SharedCluster]] = {name: [] for name in ruled}
-    left: dict[str, list[str]] = {name: [] for name in ruled}
     in_order = sorted(clusters, key=lambda one: text(one, "metadata", "name"))
     async for cluster in in_batches(in_order, max(1, BATCH // max(1, len(policies)))):
-        beside = selecting(cluster, policies)
-        chosen = sorted(text(policy, "metadata", "name") for policy in beside)
-        if text(cluster, "metadata", "name") in (unrendered or ()):
-            for name in chosen:
-                left[name].append(text(cluster, "metadata", "name"))
-        if len(chosen) == 1:
-            ruled[chosen[0]] += 1
+        selected_by = selecting(cluster, policies)
+        names = sorted(text(policy, "metadata", "name") for policy in selected_by)
+        if len(names) == 1:
+            ruled[names[0]] += 1
             continue
-        ruling = ruling_policy(beside, partial(machines_under, cluster))
+        ruling = ruling_policy(selected_by, partial(machines_under, cluster))
         meaning = f"{ruling} goes on, its machines joined under it" if ruling else "no node joins"
         if flaws.get(ruling) is not None:
             meaning = f"no node joins, because its machines joined under {ruling}, which is {PolicyReason.INVALID}"
             ruling = ""
-        for name in chosen:
-            rivals = tuple(other for other in chosen if other != name)
+        for name in names:
+            rivals = tuple(other for other in names if other != name)
             shared[name].append(SharedCluster(text(cluster, "metadata", "name"), rivals, ruling, meaning))
     found: dict[str, PolicyFinding] = {}
     async for policy in in_batches(policies, 1):
         name = text(policy, "metadata", "name")
         needed = rendering if needs_webhook(policy) else CALLED
-        lacking = tuple(left[name]) if unrendered is not None and needs_webhook(policy) else None
-        finding = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
-        if finding.why is PolicyReason.VALID and lacking:
-            message = (
-                f"{finding.message}; the KubeadmControlPlane of {_some(lacking)} is not rendered, or cannot be read "
-                f"({len(lacking)} in all): its new machines join without attestation, or not at all; clusterctl alpha "
-                "rollout restart kubeadmcontrolplane/NAME"
-            )
-            finding = replace(finding, message=message)
-        found[name] = replace(finding, unrendered=lacking)
+        found[name] = _finding(policy, flaws[name], ruled[name], tuple(shared[name]), needed)
     return found
 
 
 def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> JsonObject | None:
-    """Make the merge patch of ``/status`` after which the policy says so; None when it does already."""
+    """Make the merge patch of ``/status`` for a finding; None where the status has it already."""
     conflicts: list[JsonValue] = [
         {
             "cluster": shared.name,
@@ -217,12 +192,11 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
         "observedGeneration": number(policy, "metadata", "generation") or 0,
         "clusters": finding.clusters,
         "conflicts": conflicts,
-        UNRENDERED: None if finding.unrendered is None else len(finding.unrendered),
     }
     known = mapping(policy, "status")
     refused = items(policy, "status", REFUSED_CONFIGURATIONS)
     if refused:
-        wanted[REFUSED_CONFIGURATIONS] = [one for one in refused if _repeated(one, now)]
+        wanted[REFUSED_CONFIGURATIONS] = [one for one in refused if _may_continue(one, now)]
     status: JsonObject = {name: value for name, value in wanted.items() if known.get(name) != value}
     reported = with_condition(policy, finding.condition, now)
     status.update(mapping(reported or {}, "status"))
@@ -232,13 +206,13 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
 
 
 def refusals_end(policy: JsonObject, now: datetime) -> float | None:
-    """Return the seconds until the first refused configuration counts as over; None where there is none."""
+    """Return the seconds until the first refused configuration is dropped; None where there is none."""
     times = [moment(text(one, "time")) or now for one in items(policy, "status", REFUSED_CONFIGURATIONS)]
     return max(0.0, (min(times) + REFUSAL_ENDS - now).total_seconds()) if times else None
 
 
-def _repeated(refused: JsonObject, now: datetime) -> bool:
-    """Tell whether a refusal may go on: its owner would have tried again by now."""
+def _may_continue(refused: JsonObject, now: datetime) -> bool:
+    """Return whether a refusal may continue: its owner would have tried again by now."""
     last = moment(text(refused, "time"))
     return last is not None and now - last < REFUSAL_ENDS
 
@@ -254,7 +228,7 @@ def _finding(
     if flaw is not None:
         why, message = PolicyReason.INVALID, f"no node joins: expected {flaw.expected}, got {flaw.got}; {flaw.remedy}"
     elif conflicts:
-        why, message = PolicyReason.CONFLICT, _quarrel(conflicts)
+        why, message = PolicyReason.CONFLICT, _conflict(conflicts)
     elif rendering.reason in _AMISS:
         why, message = rendering.reason, rendering.message
     elif not clusters:
@@ -271,9 +245,9 @@ def _admits(policy: JsonObject) -> str:
     return f"admits {named}" + ("; Audit: what hardening would change is reported and left" if audit else "")
 
 
-def _quarrel(conflicts: Sequence[SharedCluster]) -> str:
-    shown = "; ".join(f"{one.name} (also {_some(one.rivals)}): {one.meaning}" for one in conflicts[:SHOWN])
-    more = f" and {len(conflicts) - SHOWN} more" if len(conflicts) > SHOWN else ""
+def _conflict(conflicts: Sequence[SharedCluster]) -> str:
+    shown = "; ".join(f"{one.name} (also {_some(one.rivals)}): {one.meaning}" for one in conflicts[:_MAX_LISTED])
+    more = f" and {len(conflicts) - _MAX_LISTED} more" if len(conflicts) > _MAX_LISTED else ""
     return (
         f"another policy selects the same Clusters: {shown}{more}; "
         "narrow the clusterSelectors so that one policy remains"
@@ -281,4 +255,4 @@ def _quarrel(conflicts: Sequence[SharedCluster]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")

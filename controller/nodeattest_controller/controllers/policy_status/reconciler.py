@@ -1,23 +1,16 @@
-"""Reconciles the status of policies: one evaluation a namespace and change, one write a policy whose status differs.
+"""Reconciles the status of policies: one evaluation of a namespace, one write for each policy whose status differs.
 
 Each write is against the version that was read, so two replicas do no harm. An evaluation that cannot read or write is
-repeated with back-off; a missing right is logged with its remedy once in ten minutes. Whether a namespace has the
-webhook's label, and the webhook's configuration, are read by name when its policies are evaluated, at least every five
-minutes: no list is read.
-
-A KubeadmControlPlane with machines stays as it is until its next roll-out, and until then each of its new machines is
-made of it. So the control planes of at most ``MAX_READ`` Clusters are read, once a period.
-Out of scope: what a status says (``decide``).
+repeated with back-off. Whether a namespace has the webhook's label, and the webhook's configuration, are read by name
+when its policies are evaluated, at least every five minutes: no list is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable
 from typing import Final
 
 from nodeattest_controller.controllers.policy_status.decide import (
@@ -36,26 +29,21 @@ from nodeattest_controller.controllers.policy_status.decide import (
     webhook_not_read,
 )
 from nodeattest_controller.logs import fields
-from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.model.machine_view import control_plane_ref
 from nodeattest_controller.model.webhook_configuration import is_decided, is_disabled, needs_webhook, webhook_calls
+from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
 from nodeattest_controller.runtime.conditions import ConditionStatus
-from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import OWN_GROUP, OWN_VERSION
-from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_controller.verification.verifiers import first_flaw
 from nodeattest_kube import paths
-from nodeattest_kube.errors import ApiError, Conflict, Forbidden, Malformed, NotFound
-from nodeattest_kube.events import EventLimiter, EventRecorder, ObjectRef
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden, NotFound
+from nodeattest_kube.events import EventLimiter, ObjectRef
 from nodeattest_kube.workqueue import WorkQueue
 from nodeattest_parsing.objects import condition, items, key_of, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 
 log = logging.getLogger(__name__)
-MAX_READ: Final = 200
-"""Control planes of a namespace that are read at one time."""
 LABEL_RESYNC: Final = 300.0
 """Seconds between two evaluations of policies whose namespace must have the webhook's label; ``RECOUNT`` without it."""
 SETTLE: Final = 1.0
@@ -66,7 +54,6 @@ LOG_PERIOD: Final = 600.0
 """Seconds between two log lines about one missing right."""
 _WORKERS: Final = 4
 """Namespaces that are evaluated at one time: each waits for a read of the API server."""
-_GROUP: Final = "controlplane.cluster.x-k8s.io"
 _UNRENDERED: Final = frozenset({PolicyReason.NAMESPACE_NOT_LABELLED, PolicyReason.WEBHOOK_NOT_CALLED})
 _SOON: Final = _UNRENDERED | {PolicyReason.NAMESPACE_NOT_READ, PolicyReason.WEBHOOK_NOT_READ}
 """What is looked at again each ``RECOUNT``: somebody is about to correct it."""
@@ -84,40 +71,20 @@ class PolicyStatusReconciler:
 
     def __init__(
         self,
-        management: ManagementCache,
+        deps: ReconcilerDeps,
+        configuration: str | None,
         *,
-        guard: ClusterGuard,
-        events: EventRecorder,
-        metrics: Metrics,
-        now: Callable[[], datetime],
-        clock: Callable[[], float] = time.monotonic,
         recount: float = RECOUNT,
-        has_webhook: bool = False,
-        configuration: str = "",
-        is_rendered: Callable[[JsonObject], bool] = lambda _control_plane: True,
         label_resync: float = LABEL_RESYNC,
     ) -> None:
-        """``has_webhook``: controller ``bootstrap-config`` runs, and namespaces of policies need its label.
-
-        ``configuration``: the name of the webhook's MutatingWebhookConfiguration. ``is_rendered``: whether new machines
-        of a control plane run the agent.
-        """
-        self._management = management
-        self._guard = guard
-        self._events = events
-        self._metrics = metrics
-        self._now = now
-        self._recount = recount
-        self._has_webhook = has_webhook
-        self._label_resync = label_resync
+        """Take part; ``configuration`` names the webhook's MutatingWebhookConfiguration, None: there is no webhook."""
+        self._management, self._guard, self._events = deps.management, deps.guard, deps.events
+        self._metrics, self._now = deps.metrics, deps.now
         self._configuration = configuration
-        self._clock = clock
-        self._is_rendered = is_rendered
-        self._unrendered: dict[str, tuple[frozenset[str], float, PolicyReason]] = {}
-        """By namespace: Clusters whose control plane is not rendered; when and beside which rendering that was read."""
-        self._queue: WorkQueue[str] = WorkQueue(metrics=metrics.queues.named("policy-status"))
+        self._recount, self._label_resync = recount, label_resync
+        self._queue: WorkQueue[str] = WorkQueue(metrics=deps.metrics.queues.named("policy-status"))
         self._counts: dict[str, Counter[str]] = {}
-        self._limiter = EventLimiter(clock)
+        self._limiter = EventLimiter(deps.clock)
 
     def changed(self, namespace: str) -> None:
         """Take in that a policy of a namespace changed."""
@@ -155,21 +122,10 @@ class PolicyStatusReconciler:
     async def _evaluate(self, namespace: str) -> float | None:
         """Evaluate the policies of a namespace; returns the seconds until the next time. Raises ApiError."""
         policies, clusters = self._management.policies(namespace), self._management.clusters_in(namespace)
-        rendering, unrendered = CALLED, None
-        needs_label = self._has_webhook and any(map(needs_webhook, policies))
-        if needs_label:
-            rendering = await self._read_rendering(namespace)
-            unrendered = await self._read_unrendered(namespace, clusters, rendering.reason)
-        else:
-            self._unrendered.pop(namespace, None)
-        found = await evaluate(
-            policies,
-            clusters,
-            self._flaw_of,
-            self._management.machines_under,
-            rendering=rendering,
-            unrendered=unrendered,
-        )
+        rendering, needs_label = CALLED, False
+        if self._configuration is not None and any(map(needs_webhook, policies)):
+            rendering, needs_label = await self._read_rendering(namespace, self._configuration), True
+        found = await evaluate(policies, clusters, self._flaw_of, self._management.machines_under, rendering)
         self._count(namespace, found.values())
         errors: list[ApiError] = []
         for policy in policies:
@@ -186,74 +142,26 @@ class PolicyStatusReconciler:
             ends.append(self._label_resync)
         return min(ends, default=None)
 
-    # The webhook
-
-    async def _read_rendering(self, namespace: str) -> Rendering:
+    async def _read_rendering(self, namespace: str, configuration: str) -> Rendering:
         """Read what the webhook does in a namespace; without the right to, that is unknown. Raises ApiError."""
         client = self._management.client
         try:
-            found = await client.get(paths.core_path("namespaces", namespace))
+            labelled = await client.get(paths.core_path("namespaces", namespace))
         except Forbidden as error:
             self._warn("cannot read a namespace's labels", error, namespace)
             return namespace_not_read(namespace)
-        if not is_decided(found):
+        if not is_decided(labelled):
             return not_labelled(namespace)
-        if is_disabled(found):
+        if is_disabled(labelled):
             return DISABLED
         group, resource = "admissionregistration.k8s.io", "mutatingwebhookconfigurations"
         try:
-            configuration = await client.get(paths.object_path(group, "v1", resource, self._configuration))
+            webhooks = await client.get(paths.object_path(group, "v1", resource, configuration))
         except NotFound:
-            configuration = None
+            webhooks = None
         except Forbidden as error:
             return webhook_not_read(str(error))
-        return rendering_of(webhook_calls(configuration, found))
-
-    async def _read_unrendered(
-        self, namespace: str, clusters: Sequence[JsonObject], rendering: PolicyReason
-    ) -> frozenset[str] | None:
-        """Name the Clusters whose control plane is not rendered, or cannot be read; None: unknown.
-
-        What was written before the webhook was called is found when it is. An error of Cluster API's own kinds keeps no
-        policy from its status.
-        """
-        known = self._unrendered.get(namespace)
-        if known is not None and known[2] is rendering and self._clock() - known[1] < self._label_resync:
-            return known[0]
-        try:
-            found = await self._read_control_planes(namespace, clusters)
-        except ApiError as error:
-            self._warn("cannot read control planes", error, namespace)
-            return None if known is None or isinstance(error, Forbidden) else known[0]
-        self._unrendered[namespace] = found, self._clock(), rendering
-        return found
-
-    async def _read_control_planes(self, namespace: str, clusters: Sequence[JsonObject]) -> frozenset[str]:
-        """Read each by name; one that is too large counts as not rendered and hides no other. Raises ApiError."""
-        named = {text(one, "metadata", "name"): control_plane_ref(one) for one in clusters}
-        ours = [
-            (name, one)
-            for name, one in sorted(named.items())
-            if one and (one.group, one.kind) == (_GROUP, "KubeadmControlPlane")
-        ]
-        served, left = "", set[str]()
-        for name, reference in ours[:MAX_READ]:
-            if not reference.version and not served:
-                served = text(await self._management.client.get(paths.api_group(_GROUP)), "preferredVersion", "version")
-            version = reference.version or served
-            if not all(map(paths.is_segment, (version, reference.name))):
-                continue
-            path = paths.object_path(_GROUP, version, "kubeadmcontrolplanes", reference.name, namespace=namespace)
-            try:
-                if not self._is_rendered(await self._management.client.get(path)):
-                    left.add(name)
-            except NotFound:  # it will be rendered when it is created
-                continue
-            except Malformed:
-                left.add(name)
-        return frozenset(left)
-
-    # The status
+        return rendering_of(webhook_calls(webhooks, labelled))
 
     async def _write(self, policy: JsonObject, finding: PolicyFinding) -> None:
         """Write a status that differs, and report its reason where that is new; raises ApiError."""
