@@ -133,7 +133,7 @@ def test_the_agent_understands_the_rendered_join(file_format: str, may_init: boo
 
 def test_the_agent_understands_the_rendered_adoption() -> None:
     script = next(str(file["content"]) for file in adopt_files(PLAN) if file["path"] == ADOPT_SCRIPT)
-    line = next(line for line in script.splitlines() if line.startswith(PLAN.program))
+    line = next(line for line in script.splitlines() if line.startswith("kubelet-authenticator"))
     options = parser().parse_args(shlex.split(line)[1:])
     assert (options.command, options.provider) == ("adopt", "composite")
     assert options.provider_id_command == PLAN.provider_id_command

@@ -1,7 +1,7 @@
-"""What a user's own bootstrap configuration says that contradicts attestation: found and named, never overwritten.
+"""Finds what contradicts attestation in a user's own bootstrap configuration; nothing is overwritten. Pure.
 
-Reads, changes nothing. Files of ours are known by their path and replaced, whatever is in them: no content, annotation
-or mark makes a check unnecessary. Out of scope: what commands do when they run. They are programs, and not read here.
+Our own files are known by their path and replaced. No content, annotation or mark saves a setting from its check.
+Out of scope: what commands do when they run.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _EXPRESSION: Final = re.compile(r"\{\{[^{}]*\}\}")
 
 
 def find(spec: JsonObject, plan: RenderOptions, roles: tuple[str, ...]) -> Iterator[Denied]:
-    """Yield every contradiction; ``roles`` are the configurations that count: join, and init where it may run."""
-    for name, value in (("program", plan.program), *((name, str(value)) for name, value in plan.settings.items())):
+    """Yield every contradiction; ``roles`` are the configurations to check: join, and init if it may run."""
+    for name, value in plan.settings.items():
         if _TEMPLATE.search(f"{name}{value}"):
             yield refusal(
                 f"{name} without braces that cloud-init or clusterctl would fill in",
@@ -89,7 +89,7 @@ def find(spec: JsonObject, plan: RenderOptions, roles: tuple[str, ...]) -> Itera
 
 
 def _provider_id(plan: RenderOptions) -> Iterator[Denied]:
-    """Refuse a provider ID that no machine could use, and one for a provider that finds it."""
+    """Refuse a provider ID that no machine could use, or for a provider that finds it."""
     if plan.provider in FINDS_PROVIDER_ID and (plan.provider_id or plan.tells_agent):
         yield refusal(
             f"no provider ID for the agent with {plan.provider}, whose metadata service has it",
@@ -115,7 +115,7 @@ def _provider_id(plan: RenderOptions) -> Iterator[Denied]:
 
 
 def _provider_id_argument(named: str | None, plan: RenderOptions, role: str) -> Iterator[Denied]:
-    """Refuse what is wrong with kubelet's own argument beside the plan's provider ID."""
+    """Refuse kubelet's own argument if it contradicts the plan's provider ID."""
     if named and has_sources(named):
         yield refusal(
             f"{role} kubeletExtraArgs provider-id without parts that only the agent fills in",
@@ -128,7 +128,7 @@ def _provider_id_argument(named: str | None, plan: RenderOptions, role: str) -> 
             f"{role} kubeletExtraArgs provider-id, and a source for the agent alone",
             "remove one of both: the agent takes kubelet's value",
         )
-    # A node that joins by a token is told its provider ID; one that kubeadm init made asks by its own certificate.
+    # The controller tells the provider ID to a node that joins by a token, not to one that kubeadm init made.
     is_adopted = role == "initConfiguration" and plan.adopts and plan.provider in NEEDS_PROVIDER_ID
     if is_adopted and not (plan.tells_agent or plan.provider_id or named):
         yield refusal(

@@ -72,7 +72,7 @@ class ServingOptions(StrEnum):
     KUBELET = "kubelet"
     """kubelet asks the in-tree signer (``serverTLSBootstrap``), and the policy's ``serving.kubelet`` decides."""
     NONE = "none"
-    """Left to the user: self-signed, or files of their own."""
+    """Left to the user: self-signed, or files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +83,15 @@ class RenderOptions:
     settings: Mapping[str, IntegerJsonValue] = field(default_factory=dict[str, IntegerJsonValue])
     """The provider's settings on the node (``--set``)."""
     provider_id: str | None = None
-    """Given to kubelet and, by kubeadm's configuration, to the agent; may hold cloud-init's templates.
+    """For kubelet and, by kubeadm's configuration, for the agent; may hold cloud-init's templates.
 
-    With sources that the machine fills in, as ``{dmi:product_uuid}``, it is given to the agent only.
+    With sources that the machine fills in, such as ``{dmi:product_uuid}``, for the agent only.
     """
     provider_id_file: str | None = None
     provider_id_command: str | None = None
     serving: ServingOptions = ServingOptions.KUBELET
     challenge_secret: str = ""
     """The Secret with the machine's secret for ``challenge``; empty: none."""
-    program: str = "kubelet-authenticator"
-    """The agent, on the node's PATH or by an absolute path."""
 
     @property
     def agent_provider_id(self) -> str | None:
@@ -102,17 +100,17 @@ class RenderOptions:
 
     @property
     def tells_agent(self) -> bool:
-        """Whether the agent has a source of its own, besides kubelet's argument."""
+        """Whether the agent has another source than kubelet's argument."""
         return bool(self.agent_provider_id or self.provider_id_file or self.provider_id_command)
 
     @property
     def adopts(self) -> bool:
-        """Whether the node of ``kubeadm init`` is taken over: a provider that proves nothing renews nothing."""
+        """Whether the agent takes over the node of ``kubeadm init``; ``insecure`` cannot."""
         return self.provider != "insecure"
 
 
 class RenderingRefused(Denied):
-    """A configuration that cannot be rendered without breaking what its author wrote; every reason, not the first."""
+    """A configuration that contradicts the rendering, with every reason."""
 
     def __init__(self, refusals: Sequence[Denied]) -> None:
         super().__init__(
@@ -125,12 +123,12 @@ class RenderingRefused(Denied):
 
 
 def refusal(expected: str, got: str, remedy: str) -> Denied:
-    """Say why a configuration is not rendered."""
+    """Return a reason why a configuration is not rendered."""
     return Denied(Reason.BOOTSTRAP_CONFIG_REFUSED, expected=expected, got=got, remedy=remedy)
 
 
 def is_rendered_kind(document: JsonObject) -> bool:
-    """Return whether an object is one of the four, in any version."""
+    """Return whether an object is of one of the four kinds, in any version."""
     return _group_kind(document) in _PATHS
 
 
@@ -146,11 +144,11 @@ def spec_path(document: JsonObject) -> tuple[str, ...]:
 
 
 def is_control_plane(document: JsonObject, spec: JsonObject) -> bool:
-    """Return whether ``kubeadm init`` may run with it, or whether it was made of one with which it may.
+    """Return whether ``kubeadm init`` may run with it, or with the control plane that it was made of.
 
-    A KubeadmConfig that joins keeps nothing of its control plane but the label: it must be rendered as its control
-    plane was, or Cluster API sees a difference and replaces the machine (controlplane/kubeadm/internal/filters.go).
-    A template is a worker's, and may have a clusterConfiguration nevertheless, which Cluster API ignores there.
+    A joining KubeadmConfig keeps only the label of its control plane. It must be rendered as the control plane was, or
+    Cluster API replaces the machine (controlplane/kubeadm/internal/filters.go). A template is a worker's, even with a
+    clusterConfiguration, which Cluster API ignores there.
     """
     metadata = section(document, "metadata")
     group, kind = _group_kind(document)
@@ -177,12 +175,22 @@ def section(parent: JsonObject, name: str) -> JsonObject:
 
 def objects(parent: JsonObject, name: str) -> list[JsonObject]:
     """Return the list of objects of that name; raises ``RenderingRefused``."""
-    return [_object(name, entry) for entry in _list(parent, name)]
+    found: list[JsonObject] = []
+    for entry in _list(parent, name):
+        if not isinstance(entry, dict):
+            raise _wrong_type(name, "a list of objects", entry)
+        found.append(entry)
+    return found
 
 
 def words(parent: JsonObject, name: str) -> list[str]:
     """Return the list of texts of that name; raises ``RenderingRefused``."""
-    return [_word(name, entry) for entry in _list(parent, name)]
+    found: list[str] = []
+    for entry in _list(parent, name):
+        if not isinstance(entry, str):
+            raise _wrong_type(name, "a list of texts", entry)
+        found.append(entry)
+    return found
 
 
 def arguments(registration: JsonObject) -> Iterator[tuple[str, str]]:
@@ -199,7 +207,7 @@ def arguments(registration: JsonObject) -> Iterator[tuple[str, str]]:
 
 
 def set_argument(registration: JsonObject, version: str, name: str, value: str) -> None:
-    """Give kubelet an argument, unless it has it."""
+    """Add an argument of kubelet, unless it is there."""
     if any(known == name for known, _ in arguments(registration)):
         return
     extra = registration.get("kubeletExtraArgs")
@@ -209,18 +217,6 @@ def set_argument(registration: JsonObject, version: str, name: str, value: str) 
         extra[name] = value
     elif isinstance(extra, list):
         extra.append({"name": name, "value": value})
-
-
-def _object(name: str, entry: JsonValue) -> JsonObject:
-    if not isinstance(entry, dict):
-        raise _wrong_type(name, "a list of objects", entry)
-    return entry
-
-
-def _word(name: str, entry: JsonValue) -> str:
-    if not isinstance(entry, str):
-        raise _wrong_type(name, "a list of texts", entry)
-    return entry
 
 
 def _list(parent: JsonObject, name: str) -> list[JsonValue]:
@@ -241,6 +237,7 @@ def _wrong_type(name: str, expected: str, value: JsonValue) -> RenderingRefused:
     return RenderingRefused([refusal(f"{name}: {expected}", got, "correct it; its CRD would refuse it, too")])
 
 
+_AGENT: Final = "kubelet-authenticator"
 KUBELET_CONF: Final = "/etc/kubernetes/kubelet.conf"
 IGNORED_PREFLIGHT: Final = "FileAvailable--etc-kubernetes-kubelet.conf"
 MARK: Final = "# nodeattest"
@@ -281,12 +278,12 @@ WantedBy=multi-user.target
 
 
 def file_path(file: JsonObject) -> str:
-    """Return the path that an entry of ``files`` is written to."""
+    """Return the normalized path of an entry of ``files``."""
     return posixpath.normpath("/" + text(file, "path").lstrip("/"))
 
 
 def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
-    """Return kubelet's arguments, by their flags."""
+    """Return kubelet's arguments by name."""
     arguments = {"bootstrap-kubeconfig": "", "rotate-certificates": "false"}
     if plan.serving is ServingOptions.KUBELET:
         arguments["rotate-server-certificates"] = "true"
@@ -296,7 +293,7 @@ def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
 
 
 def join_files(plan: RenderOptions) -> list[JsonObject]:
-    """Return the files of each node; one from a Secret is root's alone."""
+    """Return the files of each node."""
     drop_in = _file(DROP_IN, _DROP_IN_TEXT)
     if not plan.challenge_secret:
         return [drop_in]
@@ -308,23 +305,23 @@ def join_files(plan: RenderOptions) -> list[JsonObject]:
 
 
 def agent_join_command(plan: RenderOptions, *, file_format: str, may_init: bool) -> str:
-    """Return the command that comes last before kubeadm."""
-    words = [plan.program, "join", "--kubeadm-config", _JOIN_CONFIG[file_format], *_agent_words(plan)]
+    """Return the last command before kubeadm."""
+    words = [_AGENT, "join", "--kubeadm-config", _JOIN_CONFIG[file_format], *_agent_words(plan)]
     guard = f"[ -e {_INIT_CONFIG} ] || " if may_init and file_format == "cloud-config" else ""
     return f"{guard}{shlex.join(words)} || exit 1 {MARK}"
 
 
 def adopt_files(plan: RenderOptions) -> list[JsonObject]:
-    """Return what a node gets besides that ``kubeadm init`` may make.
+    """Return the further files of a node that ``kubeadm init`` may make.
 
-    What is here depends on the plan alone, so that init and join of one control plane are rendered alike. kubelet is
-    told its provider ID in kubeadm's file of flags, with every template filled in, and the agent takes it from there.
+    They depend on the plan alone, so that init and join of one control plane are rendered alike. The agent takes
+    kubelet's provider ID from kubeadm's file of flags, where every template is filled in.
     """
-    words = [plan.program, "adopt", *_agent_words(plan)]
+    words = [_AGENT, "adopt", *_agent_words(plan)]
     asks_kubelet = plan.provider in NEEDS_PROVIDER_ID and not plan.tells_agent
     if asks_kubelet:
         words += ["--provider-id-command", f"/bin/sh {PROVIDER_ID_SCRIPT}"]
-    # A node that joined is adopted already. kubelet reads its kubeconfig when it starts, and only then.
+    # kubelet reads its kubeconfig when it starts, and only then.
     script = f"""\
 # Written by nodeattest. Killed at any point, it is run again from the start.
 set -e
@@ -337,12 +334,12 @@ systemctl disable {_ADOPT_SERVICE}
 
 
 def adopt_command() -> str:
-    """Return the command that comes after kubeadm; it returns at once."""
+    """Return the command after kubeadm; it does not wait for the unit."""
     return f"systemctl enable --now --no-block {_ADOPT_SERVICE} {MARK}"
 
 
 def _agent_words(plan: RenderOptions) -> list[str]:
-    """Tell the agent how it attests."""
+    """Return the agent's options: provider, settings and provider ID."""
     words = ["--provider", str(plan.provider)]
     for name in sorted(plan.settings):
         words += ["--set", f"{name}={json.dumps(plan.settings[name], separators=(',', ':'), sort_keys=True)}"]

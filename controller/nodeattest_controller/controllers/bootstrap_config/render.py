@@ -46,7 +46,7 @@ _FORMATS: Final = ("cloud-config", "ignition")
 
 
 def render(document: JsonObject, plan: RenderOptions) -> JsonObject:
-    """Return the object as its machines need it; raises ``RenderingRefused``."""
+    """Return the object with the agent in it; raises ``RenderingRefused``."""
     rendered = copy.deepcopy(document)
     spec = rendered
     for step in spec_path(rendered):
@@ -80,7 +80,7 @@ def render(document: JsonObject, plan: RenderOptions) -> JsonObject:
 
 
 def is_rendered(document: JsonObject) -> bool:
-    """Return whether the machines made of an object of these kinds run the agent before kubeadm."""
+    """Return whether an object runs the agent before kubeadm; raises ``RenderingRefused``."""
     spec = document
     for step in spec_path(document):
         spec = section(spec, step)
@@ -88,7 +88,7 @@ def is_rendered(document: JsonObject) -> bool:
 
 
 def has_agent(document: JsonObject) -> bool:
-    """Return the same, and no for one that cannot be read."""
+    """Return whether an object runs the agent before kubeadm; False if it cannot be read."""
     try:
         return is_rendered(document)
     except RenderingRefused:
@@ -96,11 +96,11 @@ def has_agent(document: JsonObject) -> bool:
 
 
 def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopts: bool) -> tuple[str, ...]:
-    """Name the configurations to render.
+    """Return the configurations to render.
 
-    Cluster API makes an init machine's KubeadmConfig without joinConfiguration and a joining one's without
-    initConfiguration: adding the other would make them differ from their control plane. Where nobody takes over the
-    node of ``kubeadm init``, its kubelet continues as kubeadm made it.
+    Cluster API makes the KubeadmConfig of an init machine without joinConfiguration, and that of a joining machine
+    without initConfiguration. Adding the other would make it differ from its control plane. If nobody takes over the
+    node of ``kubeadm init``, it stays as kubeadm made it.
     """
     wanted = (_INIT, _JOIN) if adopts else (_JOIN,)
     if not control_plane or text(document, "kind") != "KubeadmConfig":
@@ -110,14 +110,14 @@ def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopt
 
 
 def _accept_kubeconfig(registration: JsonObject) -> None:
-    """Have kubeadm's preflight accept that kubelet's kubeconfig exists; no phase is skipped."""
+    """Let kubeadm's preflight accept that kubelet's kubeconfig exists."""
     ignored = words(registration, "ignorePreflightErrors")
     if not {"all", IGNORED_PREFLIGHT.lower()} & {word.lower() for word in ignored}:
         registration["ignorePreflightErrors"] = [*ignored, IGNORED_PREFLIGHT]
 
 
 def _put_file(spec: JsonObject, file: JsonObject) -> None:
-    """Replace the file of this path, however often it is there, or append it."""
+    """Replace every file of this path, or append it."""
     entries = objects(spec, "files")
     places = [index for index, entry in enumerate(entries) if file_path(entry) == file["path"]]
     kept = [entry for entry in entries if file_path(entry) != file["path"]]
@@ -126,7 +126,7 @@ def _put_file(spec: JsonObject, file: JsonObject) -> None:
 
 
 def _put_command(spec: JsonObject, name: str, command: str) -> None:
-    """Put our one command behind all others: what comes before may still write kubeadm's configuration."""
+    """Put our command behind all others, which may still write kubeadm's configuration."""
     spec[name] = [*(word for word in words(spec, name) if not word.endswith(MARK)), command]
 
 
@@ -152,7 +152,7 @@ def _check_room(spec: JsonObject, roles: tuple[str, ...]) -> None:
 
 
 ATTESTOR_ANNOTATION: Final = "attestation.cluster.x-k8s.io/attestor"
-"""On the object, or on its Cluster: which of several attestors of the policy is rendered. Verification ignores it."""
+"""Of the object or its Cluster: which attestor of the policy is rendered. Verification ignores it."""
 
 _LONGEST_NAME: Final = 253 - len(challenge_secret_name(""))
 """Characters (apimachinery pkg/util/validation, DNS-1123 subdomain)."""
@@ -164,13 +164,13 @@ def render_for_policy(subject: Subject, policy: Policy, cluster: JsonObject) -> 
 
 
 def annotated(whole: JsonObject, name: str) -> str:
-    """Return an annotation of an object, of a template that of what is made of it; empty where it has none."""
+    """Return an annotation of an object, or of a template's objects; empty if there is none."""
     place = ("spec", "template", "metadata") if text(whole, "kind").endswith("Template") else ("metadata",)
     return text(whole, *place, "annotations", name)
 
 
 def _options(subject: Subject, policy: Policy, cluster: JsonObject) -> RenderOptions:
-    """Return what to render for an object of a cluster; raises ``Denied``."""
+    """Return the options for an object of a cluster; raises ``Denied``."""
     provider = _provider(subject, policy, cluster)
     parts = _parts(provider, policy)
     settings: dict[str, JsonValue] = {}
@@ -208,7 +208,7 @@ def _provider(subject: Subject, policy: Policy, cluster: JsonObject) -> Provider
 
 
 def _parts(provider: ProviderName, policy: Policy) -> list[ProviderName]:
-    """Return the providers that these machines attest by: of a composite with one alternative, its parts."""
+    """Return the providers of a machine's evidence: of a composite with one alternative, its parts."""
     if provider != COMPOSITE:
         return [provider]
     alternatives = parse_composite(policy.settings(COMPOSITE)).alternatives
@@ -216,7 +216,7 @@ def _parts(provider: ProviderName, policy: Policy) -> list[ProviderName]:
 
 
 def _challenge_secret(subject: Subject) -> str:
-    """Name the Secret that the controller creates for one machine's KubeadmConfig; raises ``Denied`` for any other."""
+    """Return the name of the Secret for one machine's KubeadmConfig; raises ``Denied`` for any other object."""
     name = text(subject.whole, "metadata", "name")
     if subject.is_control_plane or subject.made_by_control_plane:
         got = f"{subject.kind} {subject.name}, whose configuration all control-plane machines must have in common"
