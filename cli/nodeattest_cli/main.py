@@ -113,7 +113,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     _group(
         "endorsement-keys",
         "Register the endorsement keys of machines' TPMs.",
-        **{"import": ("endorsement_keys.command:import_keys", "Register the endorsement keys of a CSV file.")},
+        **{"import": ("endorsement_keys:import_keys", "Register the endorsement keys of a CSV file.")},
     ),
     _group(
         "evidence",

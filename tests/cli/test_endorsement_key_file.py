@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeattest_cli.endorsement_keys.key_file import (
+from nodeattest_cli.errors import UserError
+from nodeattest_cli.key_file import (
     COLUMNS,
     HOST_KINDS,
     MAX_ROWS,
@@ -18,7 +19,6 @@ from nodeattest_cli.endorsement_keys.key_file import (
     KeyRow,
     parse_key_file,
 )
-from nodeattest_cli.errors import UserError
 from nodeattest_providers.identifiers import ProviderID
 
 ONE, TWO, THREE = (f"sha256:{digit * 64}" for digit in "123")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from attested_fleet import NAMESPACE, POLICIES, AttestedFleet
 
-from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS
+from nodeattest_cli.key_file import HOST_KINDS
 from nodeattest_cli.main import main
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at

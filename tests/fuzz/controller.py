@@ -10,8 +10,8 @@ from fuzz.keys import NOW
 from fuzz.target import by_file, require, target, text_of
 from nodeattest_cli.cluster_info import view
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.endorsement_keys.key_file import KeyRow, parse_key_file
 from nodeattest_cli.errors import UserError
+from nodeattest_cli.key_file import KeyRow, parse_key_file
 from nodeattest_controller import configfile
 from nodeattest_controller.controllers import bootstrap_token
 from nodeattest_controller.controllers.bootstrap_config import admission_review

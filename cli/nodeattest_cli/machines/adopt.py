@@ -1,11 +1,9 @@
 """``nodeattest machines adopt``: nodes that are not in the ledger, what to run for each, and opening one of them.
 
-A Node counts as attested exactly as the controller ``hardening`` counts it. A cluster that cannot be reached is
-reported beside the others and hides none of them. Listing changes nothing. ``--open`` opens one Machine at a time,
-after it was shown and agreed to, on record in its attestation record and in an Event, and its token is good for this
-Machine alone; killed between record and token, it is done again with another entry of the record. What has certificates
-is never touched. What a workload cluster says of a Node is quoted where it is more than one plain word, and used in a
-command only as a whole and where a terminal shows it as it is.
+A Node counts as attested exactly as the controller ``hardening`` counts it. Listing changes nothing, and a cluster that
+cannot be reached hides no other. ``--open`` opens one Machine without certificates, on record and in an Event; its
+token is good for this Machine alone. What a workload cluster says of a Node is quoted unless it is one plain
+word.
 """
 
 from __future__ import annotations
@@ -21,15 +19,7 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.fleet import (
-    POLICY,
-    index,
-    list_objects,
-    no_cluster,
-    of_kind,
-    read_fleet,
-    workload_client,
-)
+from nodeattest_cli.fleet import POLICY, index, list_objects, no_cluster, of_kind, read_fleet, workload_client
 from nodeattest_cli.machines.records import change_record, check_reason, record_path
 from nodeattest_cli.machines.rejoin import TOKEN_LIFETIME, RejoinToken, issue_token
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option
@@ -50,6 +40,10 @@ from nodeattest_providers.identifiers import MAX_PROVIDER_ID, NodeName, Provider
 from nodeattest_providers.registry import INSECURE
 
 _MAX_LISTED: Final = 10
+_RESOURCES: Final = (
+    *("clusterrecords", "clusters", "nodeattestationpolicies"),
+    *("machinerecords", "machines", "machinepools", "machineattestations"),
+)
 _WORD: Final = re.compile(rf"[!-~]{{1,{MAX_PROVIDER_ID}}}")
 """What is shown as it is: ASCII without blanks, so that it can neither end a line nor be padded to look like one."""
 
@@ -66,10 +60,10 @@ class _Unattested:
     member: MachineView | None
     providers: tuple[ProviderName, ...]
     """Those that the policy names; empty where that is not known."""
-    todo: str
+    todo: str = "none"
     """``adopt``: its kubelet takes itself over. ``open``: an operator opens its Machine, because the policy's provider
     proves nothing. ``rejoin``: it joined attested. ``none``: no Machine is its own."""
-    command: list[str]
+    command: tuple[str, ...] = ()
     """On the machine itself to adopt it, else on the operator's; may be empty."""
     says: str
 
@@ -77,11 +71,6 @@ class _Unattested:
     def names(self) -> set[str]:
         """What an operator may call it."""
         return {self.node, self.provider_id, self.member.name if self.member else ""} - {""}
-
-    @property
-    def may_be_opened(self) -> bool:
-        """Whether a request for it could be certified, and it has no certificates yet."""
-        return self.todo in {"adopt", "open"} and bool(self.command)
 
     def to_json(self) -> JsonObject:
         """Return the entry of ``nodes``."""
@@ -97,7 +86,7 @@ class _Unattested:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Report:
     """All that was found."""
 
@@ -168,82 +157,79 @@ def adopt(
 
 
 async def _survey(client: ApiClient, namespace: str, cluster: str | None) -> _Report:
-    """Look at the clusters of a namespace; raises ``UserError`` where there is none of that name."""
-    now = datetime.now(UTC)
-    resources = ("clusterrecords", "clusters", "nodeattestationpolicies", "machinerecords", "machines", "machinepools")
-    documents = await read_fleet(client, namespace, *resources, "machineattestations")
+    """Read the clusters of a namespace; raises ``UserError`` where there is none of that name."""
+    now, report = datetime.now(UTC), _Report([], 0, [])
+    documents = await read_fleet(client, namespace, *_RESOURCES)
     inventory, policies = index(documents), of_kind(documents, POLICY)
     clusters = [one for one in of_kind(documents, *CLUSTER_KINDS) if cluster in {None, text(one, "metadata", "name")}]
     if not clusters:
         raise no_cluster(cluster, namespace)
-    unattested: list[_Unattested] = []
-    unreachable: list[tuple[ClusterKey, str]] = []
-    attested = 0
     for one in clusters:
         key = ClusterKey(key_of(one))
+        try:
+            async with await workload_client(client, namespace, text(one, "metadata", "name")) as workload:
+                nodes = [node async for node in list_objects(workload, paths.core_path("nodes"))]
+        except (ApiError, UserError) as error:
+            report.unreachable.append((key, str(error)))
+            continue
         try:
             ruling = policy_for(one, policies, recorded=lambda name, key=key: inventory.machines_under(key, name, now))
             providers = tuple(sorted(ruling.attestors))
         except (Denied, Unavailable):
             providers = ()
-        try:
-            async with await workload_client(client, namespace, text(one, "metadata", "name")) as workload:
-                nodes = [node async for node in list_objects(workload, paths.core_path("nodes"))]
-        except (ApiError, UserError) as error:
-            unreachable.append((key, str(error)))
-            continue
         outside = [node for node in nodes if not is_attested(node, key, inventory, now)]
-        attested += len(nodes) - len(outside)
-        unattested += [_unattested(node, key, inventory, providers) for node in outside]
-    return _Report(unattested, attested, unreachable)
+        report.attested += len(nodes) - len(outside)
+        report.unattested += [_unattested(node, key, inventory, providers) for node in outside]
+    return report
 
 
 def _unattested(
     node: JsonObject, key: ClusterKey, inventory: Inventory, providers: tuple[ProviderName, ...]
 ) -> _Unattested:
+    """Say what to do about a node."""
     name, own_id = text(node, "metadata", "name"), text(node, "spec", "providerID")
-    members = inventory.members(key, own_id) if own_id else inventory.members_by_node_name(key, name)
+    members = inventory.members(key, own_id)
     if not own_id:
         uid = text(node, "metadata", "uid")
-        members = [member for member in members if member.node_ref_uid == uid]
+        members = [one for one in inventory.members_by_node_name(key, name) if one.node_ref_uid == uid]
     member = members[0] if len(members) == 1 else None
-    provider_id = own_id or (member.provider_id if member else "")
-    found = condition(items(node, "status", "conditions"), "Ready")
-    ready = found is not None and found.get("status") == "True"
-    record = inventory.attestation(key, member.provider_id) if member else None
+    known_id = own_id or (member.provider_id if member else "")
+    condition_ready = condition(items(node, "status", "conditions"), "Ready")
+    ready = condition_ready is not None and condition_ready.get("status") == "True"
+
+    def made(says: str, todo: str = "none", *command: str) -> _Unattested:
+        return _Unattested(
+            cluster=key,
+            node=name,
+            provider_id=known_id,
+            ready=ready,
+            member=member,
+            providers=providers,
+            todo=todo,
+            command=command,
+            says=says,
+        )
+
+    if member is None and not known_id:
+        return made("it has no provider ID and is no Machine's nodeRef: set its provider ID, or delete the Node")
+    if member is None:
+        return made(f"no Machine has its provider ID {_word(known_id)}: make one, or delete the Node")
     namespace, _, cluster = key.partition("/")
-    where = ["-n", namespace, "--cluster", cluster]
-    todo, command, says = "none", list[str](), ""
-    if member is None and not provider_id:
-        says = "it has no provider ID and is no Machine's nodeRef: set its provider ID, or delete the Node"
-    elif member is None:
-        says = f"no Machine has its provider ID {_word(provider_id)}: make one, or delete the Node"
-    elif record is not None and record.issued and record.node_name == NodeName(name):
-        todo, says = "rejoin", "it joined attested, and its certificate has expired"
-        command = ["nodeattest", "machines", "rejoin", member.name, *where]
-    else:
-        todo = "open" if providers and set(providers) <= INSECURE else "adopt"
-        if not _can_be_asked_for(name, provider_id):
-            wrong = _word(provider_id or "(none)")
-            says = f"no machine can ask for its name with provider ID {wrong}: correct its Node and its Machine"
-        elif todo == "open":
-            says = "the policy's provider proves nothing, so a node cannot take itself over"
-            command = ["nodeattest", "machines", "adopt", member.name, "--open", "--reason", "WHY", *where]
-        else:
-            says = _how_to_adopt(providers, ready=ready)
-            provider = providers[0] if len(providers) == 1 else "PROVIDER"
-            command = ["kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", provider_id]
-    return _Unattested(
-        cluster=key,
-        node=name,
-        provider_id=provider_id,
-        ready=ready,
-        member=member,
-        providers=providers,
-        todo=todo,
-        command=command,
-        says=says,
-    )
+    where = ("-n", namespace, "--cluster", cluster)
+    record = inventory.attestation(key, member.provider_id)
+    if record is not None and record.issued and record.node_name == NodeName(name):
+        says = "it joined attested, and its certificate has expired"
+        return made(says, "rejoin", "nodeattest", "machines", "rejoin", member.name, *where)
+    todo = "open" if providers and set(providers) <= INSECURE else "adopt"
+    if not _can_be_asked_for(name, known_id):
+        wrong = _word(known_id or "(none)")
+        return made(f"no machine can ask for its name with provider ID {wrong}: correct its Node and its Machine", todo)
+    if todo == "open":
+        says = "the policy's provider proves nothing, so a node cannot take itself over"
+        return made(says, todo, "nodeattest", "machines", "adopt", member.name, "--open", "--reason", "WHY", *where)
+    provider = providers[0] if len(providers) == 1 else "PROVIDER"
+    command = ("kubelet-authenticator", "adopt", "--provider", provider, "--provider-id", known_id)
+    return made(_how_to_adopt(providers, ready=ready), todo, *command)
 
 
 def _how_to_adopt(providers: Sequence[ProviderName], *, ready: bool) -> str:
@@ -301,17 +287,20 @@ def _print(chosen: Sequence[_Unattested], found: _Report, output: str) -> None:
     print_lines(f"{len(found.unattested)} of {nodes_in_all} nodes are not in the ledger")
 
 
+# Opening
+
+
 def _provider(one: _Unattested, said: str | None) -> ProviderName:
     known = ", ".join(one.providers)
     if said is not None and one.providers and said not in one.providers:
         raise UserError(f"--provider: expected one of the policy's {known}, got {said}")
     if said is None and len(one.providers) != 1:
-        raise UserError(f"--provider: the policy names {known or 'none that can be read'}; say which")
+        raise UserError(f"--provider: the policy names {known or 'none that can be read'}; set one")
     return ProviderName(said) if said is not None else one.providers[0]
 
 
 def _what_it_opens(one: _Unattested, provider: ProviderName) -> list[str]:
-    if one.member is None or not one.may_be_opened:
+    if one.member is None or one.todo not in {"adopt", "open"} or not one.command:
         command = f": {shlex.join(one.command)}" if one.command else ""
         raise StateError(f"node {_word(one.node)}: {one.says}{command}")
     lines = [

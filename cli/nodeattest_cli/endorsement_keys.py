@@ -1,9 +1,8 @@
 """``nodeattest endorsement-keys import``: register the keys of a file, on host objects and in a policy.
 
-A machine is only what its row names. Nothing is written before every row was checked against what the server has, and
-before it was shown and agreed to. Each write is a compare-and-swap on the object that was checked. A second run of the
-same file changes nothing, and an import that was interrupted, or crossed by another writer, is run again. Another key
-of a machine is replaced only with ``--overwrite``; a key that another machine has is never given to a second one.
+Nothing is written before every row was checked against what the server has, shown and agreed to. Each write is a
+compare-and-swap on the object that was checked. A second run of the same file changes nothing. Another key of a machine
+is replaced only with ``--overwrite``; a key that another machine has is never given to a second one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.documents import read_text
-from nodeattest_cli.endorsement_keys.key_file import HOST_KINDS, MAX_ROWS, HostRef, KeyRow, parse_key_file
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.fleet import OWN, POLICY, list_objects, list_served
+from nodeattest_cli.key_file import HOST_KINDS, MAX_ROWS, HostRef, KeyRow, parse_key_file
 from nodeattest_cli.options import connected
 from nodeattest_cli.output import is_confirmed, print_lines
 from nodeattest_controller.model.machine_record import MACHINE_RECORD
@@ -143,7 +142,7 @@ async def _read_hosts(
             except NotFound:
                 if kind in kinds:
                     remedy = "point --kubeconfig at the management cluster"
-                    raise StateError(f"{client.server} has no {kind} of {row.api_version}; {remedy}") from None
+                    raise StateError(f"{client.server} has no {kind} of {row.group}/{row.version}; {remedy}") from None
     return objects
 
 

@@ -1,9 +1,6 @@
-"""The file of ``endorsement-keys import``: CSV, a machine and its endorsement key on each row.
+"""The file of ``endorsement-keys import``: CSV (RFC 4180), a machine and its endorsement key on each row.
 
-Promises: any text gives rows in which no machine and no key occurs twice, or ``UserError`` with the line, expected, got
-and remedy; time and memory are linear in a size that the caller bounds. A machine is named by a
-host object or by a provider ID, exactly as written: nothing is looked up.
-Source: RFC 4180.
+Any text gives rows in which no machine and no key occurs twice, or ``UserError`` with line, expected, got and remedy.
 """
 
 from __future__ import annotations
@@ -46,11 +43,6 @@ class HostKind(NamedTuple):
     resource: str
     field: tuple[str, ...] = ("metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY)
     """Where the fingerprint goes."""
-
-    @property
-    def api_version(self) -> str:
-        """Group and version, as manifests spell them."""
-        return f"{self.group}/{self.version}"
 
 
 _INFRASTRUCTURE: Final = "infrastructure.cluster.x-k8s.io"
@@ -101,22 +93,19 @@ class KeyRow:
 def parse_key_file(text: str) -> tuple[KeyRow, ...]:
     """Read every row."""
     rows: list[KeyRow] = []
-    machines: dict[HostRef | ProviderID, str] = {}
-    keys: dict[str, str] = {}
+    seen: dict[HostRef | ProviderID | str, str] = {}
     for position, values in _csv_rows(text.removeprefix(_BOM)):
         if len(rows) == MAX_ROWS:
             raise _wrong(position, f"at most {MAX_ROWS} rows", "more", "split the file")
         row = _row(position, values)
-        first = machines.setdefault(row.machine, position)
+        first = seen.setdefault(row.machine, position)
         if first != position:
-            raise _wrong(
-                position, "a machine once", f"{row.machine} again, after {first}", "keep the key that its agent uses"
-            )
-        first = keys.setdefault(row.fingerprint, position)
+            got = f"{row.machine} again, after {first}"
+            raise _wrong(position, "a machine once", got, "keep the key that its agent uses")
+        first = seen.setdefault(row.fingerprint, position)
         if first != position:
-            raise _wrong(
-                position, "a key of one machine", f"the key of {first}", "read each machine's own key: TPMs share none"
-            )
+            remedy = "read each machine's own key: TPMs share none"
+            raise _wrong(position, "a key of one machine", f"the key of {first}", remedy)
         rows.append(row)
     if not rows:
         raise UserError("expected at least one row after the header, got none; write one row for each machine")
@@ -145,19 +134,15 @@ def _csv_rows(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _header(position: str, names: Sequence[str]) -> Sequence[str]:
-    for name in names:
-        _check_column(position, name)
+    unknown = next((name for name in names if name not in COLUMNS), None)
+    if unknown is not None:
+        nearest = difflib.get_close_matches(unknown, COLUMNS, n=1)
+        remedy = f"did you mean {nearest[0]}?" if nearest else "remove it"
+        raise _wrong(position, f"columns {_HEADER}", printable(unknown[:_SHOWN]) or "an empty name", remedy)
     if len(set(names)) != len(names) or "endorsementKey" not in names or not {"host", "providerID"} & set(names):
         got = ",".join(names)[:_SHOWN]
         raise _wrong(position, f"a header with each column once: {_HEADER}", got, "write the header as the first line")
     return names
-
-
-def _check_column(position: str, name: str) -> None:
-    if name not in COLUMNS:
-        nearest = difflib.get_close_matches(name, COLUMNS, n=1)
-        remedy = f"did you mean {nearest[0]}?" if nearest else "remove it"
-        raise _wrong(position, f"columns {_HEADER}", printable(name[:_SHOWN]) or "an empty name", remedy)
 
 
 def _row(position: str, values: Mapping[str, str]) -> KeyRow:

@@ -1,1 +1,0 @@
-"""``nodeattest endorsement-keys``: register the endorsement keys of machines' TPMs."""
