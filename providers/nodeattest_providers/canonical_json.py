@@ -69,6 +69,17 @@ def b64decode(text: str) -> bytes:
         ) from None
 
 
+def encoded(**fields: JsonValue | bytes | tuple[bytes, ...]) -> JsonObject:
+    """Write an object: bytes as base64url, a tuple as an array of them, and no field for None."""
+    data: JsonObject = {}
+    for name, value in fields.items():
+        if isinstance(value, tuple):
+            data[name] = [b64encode(each) for each in value]
+        elif value is not None:
+            data[name] = b64encode(value) if isinstance(value, bytes) else value
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
     """An object of a closed schema: every key known, every required key present; the getters check type and size.

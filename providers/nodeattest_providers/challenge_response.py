@@ -20,7 +20,15 @@ from nodeattest_providers import canonical_json
 from nodeattest_providers.canonical_json import Fields
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name, printable
-from nodeattest_providers.node_interface import FirstRequestRef, JsonObject, JsonValue, SecretBytes, length_prefix
+from nodeattest_providers.node_interface import (
+    Binding,
+    FirstRequestRef,
+    JsonObject,
+    JsonValue,
+    PublishedChallenge,
+    SecretBytes,
+    length_prefix,
+)
 
 if TYPE_CHECKING:  # the node has no use for them
     from nodeattest_providers.checks import Checks
@@ -53,6 +61,21 @@ def parse_challenge(text: str) -> JsonValue:
     A str may hold lone surrogates, which have no UTF-8: what replaces them here is no UTF-8 either.
     """
     return canonical_json.loads(text.encode(errors="surrogatepass"))
+
+
+def check_own(binding: Binding, published: PublishedChallenge, *others: tuple[str, bool]) -> None:
+    """Refuse a challenge that is not for this node's own first request: to answer it would make the node an oracle.
+
+    ``others`` are further rules: what the challenge must be for, and whether it is.
+    """
+    for expected, is_own in (("PKCS#10 request", published.csr_sha256 == binding.csr_sha256), *others):
+        if not is_own:
+            raise Denied(
+                Reason.CHALLENGE_UNKNOWN,
+                expected=f"a challenge for this node's own first request: its {expected}",
+                got="a challenge for another",
+                remedy="wait for the controller to publish the challenge again, or file a new first request",
+            )
 
 
 def ref_to_json(first: FirstRequestRef) -> JsonObject:

@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 
 from nodeattest_providers import registry
 from nodeattest_providers.config_fields import invalid
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.verifier_interface import ClusterAPISigner
@@ -87,6 +87,20 @@ def check_signer(signer: object, provider: ProviderName) -> ClusterAPISigner:
     """Return a signer of this provider; anything else is ``Denied``."""
     registry.check_made(signer, provider, is_complete=isinstance(signer, ClusterAPISigner))
     return cast("ClusterAPISigner", signer)
+
+
+def offline(service: str) -> Unavailable:
+    """Make the ``Unavailable`` of what has to be asked and is not asked here, as in ``nodeattest explain``."""
+    return platform_unavailable(f"{service} is not asked here", remedy="let a running controller verify the request")
+
+
+def nobody_trusted(what: str, setting: str, page: str) -> Unavailable:
+    """Make the ``Unavailable`` of a controller whose configuration trusts nobody to sign what it is shown."""
+    return platform_unavailable(
+        f"nobody is trusted to sign {what}: no {setting}",
+        remedy=f"set {setting} in the controller's configuration ({page})",
+        retry_after=60.0,
+    )
 
 
 def read_file(path: Path, where: str) -> bytes:

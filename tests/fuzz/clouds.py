@@ -198,8 +198,8 @@ def _identity(keys: frozenset[str], _data: bytes) -> bool:
     return bool(keys)
 
 
-target("gcp-credentials", gcp_config.credentials_kind, Reason.POLICY_INVALID, max_len=2048)(
-    lambda found, _: require("executable" not in str(found[1].get("credential_source")), "nothing that runs a program")
+target("gcp-credentials", gcp_config.read_credentials, Reason.POLICY_INVALID, max_len=2048)(
+    lambda found, _: require("executable" not in str(found.get("credential_source")), "nothing that runs a program")
 )
 
 # oci

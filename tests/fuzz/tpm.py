@@ -10,6 +10,7 @@ from fuzz.keys import NOW, TPM_KEY, authority
 from fuzz.target import attempt, require, settings_target, target
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.tpm import attestor
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_certificate, parse_endorsement_key
 from nodeattest_providers.tpm.event_log import EventLog, parse_event_log, replay
@@ -23,7 +24,7 @@ from nodeattest_providers.tpm.key_templates import (
     signature_is_valid,
 )
 from nodeattest_providers.tpm.make_credential import make_credential
-from nodeattest_providers.tpm.node import commands, device
+from nodeattest_providers.tpm.node import commands
 from nodeattest_providers.tpm.node.commands import MAX_RESPONSE
 from nodeattest_providers.tpm.node.device import Device, LoadedKey
 from nodeattest_providers.tpm.structures import (
@@ -90,7 +91,7 @@ target(
 )(lambda _checked, _data: True)
 
 
-@target("tpm-nv", lambda data: list(device.split_der(data)), max_len=2048)
+@target("tpm-nv", lambda data: list(attestor.split_der(data)), max_len=2048)
 def _nv(found: list[bytes], data: bytes) -> bool:
     require(b"".join(found) in data and all(found), "certificates one after the other")
     return bool(found)

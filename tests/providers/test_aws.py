@@ -25,13 +25,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 from ec2_world import INSTANCE as MACHINE
 from ec2_world import OTHERS, OURS, RUNNING, Amazon
-from worlds import T1, Calls
+from worlds import T1, Calls, denied_for
 
 from nodeattest_providers.aws.api.ec2 import Ec2, Instances, KeyType
 from nodeattest_providers.aws.checks import Ec2Instance, Realm
 from nodeattest_providers.aws.config import parse_platform
 from nodeattest_providers.aws.verifier import AwsSigner
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.keys import endorsement_fingerprint
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import CallOutcome, Platform
@@ -50,9 +50,8 @@ def test_an_instance_proves_itself_by_two_calls_to_its_own_region(stage: Stage) 
 
 def test_a_session_whose_user_id_names_another_instance_is_refused(stage: Stage) -> None:
     stage.cloud.principal = replace(node_role(stage.node.instance_id), user_id=f"AROAEXAMPLE:{INSTANCE}")
-    with pytest.raises(Denied) as denied:
+    with denied_for(Reason.PLATFORM_INSTANCE_MISMATCH):
         stage.attest(filed_aws(stage.node))
-    assert denied.value.reason is Reason.PLATFORM_INSTANCE_MISMATCH
 
 
 def test_an_instance_that_was_started_moments_ago_is_waited_for(stage: Stage) -> None:
@@ -66,9 +65,8 @@ async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stag
     stage.cloud.now = T1 + timedelta(hours=3)  # STS would refuse the old signature
     signer = AwsSigner(platform=Platform(settings={**stage.cloud.settings, "trustBundle": str(stage.bundle)}))
     facts, request = facts_of(stage.node), filed_aws(stage.node)
-    with pytest.raises(Denied) as denied:
+    with denied_for(Reason.PLATFORM_PROOF_EXPIRED):
         await signer.verify_client_attestation_data(request, facts)
-    assert denied.value.reason is Reason.PLATFORM_PROOF_EXPIRED
     answered = replace(facts, ledger=replace(facts.ledger, answered=True))
     assert (await signer.verify_client_attestation_data(request, answered)).fingerprints
     found = await signer.addresses(facts)
@@ -77,9 +75,8 @@ async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stag
         facts_of(replace(stage.node, instance_id=INSTANCE)),
         facts_of(stage.node, {**POLICY, "accounts": ["999999999999"]}),
     ):
-        with pytest.raises(Denied) as denied:
+        with denied_for(Reason.PLATFORM_INSTANCE_NOT_FOUND):
             await signer.addresses(foreign)
-        assert denied.value.reason is Reason.PLATFORM_INSTANCE_NOT_FOUND
     await signer.aclose()
 
 
@@ -116,9 +113,8 @@ def test_a_regions_certificate_counts_in_its_time_only(stage: Stage, tmp_path: P
     begin = T1 + begins
     made = x509.CertificateBuilder(name, name, key.public_key(), 7, begin, begin + timedelta(days=29))
     (tmp_path / f"{REGION}.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
-    with pytest.raises(Denied) as denied:
+    with denied_for(Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID):
         replace(stage, bundle=tmp_path).attest(filed_aws(stage.node))
-    assert denied.value.reason is Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID
     assert stage.cloud.asked == []
 
 
@@ -294,8 +290,7 @@ async def test_a_key_is_asked_for_once_in_five_minutes_whoever_wants_it() -> Non
 )
 async def test_of_an_instance_that_may_not_join_no_key_is_asked_for(instance: Ec2Instance, reason: Reason) -> None:
     amazon = Amazon(instance=instance)
-    with pytest.raises(Denied) as denied:
+    with denied_for(reason) as denied:
         await found(amazon.instances())
-    assert denied.value.reason is reason
     assert denied.value.checks
     assert not amazon.asked

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import FACTS, OLD_PIN, PIN, SECRET, T1, answering, filed, published
+from worlds import FACTS, OLD_PIN, PIN, SECRET, T1, answering, denied_for, filed, published
 
 from nodeattest_providers.canonical_json import b64encode
 from nodeattest_providers.challenge.attestor import ChallengeAttestor
@@ -112,9 +112,8 @@ TAMPERED: dict[str, tuple[Spoil, Reason]] = {
 async def test_tampered_evidence_is_denied(row: str) -> None:
     spoil, reason = TAMPERED[row]
     request, facts = spoil(answering(FIRST, await answer()), LIVE)
-    with pytest.raises(Denied) as denied:
+    with denied_for(reason) as denied:
         await SIGNER.verify_client_attestation_data(request, facts)
-    assert denied.value.reason is reason
     assert not denied.value.checks[-1].passed
     assert SECRET.hex() not in str(denied.value)
 
@@ -211,9 +210,8 @@ def _attest(path: Path) -> Evidence:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
 def test_a_secret_that_others_may_touch_is_refused(secret_file: Path, mode: int) -> None:
     secret_file.chmod(mode)
-    with pytest.raises(Denied) as denied:
+    with denied_for(Reason.SECRET_MISSING):
         _attest(secret_file)
-    assert denied.value.reason is Reason.SECRET_MISSING
 
 
 def test_a_symbolic_link_to_a_secret_is_refused(secret_file: Path, tmp_path: Path) -> None:
@@ -238,17 +236,6 @@ def test_a_secret_of_another_size_is_refused(secret_file: Path, content: bytes) 
         _attest(secret_file)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"secretFile": "relative"}, {"secretFile": "/x", "more": 1}],
-    ids=str,
-)
-def test_other_settings_are_refused(settings: dict[str, JsonValue]) -> None:
-    with pytest.raises(Denied) as denied:
-        ChallengeAttestor(settings)
-    assert denied.value.reason is Reason.POLICY_INVALID
-
-
 def test_a_foreign_challenge_is_not_answered(secret_file: Path) -> None:
     """Otherwise the node would be an oracle for whoever writes annotations."""
     attestor = ChallengeAttestor({"secretFile": str(secret_file)})
@@ -256,6 +243,5 @@ def test_a_foreign_challenge_is_not_answered(secret_file: Path) -> None:
     other_uid = published(FIRST, dataclasses.replace(own, uid="u-9").to_text())
     other_csr = dataclasses.replace(published(FIRST, own.to_text()), csr_sha256=bytes(32))
     for challenge in (other_uid, other_csr):
-        with pytest.raises(Denied) as denied:
+        with denied_for(Reason.CHALLENGE_UNKNOWN):
             attestor.attest(FIRST.binding(PIN), challenge)
-        assert denied.value.reason is Reason.CHALLENGE_UNKNOWN

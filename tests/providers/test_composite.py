@@ -23,7 +23,7 @@ from composite_world import (
     verify,
 )
 from tpm_world import SoftTpm
-from worlds import CSR, FACTS, PIN, answering, published
+from worlds import CSR, FACTS, PIN, answering, denied_for, published
 from worlds import SECRET as ATTESTOR_SECRET
 from worlds import filed as stored
 
@@ -131,25 +131,12 @@ def test_a_first_request_spoilt_in_one_thing_is_denied(row: str) -> None:
 # Policy
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"allOf": ["tpm", "tpm"]},
-        {"allOf": ["tpm", "insecure"]},
-        {"allOf": ["tpm", "Challenge"]},
-        {"allOf": "tpm"},
-        {"allOf": ["a", "b", "c", "d", "e"]},
-        {"anyOf": [{"allOf": ["tpm", "aws"], "x": 1}]},
-        {"anyOf": [{"allOf": ["tpm", "aws"]}], "allOf": ["tpm", "challenge"]},
-    ],
-)
-def test_a_policy_that_does_not_say_which_proofs_lets_nobody_in(settings: Mapping[str, JsonValue]) -> None:
+def test_a_policy_that_does_not_say_which_proofs_lets_nobody_in() -> None:
+    settings: Mapping[str, JsonValue] = {"allOf": ["tpm", "insecure"]}
     tpm = SoftTpm()
     assert refused(filed(first_of(tpm)), facts_for(tpm, settings)).reason is Reason.POLICY_INVALID
-    with pytest.raises(Denied) as denied:
+    with denied_for(Reason.POLICY_INVALID):
         composite().check_settings(settings)
-    assert denied.value.reason is Reason.POLICY_INVALID
 
 
 def test_any_of_admits_exactly_one_of_its_alternatives() -> None:
@@ -352,9 +339,8 @@ def attestor_challenge_of(text: str, csr: bytes = CSR) -> PublishedChallenge:
 def test_a_challenge_of_other_parts_or_none_is_not_answered(
     settings: Mapping[str, JsonValue], text: str, reason: Reason
 ) -> None:
-    with pytest.raises(Denied) as denied:
+    with denied_for(reason):
         CompositeAttestor(settings).attest(BINDING, attestor_challenge_of(text))
-    assert denied.value.reason is reason
 
 
 @pytest.mark.parametrize(

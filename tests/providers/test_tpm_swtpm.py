@@ -18,6 +18,7 @@ from tpm_world import (
     request_of,
     verify,
 )
+from worlds import denied_for
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import JsonValue
@@ -82,9 +83,8 @@ def test_a_node_activates_challenges_of_its_own_first_request_only(real_tpm: Sof
         foreign = published(first, challenge_of(replace(first, uid="uid-9"), facts))
         other_key = published(first, challenge_of(replace(first, csr=replace(CSR, spki=b"another")), facts))
         for bad in (foreign, other_key, replace(own, csr_sha256=bytes(32)), replace(own, uid="uid-8")):
-            with pytest.raises(Denied) as denied:
+            with denied_for(Reason.CHALLENGE_UNKNOWN):
                 attestor.attest(binding, bad)
-            assert denied.value.reason is Reason.CHALLENGE_UNKNOWN
         for text in ("", "{}", own.text + " ", own.text.replace('"v":1', '"v":2'), "\ud800", "\x00"):
             with pytest.raises(Denied):
                 attestor.attest(binding, replace(own, text=text))
@@ -107,22 +107,6 @@ def test_an_absent_tpm_is_unavailable_with_a_remedy(settings: dict[str, JsonValu
         attestor.attest(binding_of(filed_nothing()))
     assert unavailable.value.reason is Reason.PLATFORM_UNAVAILABLE
     assert unavailable.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"tctii": "x"}, "did you mean 'tcti'"),
-        ({"tcti": ""}, "a string"),
-        ({"tcti": 7}, "a string"),
-        ({"endorsementKey": "rsa1024"}, "one of auto, ecc-p256"),
-    ],
-)
-def test_wrong_settings_are_refused_in_words_that_help(settings: dict[str, JsonValue], words: str) -> None:
-    with pytest.raises(Denied) as denied:
-        TpmAttestor(settings)
-    assert denied.value.reason is Reason.POLICY_INVALID
-    assert words in str(denied.value)
 
 
 def test_an_endorsement_hierarchy_with_a_password_is_unavailable_and_says_so(tpm_folder: Path) -> None:
@@ -264,9 +248,8 @@ def test_the_policys_change_between_the_rounds_starts_a_new_first_request(booted
         (asked, False, Reason.EVIDENCE_MALFORMED),
         (unasked, True, Reason.EVENT_LOG_MISSING),
     ):
-        with pytest.raises(Denied) as denied:
+        with denied_for(reason) as denied:
             verify_joined(replace(joined, facts=replace(joined.facts, settings=settings[now])))
-        assert denied.value.reason is reason
         assert "new first request" in denied.value.remedy
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodeattest_providers import envelope
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, PublishedChallenge, SecretBytes
 from nodeattest_providers.pkcs10 import build_csr
@@ -21,6 +24,11 @@ SECRET = bytes(range(32))
 KEY = ec.generate_private_key(ec.SECP256R1())
 PROVIDER_ID = "metal:///rack-1/7"
 BOOTSTRAP_GROUPS = frozenset({"system:bootstrappers", "system:authenticated"})
+
+
+def denied_for(reason: Reason) -> AbstractContextManager[pytest.ExceptionInfo[Denied]]:
+    """Expect a refusal for this reason."""
+    return pytest.raises(Denied, match=rf"^{reason}: ")
 
 
 class Calls:

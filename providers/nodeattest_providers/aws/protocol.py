@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_providers.canonical_json import Fields, b64encode
+from nodeattest_providers.canonical_json import Fields, encoded
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName
 from nodeattest_providers.node_interface import Binding, JsonObject
@@ -68,16 +68,12 @@ class AwsEvidence:
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        return {
-            "document": b64encode(self.document),
-            "pkcs7": b64encode(self.pkcs7),
-            "region": self.region,
-            "sts": {
-                "authorization": self.sts.authorization,
-                "x-amz-date": self.sts.date,
-                "x-amz-security-token": self.sts.security_token,
-            },
+        sts: JsonObject = {
+            "authorization": self.sts.authorization,
+            "x-amz-date": self.sts.date,
+            "x-amz-security-token": self.sts.security_token,
         }
+        return encoded(document=self.document, pkcs7=self.pkcs7, region=self.region, sts=sts)
 
 
 def parse_evidence(data: JsonObject) -> AwsEvidence:

@@ -23,10 +23,10 @@ from nodeattest_providers.aws.checks import (
 from nodeattest_providers.aws.config import RegionCertificates, parse_platform, parse_policy, read_trust_bundle
 from nodeattest_providers.aws.protocol import PROVIDER, VERSION, parse_provider_id, sts_request
 from nodeattest_providers.checks import Checks
-from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
+from nodeattest_providers.errors import Denied, Reason, platform_unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID, is_dns_name
 from nodeattest_providers.keys import PublicKey
-from nodeattest_providers.platform import Platform
+from nodeattest_providers.platform import Platform, offline
 from nodeattest_providers.verifier_interface import (
     Addresses,
     AttestedNode,
@@ -100,7 +100,7 @@ class AwsSigner(CheckedSigner):
     ) -> NamedEndorsementKey:
         """Return an instance's endorsement key, for ``tpm``; raises Denied or Unavailable."""
         if self._instances is None:
-            raise _offline("AWS EC2")
+            raise offline("AWS EC2")
         return await self._instances.endorsement_key(machine, accounts=accounts, shown=shown)
 
     async def aclose(self) -> None:
@@ -149,7 +149,7 @@ class AwsSigner(CheckedSigner):
     ) -> CallerIdentity:
         """Ask STS about a request that is bound to one of the cluster's CAs, one after the other."""
         if self._sts is None:
-            raise _offline("AWS STS")
+            raise offline("AWS STS")
         rules, identity = wire_rules(checks), None
         for pin in sorted(facts.cluster.pins)[:_MAX_PINS]:
             asked = sts_request(claim.name.region, request.binding(pin))
@@ -167,9 +167,5 @@ class AwsSigner(CheckedSigner):
 
     async def _find(self, realm: Realm, instance_id: str) -> Ec2Instance | None:
         if self._instances is None:
-            raise _offline("AWS EC2")
+            raise offline("AWS EC2")
         return await self._instances.find(realm, instance_id)
-
-
-def _offline(service: str) -> Unavailable:
-    return platform_unavailable(f"{service} is not asked here", remedy="verify where the platform may be asked")

@@ -14,7 +14,7 @@ from typing import Final
 from nodeattest_parsing import strict_json
 from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import IntegerJsonObject, JsonObject, ParseError
-from nodeattest_providers.canonical_json import Fields, b64encode
+from nodeattest_providers.canonical_json import Fields, encoded
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName, printable
 
@@ -34,7 +34,7 @@ class AzureEvidence:
 
     def to_json(self) -> IntegerJsonObject:
         """Write the evidence block's object."""
-        return {"signature": b64encode(self.signature)}
+        return encoded(signature=self.signature)
 
 
 def parse_evidence(data: IntegerJsonObject) -> AzureEvidence:

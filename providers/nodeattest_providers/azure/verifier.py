@@ -37,9 +37,9 @@ from nodeattest_providers.certificate_chain import (
     parse_authorities,
 )
 from nodeattest_providers.checks import Checks, Rules, check_block, check_parsed
-from nodeattest_providers.errors import Reason, platform_unavailable
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, is_dns_name, printable
-from nodeattest_providers.platform import Platform, read_file
+from nodeattest_providers.platform import Platform, nobody_trusted, offline, read_file
 from nodeattest_providers.verifier_interface import (
     Addresses,
     AttestedNode,
@@ -269,11 +269,7 @@ class AzureSigner(CheckedSigner):
         foreign = foreign_name(signer, domain)
         rules.require(foreign is None, "signer's names", f"{domain}, or names below it", foreign or "")
         if self._authorities is None:
-            raise platform_unavailable(
-                "nobody is trusted to sign Azure's attested documents: no platforms.azure.trustBundle",
-                remedy="set platforms.azure.trustBundle in the controller's configuration (docs/providers/azure.md)",
-                retry_after=60.0,
-            )
+            raise nobody_trusted("Azure's attested documents", TRUST_BUNDLE, "docs/providers/azure.md")
         problem = signer_problem(signer, signed.certificates, self._authorities, facts.verified_at)
         rules.require(problem is None, "certificate chain", "one to a trusted root", problem or "")
         # 4
@@ -281,8 +277,7 @@ class AzureSigner(CheckedSigner):
 
     async def _machine(self, checks: Checks, name: InstanceRef, vm_id: str | None) -> Machine:
         if not self._may_call:
-            detail = "Azure's Resource Manager is not asked offline"
-            raise platform_unavailable(detail, remedy="let the controller verify the request")
+            raise offline("Azure's Resource Manager")
         rules = page_rules(checks, Reason.PLATFORM_INSTANCE_NOT_FOUND, _MAY_READ)
         machine = await self._machines.find(name, vm_id=vm_id)
         return rules.present(machine, "machine", "one that Azure's Resource Manager lists")

@@ -20,6 +20,7 @@ from nodeattest_providers.challenge.protocol import (
     normalised,
     proof,
 )
+from nodeattest_providers.challenge_response import check_own
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.node_interface import (
     Attestor,
@@ -56,13 +57,7 @@ class ChallengeAttestor(Attestor):
         if challenge is None:
             return Evidence(PROVIDER, VERSION, FirstEvidence().to_json())
         published = Challenge.parse(challenge.text)
-        if published.uid != challenge.uid or challenge.csr_sha256 != binding.csr_sha256:
-            raise Denied(
-                Reason.CHALLENGE_UNKNOWN,
-                expected="a challenge for this node's own first request",
-                got="one for another",
-                remedy="file a new first request",
-            )
+        check_own(binding, challenge, ("UID", published.uid == challenge.uid))
         first = FirstRequestRef(name=challenge.name, uid=challenge.uid)
         mac = proof(secret, published.nonce, first.uid, binding.digest)
         return Evidence(PROVIDER, VERSION, SecondEvidence(first=first, mac=mac).to_json())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_providers import canonical_json
-from nodeattest_providers.canonical_json import Fields, b64encode
+from nodeattest_providers.canonical_json import Fields, encoded
 from nodeattest_providers.challenge_response import (
     MAX_UID,
     parse_challenge,
@@ -55,7 +55,7 @@ class SecondEvidence:
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        return {"phase": 2, "first": ref_to_json(self.first), "mac": b64encode(self.mac)}
+        return encoded(phase=2, first=ref_to_json(self.first), mac=self.mac)
 
 
 def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
@@ -76,7 +76,7 @@ class Challenge:
 
     def to_text(self) -> str:
         """Write the annotation's value."""
-        data: JsonObject = {"v": VERSION, "uid": self.uid, "spki": self.spki_sha256, "n": b64encode(self.nonce)}
+        data = encoded(v=VERSION, uid=self.uid, spki=self.spki_sha256, n=self.nonce)
         return canonical_json.dumps(data).decode()
 
     @classmethod

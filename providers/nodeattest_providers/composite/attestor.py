@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from nodeattest_providers import registry
+from nodeattest_providers.challenge_response import check_own
 from nodeattest_providers.composite.protocol import (
     MAX_PARTS,
     MIN_PARTS,
@@ -31,8 +31,6 @@ from nodeattest_providers.node_interface import (
     JsonValue,
     PublishedChallenge,
 )
-
-_START_OVER: Final = "file a new first request"
 
 
 class CompositeAttestor(Attestor):
@@ -73,13 +71,7 @@ def _texts(
 ) -> Mapping[ProviderName, str]:
     texts = CompositeChallenge.parse(challenge.text).texts
     wanted = {attestor.provider for attestor in attestors if attestor.two_step}
-    if challenge.csr_sha256 != binding.csr_sha256 or set(texts) != wanted:
-        raise Denied(
-            Reason.CHALLENGE_UNKNOWN,
-            expected=f"a challenge for this node's own first request, of {', '.join(sorted(wanted)) or 'no part'}",
-            got=f"one of {', '.join(sorted(texts)) or 'no part'}",
-            remedy=_START_OVER,
-        )
+    check_own(binding, challenge, (f"parts, {', '.join(sorted(wanted)) or 'none'}", set(texts) == wanted))
     return texts
 
 

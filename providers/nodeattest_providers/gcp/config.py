@@ -10,7 +10,6 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 from nodeattest_parsing import strict_json
@@ -91,14 +90,6 @@ _PLATFORM: Final = "platforms.gcp"
 _COMPUTE: Final = "https://compute.googleapis.com"
 
 
-class CredentialsKind(Enum):
-    """What a credentials file holds."""
-
-    KEY = "service account key"
-    FEDERATION = "workload identity federation by a file or URL"
-    AWS = "workload identity federation of AWS"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcpPlatform:
     """How the controller reaches Google Cloud."""
@@ -118,7 +109,7 @@ def parse_platform(settings: Mapping[str, JsonValue]) -> GcpPlatform:
     section = Section(settings, _PLATFORM, ("endpoints", "caBundle", "credentialsFile", "proxy"))
     credentials = section.path("credentialsFile")
     if credentials is not None:
-        credentials_kind(read_file(credentials, section.at("credentialsFile")))
+        read_credentials(read_file(credentials, section.at("credentialsFile")))
     return GcpPlatform(
         compute=section.section("endpoints", ("compute",)).origin("compute") or _COMPUTE,
         authorities=_authorities(section),
@@ -139,19 +130,20 @@ def _authorities(section: Section) -> str | None:
     return pem
 
 
-def credentials_kind(content: bytes) -> tuple[CredentialsKind, IntegerJsonObject]:
-    """Return what a credentials file holds; anything else is ``Denied``, as is what would run a program."""
+def read_credentials(content: bytes) -> IntegerJsonObject:
+    """Read a service account's key or a federation's configuration; else ``Denied``, as is what would run a program."""
     try:
         fields = strict_json.parse_object(content, max_size=None)
     except ParseError:
         fields = {}
+    is_federation = fields.get("type") == "external_account" and "executable" not in credential_source(fields)
+    if fields.get("type") != "service_account" and not is_federation:
+        expected = "a service account's key, or a workload identity federation's configuration without a program"
+        raise invalid(f"{_PLATFORM}.credentialsFile", expected, "another file")
+    return fields
+
+
+def credential_source(fields: IntegerJsonObject) -> IntegerJsonObject:
+    """Return where a federation's configuration takes its token from."""
     source = fields.get("credential_source")
-    sources = source if isinstance(source, dict) else {}
-    match fields.get("type"):
-        case "service_account":
-            return CredentialsKind.KEY, fields
-        case "external_account" if "executable" not in sources:
-            return (CredentialsKind.AWS if "environment_id" in sources else CredentialsKind.FEDERATION), fields
-        case _:
-            expected = "a service account's key, or a workload identity federation's configuration without a program"
-            raise invalid(f"{_PLATFORM}.credentialsFile", expected, "another file")
+    return source if isinstance(source, dict) else {}

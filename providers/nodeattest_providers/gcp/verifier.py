@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 from nodeattest_providers.checks import Checks, Rules, one_of
-from nodeattest_providers.errors import Reason, Unavailable, platform_unavailable
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.gcp.api.compute import RUNNING, Compute, ComputeInstance
 from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_policy
 from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef, parse_provider_id
 from nodeattest_providers.identifiers import NodeName, is_dns_name
-from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.platform import OFFLINE, Platform, offline
 from nodeattest_providers.tpm.event_log import check_recorded_boot
 from nodeattest_providers.tpm.protocol import FirstEvidence
 from nodeattest_providers.tpm.structures import PublicArea
@@ -190,17 +190,11 @@ class GcpSigner(TpmProtocolSigner):
 
     def _open(self) -> Compute:
         if not self._platform.may_call:
-            raise _offline()
+            raise offline("Google Cloud")
         if self._compute is None:
             self._compute = Compute(self._settings, self._platform.observe)
         return self._compute
 
 
 def _trust_nobody(*_: object) -> None:
-    raise _offline()
-
-
-def _offline() -> Unavailable:
-    return platform_unavailable(
-        "Google Cloud is not asked offline", remedy="let a running controller verify the request"
-    )
+    raise offline("Google Cloud")

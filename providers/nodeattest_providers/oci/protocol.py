@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
-from nodeattest_providers.canonical_json import Fields, b64encode
+from nodeattest_providers.canonical_json import Fields, encoded
 from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderName, printable
@@ -49,11 +49,7 @@ class OciEvidence:
 
     def to_json(self) -> JsonObject:
         """Write the object."""
-        return {
-            "certificate": b64encode(self.certificate),
-            "intermediates": [b64encode(each) for each in self.intermediates],
-            "signature": b64encode(self.signature),
-        }
+        return encoded(certificate=self.certificate, intermediates=self.intermediates, signature=self.signature)
 
     @classmethod
     def parse(cls, data: JsonObject) -> OciEvidence:

@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from nodeattest_providers.certificate_chain import chain_problem, extension, parse_authorities
 from nodeattest_providers.checks import Checks, Rules, check_block, one_of
 from nodeattest_providers.config_fields import Section
-from nodeattest_providers.errors import Reason, platform_unavailable
+from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, printable
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.oci.protocol import (
@@ -32,7 +32,7 @@ from nodeattest_providers.oci.protocol import (
     parse_identity_certificate,
     parse_provider_id,
 )
-from nodeattest_providers.platform import OFFLINE, Platform, read_file
+from nodeattest_providers.platform import OFFLINE, Platform, nobody_trusted, read_file
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
 
 _LISTS: Final = ("tenancies", "compartments")
@@ -147,11 +147,7 @@ class OciSigner(CheckedSigner):
         self, checks: Checks, certificate: x509.Certificate, intermediates: tuple[bytes, ...], facts: Facts
     ) -> None:
         if self._roots is None:
-            raise platform_unavailable(
-                "nobody is trusted to certify Oracle Cloud's instances: no platforms.oci.trustBundle",
-                remedy="set platforms.oci.trustBundle in the controller's configuration (docs/providers/oci.md)",
-                retry_after=60.0,
-            )
+            raise nobody_trusted("certificates of Oracle Cloud's instances", TRUST_BUNDLE, "docs/providers/oci.md")
         rules = Rules(checks, "RFC 5280 §6.1", Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID, _ADD_ROOTS)
         purposes = extension(certificate, x509.ExtendedKeyUsage)
         is_client = purposes is None or _CLIENT in purposes

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Final
 
+from nodeattest_providers.challenge_response import check_own
 from nodeattest_providers.config_fields import check_keys, invalid, text
 from nodeattest_providers.errors import Denied, Reason, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import ProviderName
@@ -180,19 +181,12 @@ class TpmAttestor(Attestor):
 def _own_challenge(binding: Binding, published: PublishedChallenge) -> Challenge:
     """Read the challenge, and refuse one that is not for our own first request."""
     challenge = Challenge.parse(published.text)
-    rules = (
-        ("this node's PKCS#10 request", published.csr_sha256 == binding.csr_sha256),
-        ("the UID of this node's first request", challenge.uid == published.uid),
-        ("this node's key", published.spki_sha256 in (None, challenge.spki_sha256)),
+    check_own(
+        binding,
+        published,
+        ("UID", challenge.uid == published.uid),
+        ("key", published.spki_sha256 in (None, challenge.spki_sha256)),
     )
-    for expected, is_own in rules:
-        if not is_own:
-            raise Denied(
-                Reason.CHALLENGE_UNKNOWN,
-                expected=f"a challenge for {expected}",
-                got="a challenge for another",
-                remedy="wait for the controller to publish the challenge again",
-            )
     return challenge
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodeattest_providers import canonical_json
-from nodeattest_providers.canonical_json import Fields, b64encode
+from nodeattest_providers.canonical_json import Fields, encoded
 from nodeattest_providers.challenge_response import (
     MAX_UID,
     parse_challenge,
@@ -61,12 +61,13 @@ class FirstEvidence:
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        data: JsonObject = {"phase": 1, "ekPub": b64encode(self.ek_public), "akPub": b64encode(self.ak_public)}
-        if self.ek_certificate is not None:
-            data["ekCert"] = b64encode(self.ek_certificate)
-        if self.ek_chain:
-            data["ekChain"] = [b64encode(certificate) for certificate in self.ek_chain]
-        return data
+        return encoded(
+            phase=1,
+            ekPub=self.ek_public,
+            akPub=self.ak_public,
+            ekCert=self.ek_certificate,
+            ekChain=self.ek_chain or None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +86,15 @@ class SecondEvidence:
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        data: JsonObject = {
-            "phase": 2,
-            "first": ref_to_json(self.first),
-            "mac": b64encode(self.mac),
-            "quote": b64encode(self.quote),
-            "signature": b64encode(self.signature),
-            "pcrs": [b64encode(value) for value in self.pcrs],
-        }
-        if self.event_log is not None:
-            data["eventLog"] = b64encode(self.event_log)
-        return data
+        return encoded(
+            phase=2,
+            first=ref_to_json(self.first),
+            mac=self.mac,
+            quote=self.quote,
+            signature=self.signature,
+            pcrs=self.pcrs,
+            eventLog=self.event_log,
+        )
 
 
 def parse_evidence(data: JsonObject, *, form: str = "tpm", certificates: bool = True) -> FirstEvidence | SecondEvidence:
@@ -157,17 +156,16 @@ class Challenge:
     def to_text(self) -> str:
         """Write the annotation's value."""
         pcrs: JsonObject = {"bank": self.pcrs.bank.name.lower(), "select": list(self.pcrs.pcrs)}
-        data: JsonObject = {
-            "v": VERSION,
-            "uid": self.uid,
-            "spki": self.spki_sha256,
-            "n": b64encode(self.nonce),
-            "blob": b64encode(self.blob),
-            "secret": b64encode(self.secret),
-            "pcrs": pcrs,
-        }
-        if self.log:  # else absent, so that agents that know no logs are asked as ever
-            data["log"] = True
+        data = encoded(
+            v=VERSION,
+            uid=self.uid,
+            spki=self.spki_sha256,
+            n=self.nonce,
+            blob=self.blob,
+            secret=self.secret,
+            pcrs=pcrs,
+            log=True if self.log else None,  # else absent, so that agents that know no logs are asked as ever
+        )
         return canonical_json.dumps(data).decode()
 
     @classmethod

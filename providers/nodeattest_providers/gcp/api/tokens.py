@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from nodeattest_providers.cloud_http import CloudHttp, ExchangeError, ResponseLimits, SingleFlight
 from nodeattest_providers.errors import Denied, platform_unavailable
-from nodeattest_providers.gcp.config import CredentialsKind, GcpPlatform, credentials_kind
+from nodeattest_providers.gcp.config import GcpPlatform, credential_source, read_credentials
 from nodeattest_providers.platform import CallOutcome, ObserveCall
 
 _SCOPES: Final = ("https://www.googleapis.com/auth/compute.readonly",)
@@ -166,10 +166,10 @@ def _find(settings: GcpPlatform, transport: _Transport) -> Any:  # noqa: ANN401 
     if settings.credentials is None:
         return cast("Any", google.auth).default(scopes=_SCOPES, request=transport)[0]
     with Path(settings.credentials).open("rb") as file:
-        kind, content = credentials_kind(file.read(_LIMIT))
-    load = {
-        CredentialsKind.KEY: cast("Any", service_account.Credentials).from_service_account_info,
-        CredentialsKind.AWS: cast("Any", aws.Credentials).from_info,
-        CredentialsKind.FEDERATION: cast("Any", identity_pool.Credentials).from_info,
-    }[kind]
+        content = read_credentials(file.read(_LIMIT))
+    if content["type"] == "service_account":
+        load = cast("Any", service_account.Credentials).from_service_account_info
+    else:
+        is_aws = "environment_id" in credential_source(content)
+        load = cast("Any", aws.Credentials if is_aws else identity_pool.Credentials).from_info
     return load(content, scopes=_SCOPES)
