@@ -1,14 +1,16 @@
-"""What is kept of a workload cluster's requests, and that it can be written back."""
+"""What is kept of a workload cluster's requests, that it can be written back, and what wakes a request."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 from builders import make_request
 from fake_api import FakeApi
 from management_kit import tasks
+from polling import others_run, until
 
 from nodeattest_controller.model.csr_request import RequestState, summarize
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -26,20 +28,53 @@ FAT: dict[str, JsonObject] = {
 }
 
 
-@pytest.mark.parametrize("fat", FAT)
-async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(fat: str) -> None:
-    request = make_request()
-    spec: JsonObject = {"signerName": request.signer_name, "request": base64.b64encode(b"evidence").decode()}
-    api = FakeApi()
-    api.put(f"{CSRS}/fat", {"kind": "CertificateSigningRequest", "metadata": FAT[fat], "spec": spec})
-    workload = WorkloadClient(
+def client_of(api: FakeApi, on_request: Callable[[str], None] = lambda _name: None) -> WorkloadClient:
+    return WorkloadClient(
         ClusterKey("ns/c"),
         api,
         has_provider=lambda _name: True,
-        on_request=lambda _name: None,
+        on_request=on_request,
         now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
         memory=MemoryPool(1 << 30),
     )
+
+
+def file_request(api: FakeApi, name: str, metadata: JsonObject) -> None:
+    spec: JsonObject = {"signerName": make_request().signer_name, "request": base64.b64encode(b"evidence").decode()}
+    api.put(f"{CSRS}/{name}", {"kind": "CertificateSigningRequest", "metadata": metadata, "spec": spec})
+
+
+class SlowAnswers(FakeApi):
+    """Shows a write in the watch before it is answered."""
+
+    async def merge_patch(self, path: str, body: JsonObject) -> JsonObject:
+        written = await super().merge_patch(path, body)
+        await others_run()
+        return written
+
+
+@pytest.mark.parametrize("server", [FakeApi, SlowAnswers])
+async def test_a_request_is_woken_by_others_writes_and_not_by_our_own(server: type[FakeApi]) -> None:
+    api, woken = server(), list[str]()
+    file_request(api, "r", {})
+    workload = client_of(api, woken.append)
+    async with tasks(workload.run()):
+        assert await workload.requests.wait_synced(20)
+        woken.clear()
+        kept = workload.requests.get("r")
+        assert kept is not None
+        await workload.publish_annotations(kept, {"a": "b"})
+        await until(lambda: workload.requests.get("r") != kept)
+        assert woken == []
+        api.put(f"{CSRS}/r", {**api.objects[f"{CSRS}/r"], "status": {}})
+        await until(lambda: woken == ["r"])
+
+
+@pytest.mark.parametrize("fat", FAT)
+async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(fat: str) -> None:
+    api = FakeApi()
+    file_request(api, "fat", FAT[fat])
+    workload = client_of(api)
     async with tasks(workload.run()):
         assert await workload.requests.wait_synced(20)
         kept = workload.requests.get("fat")
