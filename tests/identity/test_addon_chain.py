@@ -20,7 +20,8 @@ import pytest
 from addon_chain import APPS, RBAC, Chain, chain, own_address
 from gateway_kit import AddOn, Answer, ask, running_add_on, send
 from needs import not_possible
-from websockets.sync.client import connect
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
 from nodeattest_identity.addon.gateway.target import ROOT
 from nodeattest_identity.proxy.server import MAX_HEAD
@@ -124,13 +125,14 @@ def test_whoever_walks_around_kube_apiserver_reaches_nobody(world: Chain, add_on
     assert len(add_on.seen) == before
 
 
-def test_a_websocket_passes_kube_apiserver_with_a_token_of_its_own(world: Chain, add_on: AddOn) -> None:
+async def test_a_websocket_passes_kube_apiserver_with_a_token_of_its_own(world: Chain, add_on: AddOn) -> None:
+    """The client of websockets.sync reads and writes one TLS object from two threads; then a request can be lost."""
     jane = world.plane.client(world.plane.client_kubeconfig("jane@example.com"))
     url = jane.server.replace("https", "wss") + f"{ECHO}/ws?add-auth=true"
-    with connect(url, ssl=jane.tls, subprotocols=["echo"], open_timeout=60) as socket:  # pyright: ignore[reportArgumentType]
+    async with connect(url, ssl=jane.tls, subprotocols=[Subprotocol("echo")], open_timeout=60, proxy=None) as socket:
         assert socket.subprotocol == "echo"
-        socket.send("hello")
-        assert socket.recv(timeout=60) == "olleh"
+        await socket.send("hello")
+        assert await asyncio.wait_for(socket.recv(), 60) == "olleh"
     headers = dict(cast("list[tuple[str, str]]", add_on.seen[-1]["headers"]))
     assert verified(world, headers["Authorization"])["sub"] == "jane@example.com"
 

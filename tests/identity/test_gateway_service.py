@@ -187,12 +187,10 @@ async def test_a_user_may_have_so_many_requests_at_once(tmp_path: Path) -> None:
         assert (await get(client, site, f"{DASHBOARD}/"))[0] == 200
 
 
-@pytest.mark.parametrize(
-    "rest", ["/../admin", "/a%2f..%2fadmin", "/%2e%2e/admin", "/a//b", "/..;x/admin", "/%252e%252e/x"]
-)
-async def test_a_path_that_could_leave_its_place_is_forwarded_to_nobody(tmp_path: Path, rest: str) -> None:
+async def test_a_path_that_could_leave_its_place_is_forwarded_to_nobody(tmp_path: Path) -> None:
+    """Each such path is in ``test_proxy_request``."""
     async with running(Site(tmp_path)) as site, site.client(site.front) as client:
-        status, _, body = await get(client, site, f"{DASHBOARD}{rest}")
+        status, _, body = await get(client, site, f"{DASHBOARD}/%2e%2e/admin")
         assert (status, json.loads(body)["reason"], len(site.add_on.seen)) == (400, "PathNotAllowed", 0)
 
 

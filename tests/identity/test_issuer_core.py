@@ -124,19 +124,9 @@ def short_rsa(bits: int) -> dict[str, object]:
 
 
 ALWAYS_REFUSED = {
-    "a member twice",
-    "two sets of keys",
-    "a private member",
-    "a prime",
-    "a symmetric key",
-    "a text",
-    "two of one kid",
-    "no JSON",
-    "a list",
-    "no keys",
-    "an empty set",
+    "a member twice", "two sets of keys", "a private member", "a symmetric key", "a text", "two of one kid", "no JSON",
     "a set beyond the limit",
-}
+}  # fmt: skip
 UNUSABLE: dict[str, dict[str, object]] = {
     **{name: json.loads(body)["keys"][0] for name, body in REFUSED_JWKS.items() if name not in ALWAYS_REFUSED},
     "RSA of 1024 bits": short_rsa(1024),

@@ -188,8 +188,6 @@ AWAY = "IssuerUnavailable"
 DOCUMENTS: dict[str, tuple[str, Reply, str, str]] = {
     "a login page": (CONFIGURATION, Reply(b"<html>log in"), REFUSED, "JSON"),
     "a slash more": (CONFIGURATION, Reply(b'{"issuer":"ISSUER/","jwks_uri":"ISSUER/k"}'), REFUSED, "issuer"),
-    "a file": (CONFIGURATION, Reply(b'{"issuer":"ISSUER","jwks_uri":"file:///etc/passwd"}'), REFUSED, "https"),
-    "a redirect": (CONFIGURATION, Reply(b"", 302, {"Location": "/k"}), REFUSED, "redirect"),
     "broken": (CONFIGURATION, Reply(b"", 500), AWAY, "500"),
     "a configuration without end": (CONFIGURATION, Reply(b" " * 70_000), REFUSED, "at most"),
     "packed": (CONFIGURATION, Reply(b"\x1f", 200, {"Content-Encoding": "gzip"}), REFUSED, "packed"),
