@@ -326,19 +326,6 @@ async def test_a_replica_that_lost_the_cluster_during_a_reconcile_writes_no_more
     assert scene.writes() == 1
 
 
-async def test_a_replica_that_lost_the_cluster_during_a_reconcile_deletes_no_more(scene: Scene) -> None:
-    for name in ("a", "b", "c"):
-        await scene.machine(name, scene.token())
-    await scene.reconcile()
-    for name in ("a", "b"):
-        scene.api.remove(f"{OBJECTS}/machines/{name}")
-    await scene.remove("machines", "c")
-    asked = count()
-    scene.guard = ClusterGuard(scene.management, lambda: next(asked) < 4)
-    await scene.reconcile()
-    assert scene.api.count("DELETE", SECRETS) == 1
-
-
 async def test_under_audit_no_token_is_written(scene: Scene) -> None:
     add_policy(scene.api, enforcement="Audit")
     await scene.machine("m", scene.token())
