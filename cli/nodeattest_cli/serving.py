@@ -22,7 +22,7 @@ from nodeattest_controller import logs
 from nodeattest_controller.main import serve
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
 from nodeattest_discovery.front import app
-from nodeattest_discovery.front.app import FrontSettings, WebhookSettings
+from nodeattest_discovery.front.app import FrontSettings
 from nodeattest_discovery.front.service import FrontLimits
 from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_kube.client import ApiClient
@@ -118,8 +118,6 @@ _USUAL: Final = FrontLimits()
 @click.option("--client-burst", type=COUNT, default=_USUAL.client_burst, help="Requests of it at once.")
 @click.option("--token-rate", type=POSITIVE, default=_USUAL.token_rate, help="Answers a second for one token.")
 @click.option("--token-burst", type=COUNT, default=_USUAL.token_burst, help="Answers for it at once.")
-@click.option("--webhook-bind-address", type=Address(), help="host:port of the TokenReview webhook, over TLS.")
-@click.option("--webhook-client-ca-file", type=FILE, help="Who may ask the webhook; without it, only this machine.")
 @tls_options(required=True)
 @server
 async def serve_discovery(**flags: Any) -> None:  # noqa: ANN401 - click passes what the options' types make
@@ -127,10 +125,6 @@ async def serve_discovery(**flags: Any) -> None:  # noqa: ANN401 - click passes 
 
     A client proves knowledge of a bootstrap token by a JWT, and gets an answer that the same token signs.
     """
-    webhook: BindAddress | None = flags["webhook_bind_address"]
-    client_ca: Path | None = flags["webhook_client_ca_file"]
-    if client_ca is not None and webhook is None:
-        raise SettingsError("--webhook-client-ca-file: expected --webhook-bind-address beside it, got none")
     limits = {name: flags[name] for name in ("client_rate", "client_burst", "token_rate", "token_burst")}
     settings = FrontSettings(
         address=flags["bind_address"],
@@ -139,7 +133,6 @@ async def serve_discovery(**flags: Any) -> None:  # noqa: ANN401 - click passes 
         audience=flags["audience"],
         max_stale=flags["max_stale"],
         health=flags["health_bind_address"],
-        webhook=WebhookSettings(address=webhook, client_ca=client_ca) if webhook is not None else None,
         limits=FrontLimits(**limits),
     )
     await app.run(settings, api_client(flags["kubeconfig"]), started=lambda _: None)

@@ -1,13 +1,8 @@
-"""What every kubeconfig of discovery has in common, be it cluster-info or a discovery file.
+"""Cluster-info: where a cluster is and which CAs to trust, a kubeconfig in the ConfigMap ``kube-public/cluster-info``.
 
-Promises: strict YAML, apiVersion v1, kind Config, known fields only; the caller says in whose words others are refused.
-Source: client-go tools/clientcmd/api/v1.
-
-Cluster-info: where a cluster is and which CAs to trust, a kubeconfig in the ConfigMap ``kube-public/cluster-info``.
-
-Promises: ``parse`` takes a kubeconfig with exactly one cluster, https, at least one CA certificate, and no credential
-or other power in it; anything else is ``Denied``, which names what was expected and what came. ``build`` writes the
-bytes that kubeadm writes.
+``parse`` takes a kubeconfig with exactly one cluster, https, at least one CA certificate, and no credential or other
+power in it; anything else is ``Denied``. ``build`` writes the bytes that kubeadm writes. A discovery file (``by_file``)
+shares the strict YAML and the refusal of unknown fields.
 Source: companion proposals 000 and 001; client-go tools/clientcmd/api/v1; kubeadm phases/bootstraptoken/clusterinfo.
 """
 
@@ -109,22 +104,24 @@ class ClusterInfo:
         return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self.ca_certificates)
 
 
+_KUBECONFIG: Final = """\
+apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority-data: {data}
+    server: {server}
+  name: ""
+contexts: null
+current-context: ""
+kind: Config
+users: null
+"""
+
+
 def build(server: str, ca_pem: bytes) -> str:
     """Write the kubeconfig, byte for byte as kubeadm does; raises ``Denied`` for what ``parse`` would refuse."""
     check_server(server)
-    data = base64.b64encode(ca_pem).decode()
-    text = (
-        "apiVersion: v1\n"
-        "clusters:\n"
-        "- cluster:\n"
-        f"    certificate-authority-data: {data}\n"
-        f"    server: {server}\n"
-        '  name: ""\n'
-        "contexts: null\n"
-        'current-context: ""\n'
-        "kind: Config\n"
-        "users: null\n"
-    )
+    text = _KUBECONFIG.format(data=base64.b64encode(ca_pem).decode(), server=server)
     parse(text)
     return text
 

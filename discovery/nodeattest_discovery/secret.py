@@ -1,8 +1,8 @@
 """Bootstrap tokens as Secrets: reading them exactly as the control plane does, writing them so that all agree.
 
-Promises: three decisions that kube-controller-manager and kube-apiserver make of the same Secret, each with its own
-rules, because they differ: who signs (``signing_token``), who has expired (``expiry``), who may authenticate
-(``authenticating_groups``). They are total: a Secret of any content gives an answer.
+kube-controller-manager and kube-apiserver make three decisions of the same Secret, each with its own rules: who signs
+(``signing_token``), who has expired (``expiry``), who may authenticate (``authenticating_groups``). A Secret of any
+content gives an answer.
 Source: k8s.io/cluster-bootstrap token/util/helpers.go and secrets; kubernetes pkg/controller/bootstrap;
 plugin/pkg/auth/authenticator/token/bootstrap.
 """

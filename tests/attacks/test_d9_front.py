@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +19,13 @@ from test_by_token import EVIL, REAL, Scene, answer, fronted, sign
 from nodeattest_discovery import clusterinfo, jws
 from nodeattest_discovery.front.service import (
     FrontLimits,
-    answer_review,
     authenticate,
     bearer_token,
-    parse_token_review,
-    suits,
 )
 from nodeattest_discovery.jwt import mint, parse
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Denied, Reason
+from nodeattest_providers.errors import Reason
 
 BODY = config_map({"kubeconfig": clusterinfo.build("https://10.0.0.1:6443", REAL.pem)}).body
 
@@ -148,32 +144,6 @@ def said(answer: Answer) -> Expected:
         return Expected(Verdict.ACCEPT, "")
     assert answer.status in {400, 401, 404, 405}
     return Expected(Verdict.DENY, Reason.DISCOVERY_REQUEST_REFUSED)
-
-
-# The webhook
-
-
-def reviewed(audience: str | None, wanted: list[str]) -> JsonObject:
-    """Let the webhook's rules answer for the holder of a sound JWT."""
-    spec: JsonObject = {"token": mint(TOKEN, NOW, audience=audience), "audiences": [*wanted]}
-    document: JsonObject = {"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": spec}
-    review = parse_token_review(json.dumps(document).encode())
-    token = authenticate(parse(review.token), lambda _: secret_object(), now=NOW, audience=audience)
-    if not suits(audience, review.audiences):
-        raise Denied(Reason.DISCOVERY_REQUEST_REFUSED, expected="its audience", got="another", remedy="")
-    found: JsonObject = json.loads(answer_review(review, token.id, audience))
-    return found
-
-
-@pytest.mark.parametrize(("row", "wanted"), attacks({"D9-112": ["https://kubernetes"], "D9-113": ["an-add-on"]}))
-def test_whoever_caught_a_question_is_nobody_of_kubernetes_own(row: Row, wanted: list[str]) -> None:
-    audience = "this cluster" if row.expected.verdict is Verdict.DENY else None
-    assert evaluated(lambda: reviewed(audience, wanted)) == row.expected
-    if row.expected.verdict is Verdict.ACCEPT:
-        assert reviewed(audience, wanted)["status"] == {
-            "authenticated": True,
-            "user": {"username": "nodeattest:discovery:abcdef", "groups": ["nodeattest:discovery"]},
-        }
 
 
 # The node

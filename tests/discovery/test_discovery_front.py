@@ -8,23 +8,17 @@ import json
 import logging
 import ssl
 import time
-from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import cast
 
 import pytest
 from front_kit import LOOPBACK, Authority, KnownCluster, ask, front, get, listening, secret_object, service
-from jwt_kit import CLAIMS, NOW, TOKEN, jwt
+from jwt_kit import NOW, TOKEN, jwt
 from polling import until
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.front.app import ClusterCache, FrontSettings, WebhookSettings
+from nodeattest_discovery.front.app import ClusterCache
 from nodeattest_discovery.front.service import (
-    MAX_BODY,
-    REVIEW_PATH,
     FrontLimits,
-    Metrics,
-    TokenReviewService,
     authenticate,
 )
 from nodeattest_discovery.jwt import hs256, mint, parse
@@ -35,8 +29,6 @@ from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
-from nodeattest_serving.bounded_server import BindAddress, SettingsError
-from nodeattest_serving.program import Listener
 
 OTHER = BootstrapToken("fedcba", "fedcba9876543210")
 
@@ -244,131 +236,3 @@ async def test_tokens_are_known_and_what_was_read_last_is_good_for_a_bounded_tim
             await asyncio.wait([task])
     for name in (secret_name(made.id), "bootstrap-token-opaque"):
         await asyncio.to_thread(admin.send, "DELETE", f"{SECRETS}/{name}")
-
-
-# The TokenReview webhook
-
-
-V1 = "authentication.k8s.io/v1"
-
-
-@pytest.fixture
-async def webhook(known: KnownCluster, authority: Authority, tmp_path: Path) -> AsyncGenerator[Listener]:
-    service = TokenReviewService(known, audience="cluster-1", metrics=Metrics(), now=lambda: NOW)
-    async with listening(service.handle, tmp_path, authority) as listener:
-        yield listener
-
-
-def review(token: str | None = None, *, version: str = V1, audiences: object = None) -> bytes:
-    spec: dict[str, object] = {"token": mint(TOKEN, NOW) if token is None else token}
-    if audiences is not None:
-        spec["audiences"] = audiences
-    return json.dumps(
-        {"kind": "TokenReview", "apiVersion": version, "metadata": {"creationTimestamp": None}, "spec": spec}
-    ).encode()
-
-
-def post(body: bytes, path: str = REVIEW_PATH + "?timeout=30s", method: str = "POST") -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nHost: webhook\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-async def status(webhook: Listener, authority: Authority, body: bytes) -> JsonObject:
-    answer = await ask(webhook.port, post(body), authority)
-    assert answer.status == 200
-    document = json.loads(answer.body)
-    assert (document["kind"], document["apiVersion"]) == ("TokenReview", json.loads(body)["apiVersion"])
-    return cast("JsonObject", document["status"])
-
-
-@pytest.mark.parametrize("version", [V1, "authentication.k8s.io/v1beta1"])
-async def test_whoever_proves_a_token_is_a_reader_of_cluster_info_and_nothing_of_system(
-    version: str, webhook: Listener, authority: Authority
-) -> None:
-    said = await status(webhook, authority, review(version=version))
-    user = {"username": "nodeattest:discovery:abcdef", "groups": ["nodeattest:discovery"]}
-    assert said == {"authenticated": True, "user": user}
-    assert "system:" not in json.dumps(said)
-
-
-@pytest.mark.parametrize(
-    ("token", "secret"),
-    [
-        pytest.param(jwt(secret="0123456789abcdee").decode(), secret_object(), id="another secret"),
-        pytest.param(jwt(claims=CLAIMS | {"exp": NOW}).decode(), secret_object(), id="expired"),
-        pytest.param(jwt(claims=CLAIMS | {"aud": "cluster-2"}).decode(), secret_object(), id="another cluster's"),
-        pytest.param(TOKEN.reveal(), secret_object(), id="the token itself"),
-        pytest.param(None, secret_object(usage_bootstrap_authentication=None), id="a token that may only sign"),
-    ],
-)
-async def test_any_other_bearers_token_is_nobodys(
-    token: str | None, secret: JsonObject, known: KnownCluster, webhook: Listener, authority: Authority
-) -> None:
-    known.secrets[TOKEN.id] = secret
-    assert await status(webhook, authority, review(token)) == {"authenticated": False}
-
-
-async def test_an_audience_is_answered_for_when_it_is_asked_for_and_the_tokens_own(
-    webhook: Listener, authority: Authority
-) -> None:
-    minted = mint(TOKEN, NOW, audience="cluster-1")
-    assert await status(webhook, authority, review(minted, audiences=["other"])) == {"authenticated": False}
-    said = await status(webhook, authority, review(minted, audiences=["other", "cluster-1"]))
-    assert (said["authenticated"], said["audiences"]) == (True, ["cluster-1"])
-
-
-async def test_while_the_cluster_is_not_known_well_enough_nobody_is_reviewed(
-    known: KnownCluster, webhook: Listener, authority: Authority
-) -> None:
-    known.away = "the API server is away"
-    assert (await ask(webhook.port, post(review()), authority)).status == 503
-
-
-async def test_where_a_client_ca_is_given_only_its_clients_may_ask(
-    known: KnownCluster, authority: Authority, tmp_path: Path
-) -> None:
-    service = TokenReviewService(known, audience=None, metrics=Metrics(), now=lambda: NOW)
-    clients, strangers = Authority("clients"), Authority("strangers")
-    (tmp_path / "clients.pem").write_bytes(clients.pem)
-    apiserver = clients.certify(tmp_path, "apiserver", client=True)
-    stranger = strangers.certify(tmp_path, "stranger", client=True)
-    a_server = clients.certify(tmp_path, "a-server")
-    async with listening(service.handle, tmp_path, authority, client_ca=tmp_path / "clients.pem") as listener:
-        assert (await ask(listener.port, post(review()), authority, apiserver)).status == 200
-        for shown in (None, stranger, a_server):
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await ask(listener.port, post(review()), authority, shown)
-
-
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        (post(b"{}"), 400),
-        (post(b""), 400),
-        (post(b"[" * 10_000), 400),
-        (post(review(version="authentication.k8s.io/v2")), 400),
-        (post(review().replace(b"TokenReview", b"Token")), 400),
-        (post(review("")), 400),
-        (post(review(audiences="x")), 400),
-        (post(review(audiences=[1])), 400),
-        (post(review(audiences=["x"] * 65)), 400),
-        (post(review().replace(b'"token"', b'"token": "another", "token"', 1)), 400),
-        (post(b" " * (MAX_BODY + 1)), 413),
-        (post(review(), path="/"), 404),
-        (post(b"", method="GET"), 405),
-    ],
-)
-async def test_what_is_no_token_review_is_refused(
-    request_: bytes, code: int, webhook: Listener, authority: Authority
-) -> None:
-    assert (await ask(webhook.port, request_, authority)).status == code
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "", "192.0.2.1", "::", "localhost"])
-def test_without_a_client_ca_only_this_machine_may_ask(host: str) -> None:
-    address = BindAddress("127.0.0.1", 0)
-    with pytest.raises(SettingsError, match="client CA"):
-        FrontSettings(
-            address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=BindAddress(host, 9444))
-        )
-    FrontSettings(address=address, certificate=Path(), key=Path(), webhook=WebhookSettings(address=address))

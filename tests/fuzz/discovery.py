@@ -13,7 +13,6 @@ import yaml
 from fuzz.keys import NOW
 from fuzz.target import refused, require, target, text_of
 from nodeattest_discovery import clusterinfo, jws, jwt, pins, secret, token
-from nodeattest_discovery.front import service as front
 from nodeattest_discovery.front.service import authenticate, bearer_token
 from nodeattest_discovery.node import by_file, client
 from nodeattest_discovery.node.by_file import DiscoveryFile, FileReference
@@ -161,18 +160,6 @@ def _authorization(data: bytes) -> BootstrapToken:
 target("discovery-authorization", _authorization, _FRONT)(
     lambda who, _: require(who == _SIGNER, "nobody is anybody else")
 )
-
-
-@target("discovery-review", front.parse_token_review, _FRONT)
-def _review(review: front.TokenReview, _data: bytes) -> None:
-    require(bool(review.token), "a token to ask about")
-    nobody = json.loads(front.answer_review(review, None))
-    require(nobody["status"] == {"authenticated": False}, "nobody is nobody")
-    audience = review.audiences[0] if review.audiences else None
-    said = json.loads(front.answer_review(review, _SIGNER.id, audience))
-    require(said["apiVersion"] == review.api_version, "an answer in the version of the question")
-    user = {"username": "nodeattest:discovery:abcdef", "groups": ["nodeattest:discovery"]}
-    require(said["status"]["user"] == user, "somebody who reads, whatever was asked")
 
 
 _ENDPOINT: Final = Reason.DISCOVERY_ENDPOINT_MALFORMED

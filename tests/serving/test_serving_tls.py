@@ -99,6 +99,8 @@ def test_tls_with_client_certificates_is_1_3_without_sessions_or_more_handshakes
     client.load_cert_chain(*FRONT.certify(tmp_path / "client", "front", client=True))
     if server == "listener":
         handshake(context, client)
+        with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+            handshake(context, ssl.create_default_context(cadata=serving.pem.decode()))
     assert context.num_tickets == 0
     assert context.options & ssl.OP_NO_RENEGOTIATION  # one handshake on a connection: OpenSSL 1.1.1 would do more
     client.maximum_version = ssl.TLSVersion.TLSv1_2

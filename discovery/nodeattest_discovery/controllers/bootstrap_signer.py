@@ -2,10 +2,9 @@
 
 ``data.kubeconfig`` is signed as the exact string that it is. Every other key with the signature prefix is removed, and
 everything else stays unchanged. One write per change, and none without; a token's signature is removed at its expiry,
-whether or not anybody deletes the token. A failed write is retried after cluster-info was read again. A write that is
-reverted again and again is repeated ever more rarely. A signature is made once for each text and token; the event loop
-runs after each signed mebibyte, and checking all tokens takes at most a tenth of the time, so that a cluster with
-thousands of tokens delays no other.
+whether or not anybody deletes the token. A failed write is retried after cluster-info was read again, and a write that
+is reverted again and again is repeated ever more rarely. The event loop runs after each signed mebibyte, and checking
+all tokens takes at most a tenth of the time, so a cluster with thousands of tokens delays no other.
 Source: kubernetes pkg/controller/bootstrap/bootstrapsigner.go; it gives up on a failed write (kubernetes#109233), and
 leaves stale signatures if the kubeconfig key is missing.
 """

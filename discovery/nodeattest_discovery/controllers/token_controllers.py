@@ -1,6 +1,11 @@
-"""Both bootstrap token controllers of one cluster, on one informer of its tokens.
+"""The bootstrap token controllers of one cluster on one informer of its tokens; and ``token-cleaner`` itself.
 
-A bug in one of them, or in what it does on a change, stops neither the informer nor the other.
+A bug in one controller stops neither the informer nor the other. The cleaner deletes only the version that was checked,
+of a Secret whose type and name are a token's; a Secret that changed or was recreated meanwhile is checked again. An
+unreadable expiration counts as past. A token that is valid by the API server's clock is not deleted, because ours may
+be wrong. A failed delete is retried.
+Source: kubernetes pkg/controller/bootstrap/tokencleaner.go; it gives up on a failed delete, and deletes Secrets of the
+type under any name.
 """
 
 from __future__ import annotations

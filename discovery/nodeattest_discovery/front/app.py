@@ -7,7 +7,6 @@ expirations are checked by our own clock meanwhile.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -20,13 +19,11 @@ from nodeattest_discovery.front.service import (
     DiscoveryService,
     FrontLimits,
     Metrics,
-    TokenReviewService,
 )
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.values import JsonObject
-from nodeattest_serving import program
 from nodeattest_serving.bounded_server import BindAddress, SettingsError
-from nodeattest_serving.program import HealthServer, Listener, run_server
+from nodeattest_serving.program import HealthServer, Listener, Ports, run_server
 from nodeattest_serving.tls import ServingCertificate
 
 _MAX_TOKENS: Final = 20_000
@@ -35,17 +32,6 @@ _MAX_BYTES: Final = 64 << 20
 
 _MIN_STALE: Final = 120.0
 """Seconds; a quiet API server is heard of once a minute (watch bookmarks)."""
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookSettings:
-    """The TokenReview webhook."""
-
-    address: BindAddress
-    client_ca: Path | None = None
-    """Whose certificates a kube-apiserver may show; without it the address must be a loopback one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +47,11 @@ class FrontSettings:
     max_stale: float = 300.0
     """Seconds that what was read last is answered with while the API server is away."""
     health: BindAddress | None = None
-    webhook: WebhookSettings | None = None
     limits: FrontLimits = field(default_factory=FrontLimits)
 
     def __post_init__(self) -> None:
         if self.max_stale < _MIN_STALE:
             raise SettingsError(f"max-stale: expected at least {_MIN_STALE:.0f} s, got {self.max_stale:g}")
-        if self.webhook is not None and self.webhook.client_ca is None and not self.webhook.address.is_loopback:
-            raise SettingsError(
-                f"the webhook: expected a client CA, or an address that only this machine reaches, got "
-                f"{self.webhook.address} without one: say --webhook-client-ca-file"
-            )
 
 
 class ClusterCache:
@@ -114,14 +94,6 @@ def _ignore(_key: str, _item: JsonObject | None) -> None:
     """Do nothing: lookups read the informers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports(program.Ports):
-    """Ports that a front listens on."""
-
-    webhook: int | None
-    """None: not enabled."""
-
-
 async def run(
     settings: FrontSettings,
     client: ApiClient,
@@ -130,7 +102,7 @@ async def run(
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serve until cancelled; raises ``SettingsError``. ``started`` is told the ports as soon as all of them listen."""
+    """Serve until canceled; raises ``SettingsError``. ``started`` gets the ports as soon as all of them listen."""
     view = ClusterCache(client, max_stale=settings.max_stale, clock=clock)
     metrics = Metrics()
     async with AsyncExitStack() as stack:
@@ -142,19 +114,7 @@ async def run(
         tls = ServingCertificate(settings.certificate, settings.key, clock=clock)
         front = Listener(service.handle, settings.address, tls.context, limits)
         front.on_reject = metrics.turned_away.inc
-        webhook = None
-        if settings.webhook is not None:
-            reviews = TokenReviewService(view, audience=settings.audience, metrics=metrics, now=now)
-            tls = ServingCertificate(settings.certificate, settings.key, settings.webhook.client_ca, clock=clock)
-            webhook = Listener(reviews.handle, settings.webhook.address, tls.context, limits)
-            await webhook.start()
-            stack.push_async_callback(webhook.stop)
-            _log.info("reviewing tokens on port %d", webhook.port)
         health = None
         if settings.health is not None:
             health = HealthServer(settings.health, {"informers": view.unready_reason}, metrics)
-
-        def report(ports: program.Ports) -> None:
-            started(Ports(main=ports.main, health=ports.health, webhook=None if webhook is None else webhook.port))
-
-        await run_server(front, health, (view.run,), report)
+        await run_server(front, health, (view.run,), started)

@@ -1,9 +1,12 @@
 """Discovery by file: a kubeconfig that somebody trusted put there, by path, https URL or standard input.
 
-Promises: the file is bounded in size and time and comes over https or from this machine; what it may not hold is
-refused before anything is asked; the server that it names proves itself by the file's own CA before it is believed,
-and only then may see a token of the file, if the caller allows one at all. Commands in it are never run.
-Source: kubeadm discovery/file/file.go and discovery/https.
+The file is bounded in size and time and comes over https or from this machine. What it may not hold is refused before
+anything is asked: nothing in it skips verification, goes through a proxy, speaks plain http or runs a command. The
+server that it names proves itself by the file's own CA before it is believed, and only then may see a token of the
+file, if the caller allows one at all. Two readers cannot choose different clusters: where kubeadm and client-go would,
+the file is refused.
+Source: kubeadm discovery/file/file.go, discovery/https and app/util/kubeconfig; client-go tools/clientcmd/api/v1 and
+validation.go.
 """
 
 from __future__ import annotations

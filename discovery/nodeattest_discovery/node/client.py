@@ -1,11 +1,10 @@
 """Requests for cluster-info, sent to several servers in turn until one gives a valid answer or the time is over.
 
-Promises: a server that was refused is not asked again, and does not keep the others from being asked; a server that is
-away or not ready is asked again every five seconds, as kubeadm asks its only one. Whatever another attempt may mend is
-``Unavailable``: no connection, no permission yet, an answer that is no cluster-info. JSON with repeated members is
-refused, since two readers would read it differently.
-Source: kubeadm discovery/token (PollUntilContextTimeout: at once, then every five seconds, at most five minutes) and
-app/util/endpoint.go (ParseHostPort); Kubernetes API, core/v1 ConfigMap; RFC 3986 §3.2.2 (brackets around IPv6).
+A server that was refused is not asked again, and does not keep the others from being asked. A server that is away or
+not ready is asked again every five seconds, as kubeadm asks its only one. What another attempt may mend is
+``Unavailable``. JSON with repeated members is refused, since two readers would read it differently.
+Source: kubeadm discovery/token (PollUntilContextTimeout) and app/util/endpoint.go (ParseHostPort); Kubernetes API,
+core/v1 ConfigMap; RFC 3986 §3.2.2 (brackets around IPv6).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Bounded HTTPS exchanges: the only way in which a node asks anybody for anything over the network.
 
-Promises: TLS 1.2 or newer, verified by the CAs that the caller names, or by none for what proves itself; a verified
-server is no kubelet, whose certificate the same CA signs; no proxy, redirect, credential or setting from the
-environment; no header but Host, Accept, Accept-Encoding, User-Agent, those of a body, and what the caller adds. One
-deadline holds for a whole exchange, from connecting to the last byte, and one limit for its size, however slowly the
-server sends (name resolution has the resolver's own limits). A body that is cut off, or has two ends, is refused. Every
-foreign exception ends here, as an ``HttpsError``.
+TLS 1.2 or newer, verified by the CAs that the caller names, or by none for what proves itself. A verified server is no
+kubelet, whose certificate the same CA signs. No proxy, redirect, credential or setting comes from the environment. One
+deadline holds for a whole exchange and one limit for its size, however slowly the server sends (name resolution has the
+resolver's own limits). A body that is cut off, or has two ends, is refused. Every foreign exception becomes
+``HttpsError``.
 Source: standard-library http.client and ssl; kubeadm app/util/kubeconfig.ToClientSet (ten seconds a request).
 """
 
