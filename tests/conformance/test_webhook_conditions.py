@@ -119,14 +119,13 @@ def test_a_change_of_the_spec_calls_and_one_of_discovery_does_not(world: Webhook
         assert calls(world, "rendered", {"spec": change}, "kubeadmcontrolplanes"), change
 
 
-def test_metadata_and_status_call_only_where_something_is_not_rendered_or_becomes_a_pools(world: WebhookWorld) -> None:
+def test_metadata_and_status_call_only_where_something_is_not_rendered(world: WebhookWorld) -> None:
     owner: JsonMap = {"apiVersion": "cluster.x-k8s.io/v1beta2", "name": "a", "uid": "a"}
-    changes: tuple[JsonMap, ...] = ({}, {"labels": None}, {"ownerReferences": [{**owner, "kind": "Machine"}]})
+    changes: tuple[JsonMap, ...] = ({}, {"labels": None}, {"ownerReferences": [{**owner, "kind": "MachinePool"}]})
     for change in changes:
         for kind in ("kubeadmconfigs", "kubeadmcontrolplanes"):
             assert not calls(world, "rendered", {"metadata": change}, kind), change
             assert calls(world, "plain", {"metadata": change}, kind), change
-    assert calls(world, "rendered", {"metadata": {"ownerReferences": [{**owner, "kind": "MachinePool"}]}})
     status: JsonMap = {"status": {"dataSecretName": "a"}}
     for name in CREATED:
         written = world.client.patch(f"{world.path('kubeadmconfigs', name)}/status", status, dryRun="All")
