@@ -7,12 +7,28 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
+from aws_world import POLICY, Node, filed_aws, trust_bundle
 from hypothesis import given
 from hypothesis import strategies as st
-from stored import EK_ANNOTATION, MAC, NODE, PROVIDER_ID, Join, changed, outcome, refusal, stored_csr, without
+from stored import (
+    EK_ANNOTATION,
+    MAC,
+    NODE,
+    PROVIDER_ID,
+    Join,
+    authority,
+    changed,
+    made,
+    outcome,
+    policy,
+    refusal,
+    stored_csr,
+    without,
+)
 
 from nodeattest_cli.explain.collect import newest
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
@@ -30,8 +46,13 @@ from nodeattest_sandbox.pki import ClusterPki
 
 
 @pytest.fixture(scope="module")
-def join(tmp_path_factory: pytest.TempPathFactory) -> Join:
-    return Join(ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue"))
+def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
+    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
+
+
+@pytest.fixture(scope="module")
+def join(pki: ClusterPki) -> Join:
+    return Join(pki)
 
 
 VERIFICATION = "the provider's verification"
@@ -45,6 +66,10 @@ def test_a_sound_join_passes_every_check_when_everything_is_given(join: Join) ->
     assert told <= set(names)
     assert len(names) == len(set(names))
     assert all(step.section for step in explanation.steps)
+    sources = dict(explanation.facts)
+    assert sources["expected provider ID"] == f"{PROVIDER_ID} (Machine spec.providerID)"
+    assert NODE in sources["node names"]
+    assert sources["endorsement key"] == f"{join.fingerprint} (DevMachine annotation {EK_ANNOTATION})"
 
 
 def test_what_needs_a_secret_of_the_controller_is_not_checked(join: Join) -> None:
@@ -243,3 +268,63 @@ def test_a_first_request_that_its_answer_superseded_was_refused_by_nobody(join: 
     explanation = explain_request({**join.first, "status": superseded}, join.documents())
     assert not explanation.failed
     assert not explanation.unexplained
+
+
+HEAD = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
+
+
+def filed(node: Node) -> JsonObject:
+    request = filed_aws(node, node.evidence())
+    csr = stored_csr("c", request.request, signerName="cluster.x-k8s.io/kube-apiserver-client-kubelet-aws")
+    created = request.created.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {**csr, "metadata": {"name": "c", "uid": "u", "creationTimestamp": created}}
+
+
+def instance_documents(pki: ClusterPki) -> list[JsonObject]:
+    """Return what an instance's request is evaluated by, without its infrastructure machine."""
+    aws, status = Node(), cast("JsonObject", {"bootstrapReady": True})
+    spec: JsonObject = {"clusterName": "blue", "providerID": filed_aws(aws, aws.evidence()).csr.provider_id}
+    capi = "cluster.x-k8s.io/v1beta1"
+    return [
+        made(capi, "Cluster", "blue"),
+        made(capi, "Machine", "n-0", spec=spec, status=status),
+        policy(authorizedAttestors=["aws"], aws=POLICY, tokenBinding="Off"),
+        authority(pki),
+    ]
+
+
+def test_an_honest_request_is_refused_by_nothing_that_was_not_given(pki: ClusterPki) -> None:
+    for count in range(4):
+        explanation = explain_request(filed(Node()), instance_documents(pki)[:count])
+        assert not explanation.failed
+        assert outcome(explanation, "the provider's verification") is CheckOutcome.NOT_CHECKED
+    explanation = explain_request(filed(Node()), instance_documents(pki))
+    told = next(step for step in explanation.steps if step.name == "the provider's verification")
+    assert told.got == "not given: platforms.aws.trustBundle of the controller's configuration (--config)"
+
+
+def test_the_document_is_verified_by_the_trust_bundle_of_the_configuration(pki: ClusterPki, tmp_path: Path) -> None:
+    platforms = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "trust"))}}
+    explanation = explain_request(filed(Node()), instance_documents(pki), platforms)
+    assert not explanation.failed
+    steps = {step.name: step for step in explanation.steps}
+    assert steps["signature of the document"].outcome is CheckOutcome.PASSED
+    assert steps["the provider's verification"].got == "needs the platform: AWS STS is not asked here"
+    other = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "other", "eu-west-1"))}}
+    assert explain_request(filed(Node()), instance_documents(pki), other).failed
+
+
+def test_the_command_reads_the_controllers_configuration_and_tells_a_mistake_in_it(
+    pki: ClusterPki, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, csr = tmp_path / "controller.yaml", tmp_path / "csr.json"
+    csr.write_text(json.dumps(filed(Node())))
+    bundle = trust_bundle(tmp_path / "trust")
+    config.write_text(HEAD + f"platforms: {{aws: {{trustBundle: {bundle}}}}}\n")
+    (tmp_path / "facts.json").write_text(json.dumps({"kind": "List", "items": instance_documents(pki)}))
+    words = ["explain", str(csr), "--with", str(tmp_path / "facts.json"), "--config", str(config)]
+    assert main(words) == 0
+    assert "AWS STS is not asked here" in capsys.readouterr().out
+    config.write_text(HEAD + "platforms: {aws: {trustBundel: x}}\n")
+    assert main(words) == 2
+    assert "did you mean 'trustBundle'?" in capsys.readouterr().err
