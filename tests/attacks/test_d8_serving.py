@@ -20,8 +20,6 @@ from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy, ServingPolicy
 from nodeattest_controller.model.serving_names import (
-    ClusterNetwork,
-    ConflictingMachines,
     check_sans_listed,
     check_sans_unclaimed,
     network_of,
@@ -36,20 +34,6 @@ from nodeattest_providers.tpm.verifier import TpmSigner
 from nodeattest_providers.verifier_interface import Addresses
 
 Case = Callable[[], object]
-
-
-def check_sans(
-    wanted: SubjectAltNames,
-    *,
-    node_name: NodeName,
-    listed: Addresses,
-    network: ClusterNetwork,
-    rivals: ConflictingMachines,
-    settled: bool,
-) -> None:
-    """Check names as the declared checks do."""
-    check_sans_unclaimed(wanted, network=network, rivals=rivals)
-    check_sans_listed(wanted, node_name=node_name, listed=listed, settled=settled)
 
 
 NODE: Final = NodeName("node-1")
@@ -76,14 +60,15 @@ def asking(
     dns = tuple(name for name in names if not is_address(name))
     wanted = SubjectAltNames(dns, tuple(name for name in names if is_address(name)))
     network = NAMED_ENDPOINT if "api.example.com" in names else NETWORK
-    return lambda: check_sans(
-        wanted,
-        node_name=NodeName(node),
-        listed=listed,
-        network=network,
-        rivals=lambda place: (rivals or {}).get(place, ()),
-        settled=settled,
-    )
+
+    def case() -> None:
+        claimed = rivals or {}
+        check_sans_unclaimed(
+            wanted, machine=make_member(), network=network, rivals=lambda place: claimed.get(place, ())
+        )
+        check_sans_listed(wanted, node_name=NodeName(node), listed=listed, settled=settled)
+
+    return case
 
 
 def is_address(name: str) -> bool:

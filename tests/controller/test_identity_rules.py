@@ -105,11 +105,8 @@ def test_a_node_that_joined_keeps_its_name_and_gets_no_other() -> None:
     ("node", "member", "taken"),
     [
         (REGISTERED, {}, False),
-        ({"spec": {"providerID": "sandbox://node-1"}}, {}, True),
         ({"spec": {"providerID": "sandbox://node-1"}, "metadata": {"uid": "n"}}, {"node_ref_uid": "n"}, True),
         ({"spec": {}, "metadata": {"uid": "n"}}, {"node_ref_uid": "n"}, False),
-        ({"spec": {}, "metadata": {"uid": "n"}}, {"node_ref_uid": "other"}, True),
-        ({"spec": {}, "metadata": {"uid": "n"}}, {}, True),
         (None, {}, False),
     ],
 )

@@ -207,15 +207,6 @@ async def test_a_controller_whose_clock_is_behind_hands_out_nothing_that_is_over
     assert text(world.csr("r-2"), "status", "certificate") == ""
 
 
-async def test_an_approval_that_nobody_here_wrote_fails_the_request(world: World) -> None:
-    filed = world.file()
-    conditions: JsonObject = {"conditions": [{"type": "Approved", "status": "True", "reason": "Me"}]}
-    world.workload_api.put(f"{CSRS}/r-1", {**filed, "status": conditions})
-    assert await world.reconcile() == DONE
-    assert world.condition("Failed") == Reason.APPROVED_ELSEWHERE
-    assert world.attestations() == []
-
-
 class ProvesWhoAsks(OneRound):
     """Two machines are both found sound, with one TPM or each with its own."""
 

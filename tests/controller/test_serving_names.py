@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,6 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.serving_names import (
     check_sans_listed,
     check_sans_unclaimed,
-    for_machine,
     network_of,
     normalize_host,
 )
@@ -35,13 +35,16 @@ WORKER = make_member(name="worker")
 
 
 def check(
-    *places: str, listed: Addresses, cluster: JsonObject = CLUSTER, by: MachineView = WORKER, rivals: object = ()
+    *places: str,
+    listed: Addresses,
+    cluster: JsonObject = CLUSTER,
+    by: MachineView = WORKER,
+    rivals: Sequence[MachineView] = (),
 ) -> None:
     """Check names as the declared checks do; ``rivals`` list whatever is asked for."""
     addresses = tuple(place for place in places if ":" in place or not any(letter.isalpha() for letter in place))
     wanted = SubjectAltNames(tuple(place for place in places if place not in addresses), addresses)
-    network, others = for_machine(by, network_of(cluster), lambda _: rivals)  # pyright: ignore[reportArgumentType, reportReturnType] - machines
-    check_sans_unclaimed(wanted, network=network, rivals=others)
+    check_sans_unclaimed(wanted, machine=by, network=network_of(cluster), rivals=lambda _: rivals)
     check_sans_listed(wanted, node_name=NodeName("node-1"), listed=listed, settled=True)
 
 

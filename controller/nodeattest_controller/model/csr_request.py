@@ -122,11 +122,15 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
     1. the signer is ours; 2. who asks may ask at all; 3. the usages are a kubelet's; 4. the envelope and its PKCS#10
     are well-formed; 5. the provider block agrees with the signer; 6. a node asks for itself only; 7. only a bootstrap
     token may ask without a provider ID.
-    These are steps of one check: each makes a value that the next needs, and the declared checks begin with a
-    ``NodeRequest``; a denial says by its reason which step refused.
+    Each step makes a value that the next one needs. The declared checks begin with a ``NodeRequest``.
     """
     signer_name = text(csr, "spec", "signerName")
-    provider, purpose = _split_signer(signer_name)  # 1
+    named = split_signer(signer_name)  # 1
+    if named is None:
+        raise Denied(
+            Reason.SIGNER_UNKNOWN, expected="one of our signers", got="another", remedy="check spec.signerName"
+        )
+    provider, purpose = named
     username, groups = text(csr, "spec", "username"), frozenset(strings(csr, "spec", "groups"))
     is_node = username.startswith(NODE_USER_PREFIX) and NODES_GROUP in groups
     if not (is_node or _is_bootstrap_token(username, groups)):  # 2
@@ -163,15 +167,6 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
         csr=node_csr,
         evidence=evidence,
     )
-
-
-def _split_signer(name: str) -> tuple[ProviderName, Purpose]:
-    named = split_signer(name)
-    if named is None:
-        raise Denied(
-            Reason.SIGNER_UNKNOWN, expected="one of our signers", got="another", remedy="check spec.signerName"
-        )
-    return named
 
 
 def _check_requester(csr: NodeCsr, username: str, groups: frozenset[str]) -> None:

@@ -75,27 +75,24 @@ def network_of(cluster: JsonObject) -> ClusterNetwork:
     )
 
 
-def for_machine(
-    member: MachineView, network: ClusterNetwork, rivals: ConflictingMachines
-) -> tuple[ClusterNetwork, ConflictingMachines]:
-    """Let a machine of the control plane that lists the endpoint have it, no matter who else lists it.
+def check_sans_unclaimed(
+    wanted: SubjectAltNames, *, machine: MachineView, network: ClusterNetwork, rivals: ConflictingMachines
+) -> None:
+    """Apply the rules that hold whatever this machine's own list says; raises Denied or Unavailable.
 
-    It holds the API server's own serving key, which has that name anyway; the others of the control plane answer there,
-    too, and a worker that lists it never gets it, so must not keep it from them.
+    A machine of the control plane that lists the endpoint may have it, whoever else lists it. It holds the API server's
+    own serving key, which has that name anyway; the others of the control plane answer there, too, and a worker that
+    lists it never gets it, so must not keep it from them.
     """
-    if not member.is_control_plane:
-        return network, rivals
-    endpoint = network.endpoint
-    return replace(network, endpoint=""), lambda place: () if place == endpoint else rivals(place)
-
-
-def check_sans_unclaimed(wanted: SubjectAltNames, *, network: ClusterNetwork, rivals: ConflictingMachines) -> None:
-    """Apply the rules that hold whatever this machine's own list says; raises Denied or Unavailable."""
+    shared = network.endpoint if machine.is_control_plane else ""
+    network = replace(network, endpoint="") if machine.is_control_plane else network
     addresses = [_checked_address(address, network) for address in wanted.ip_addresses]
     for name in wanted.dns_names:
         _check_name(name, network)
     for place in (*wanted.dns_names, *map(str, addresses)):
-        _check_rivals(place, rivals(normalize_host(place)))
+        host = normalize_host(place)
+        if host != shared or not shared:
+            _check_rivals(place, rivals(host))
 
 
 def check_sans_listed(

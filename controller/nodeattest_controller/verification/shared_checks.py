@@ -18,7 +18,6 @@ from nodeattest_controller.model.serving_names import (
     addresses_final,
     check_sans_listed,
     check_sans_unclaimed,
-    for_machine,
     network_of,
     parse_address,
 )
@@ -107,8 +106,8 @@ async def _check_unclaimed(facts: RequestFacts, machine: MachineView) -> None:
         # A name by the machine's own objects: a guest that only lists it has it not.
         return [other for other in found if has_name(other, name, holders) or name in object_names(other)]
 
-    network, rivals = for_machine(machine, network_of(await facts.cluster()), conflicting)
-    check_sans_unclaimed(facts.names, network=network, rivals=rivals)
+    network = network_of(await facts.cluster())
+    check_sans_unclaimed(facts.names, machine=machine, network=network, rivals=conflicting)
 
 
 def _check_listed_in_status(facts: RequestFacts, machine: MachineView) -> None:
