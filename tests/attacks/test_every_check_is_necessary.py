@@ -20,8 +20,8 @@ from proof_page import CONTROLLERS, ROWS, Row
 from nodeattest_controller.controllers.csr import checks as csr_checks
 from nodeattest_controller.controllers.csr import kubelet_checks
 from nodeattest_controller.controllers.csr.issuer import Issuer
-from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_controller.verification.checks import Pipeline, Round, Stage
+from nodeattest_controller.model.csr_request import Round, parse_request
+from nodeattest_controller.verification.checks import Pipeline, Stage
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.platform import OFFLINE, make_signer

@@ -34,8 +34,7 @@ from nodeattest_cli.explain.collect import newest
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.csr.checks import CHECKS
-from nodeattest_controller.model.csr_request import parse_request
-from nodeattest_controller.verification.checks import Round
+from nodeattest_controller.model.csr_request import Round, parse_request
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import envelope
 from nodeattest_providers.canonical_json import b64encode

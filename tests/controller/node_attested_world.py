@@ -22,10 +22,9 @@ from nodeattest_controller.model.attestation import (
     Remediation,
     new_attestation,
 )
-from nodeattest_controller.model.attestation_object import render_attestation
+from nodeattest_controller.model.attestation_object import parse_refusals, render_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
-from nodeattest_controller.model.refusals import parse_refusals
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
 from nodeattest_controller.runtime.guard import ClusterGuard

@@ -14,7 +14,7 @@ CEILING: Final = 13_900
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
     *("__init__.py", "attestor.py", "node.py", "api.py", "webhook_configuration.py", "lease_annotations.py"),
-    *("refusals.py", "bootstrap_providers.py"),
+    "bootstrap_providers.py",
 }
 """Files of the same folders on which no certificate depends."""
 GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (

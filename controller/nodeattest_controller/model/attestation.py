@@ -12,14 +12,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.model.refusals import RecordedRefusal
 from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE, pins_for, split_pin
@@ -45,6 +45,45 @@ _KEY_SOURCES: Final = frozenset(
     {_BY_PLATFORM, "on the allow-list", "named by EC2", "named by the Machine's annotation", "first use"}
 )
 """Checks of provider tpm, each of which binds a key to a machine."""
+MAX_REASONS: Final = 8
+"""Entries of each kind of requester; the ones that came last stay."""
+KEEP_REFUSALS: Final = timedelta(days=30)
+"""How long an entry stays after its last request; the next write after that leaves it out."""
+MAX_MESSAGE: Final = 512
+"""Characters, as the CRD's schema has it."""
+MAX_REQUEST_NAME: Final = 253
+
+
+class Requester(StrEnum):
+    """Who asked, as the workload cluster's API server authenticated it."""
+
+    NODE = "Node"
+    """The machine's own node, by its certificate."""
+    BOOTSTRAP = "BootstrapToken"
+    OTHER = "Other"
+    """Another node, or a user who is neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRefusal:
+    """The last request of one kind of requester that was refused for one reason."""
+
+    requester: Requester
+    reason: str
+    time: datetime
+    request: str = ""
+    """Name of the CertificateSigningRequest."""
+    message: str = ""
+    """What was expected and what was found."""
+
+
+def latest_refusals(refusals: Iterable[RecordedRefusal], now: datetime) -> tuple[RecordedRefusal, ...]:
+    """Keep the last one of each requester and reason; newest first, bounded for each kind of requester."""
+    by_time = sorted((one for one in refusals if now - one.time <= KEEP_REFUSALS), key=lambda one: one.time)
+    latest = {(one.requester, one.reason): one for one in by_time}
+    newest = sorted(latest.values(), key=lambda one: one.time, reverse=True)
+    kept = {who: [one for one in newest if one.requester is who][:MAX_REASONS] for who in Requester}
+    return tuple(one for one in newest if one in kept[one.requester])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.model.attestation import (
     APPROVED,
+    MAX_MESSAGE,
+    MAX_REQUEST_NAME,
     MAX_SOURCE,
     RESET,
     Attestation,
     IssuedCertificate,
     LastDecision,
+    RecordedRefusal,
     Remediation,
+    Requester,
     RetiredKey,
     new_attestation,
     retire,
 )
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
 from nodeattest_controller.model.policy import FailureAction
-from nodeattest_controller.model.refusals import parse_refusals
 from nodeattest_parsing.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
-from nodeattest_parsing.values import JsonObject, JsonValue
+from nodeattest_parsing.values import JsonObject, JsonValue, one_line
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import BootState
 
@@ -263,3 +266,36 @@ def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reaso
     fresh = render_attestation(replace(new_attestation(member), node_name=node_name), member, "")
     fresh["spec"] = {name: value for name, value in mapping(fresh, "spec").items() if value}
     return reset(fresh, by=by, reason=reason, now=now)
+
+
+def parse_refusals(attestation: JsonObject) -> tuple[RecordedRefusal, ...]:
+    """Read ``status.refusals``; an entry that cannot be read is none."""
+    found = (_refusal(item) for item in items(attestation, "status", "refusals"))
+    return tuple(one for one in found if one is not None)
+
+
+def _refusal(item: JsonObject) -> RecordedRefusal | None:
+    time = moment(text(item, "time"))
+    if time is None or text(item, "requester") not in set(Requester) or not text(item, "reason"):
+        return None
+    return RecordedRefusal(
+        requester=Requester(text(item, "requester")),
+        reason=text(item, "reason"),
+        time=time,
+        request=text(item, "request"),
+        message=text(item, "message"),
+    )
+
+
+def render_refusals(refusals: Sequence[RecordedRefusal]) -> list[JsonObject]:
+    """Write them as they are in ``status.refusals``."""
+    return [
+        {
+            "requester": str(one.requester),
+            "reason": one.reason,
+            "time": rfc3339(one.time),
+            "request": one_line(one.request, MAX_REQUEST_NAME),
+            "message": one_line(one.message, MAX_MESSAGE),
+        }
+        for one in refusals
+    ]

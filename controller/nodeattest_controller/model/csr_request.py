@@ -55,6 +55,15 @@ _MAX_UID: Final = 64
 MAX_BASE64: Final = 4 * (envelope.MAX_SIZE // 3 + 1)
 
 
+class Round(StrEnum):
+    """Which request of a join or renewal it is."""
+
+    FIRST = "first"
+    """The first request of a provider of two steps; its verification ends in a challenge."""
+    FINAL = "final"
+    """The request that gets the certificate; a provider of one round has no other."""
+
+
 class RequestState(StrEnum):
     """Where a request stands, told by its conditions."""
 

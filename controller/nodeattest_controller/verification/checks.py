@@ -1,9 +1,8 @@
 """Declared checks: what each is called, its rule, its source, and the order in which they run.
 
 A ``Pipeline`` runs the checks that apply in their declared order; the first that refuses ends the evaluation. The
-controller runs them on its caches and live reads, ``nodeattest explain`` the same objects on stored documents. An empty
-list is a failure, and so is a request to which no check applies.
-Leaves to others: the lists (``controllers.csr.checks``, ``controllers.kubelet_serving.checks``), and the facts.
+controller runs them on its caches and live reads, ``nodeattest explain`` the same objects on stored documents.
+Out of scope: the lists, ``controllers.csr.checks`` and ``controllers.csr.kubelet_checks``.
 """
 
 from __future__ import annotations
@@ -11,18 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
+from nodeattest_controller.model.csr_request import Round
+from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_providers.identifiers import Purpose
-
-
-class Round(StrEnum):
-    """Which request of a join or renewal it is."""
-
-    FIRST = "first"
-    """The first request of a provider of two steps; its verification ends in a challenge."""
-    FINAL = "final"
-    """The request that gets the certificate; a provider of one round has no other."""
 
 
 class Stage(StrEnum):
@@ -36,18 +28,8 @@ class Stage(StrEnum):
 BOTH_ROUNDS: Final = frozenset(Round)
 
 
-class Evaluated(Protocol):
-    """What decides which checks apply to a request."""
-
-    purpose: Purpose
-
-    def round(self) -> Awaitable[Round]:
-        """Return which round it is; raises Denied where the evidence does not say."""
-        ...
-
-
-F = TypeVar("F", bound=Evaluated)
-F_contra = TypeVar("F_contra", bound=Evaluated, contravariant=True)
+F = TypeVar("F", bound=RequestFacts)
+F_contra = TypeVar("F_contra", bound=RequestFacts, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
-from nodeattest_controller.model.csr_request import CSRSummary, RequestState, parse_request, summarize
+from nodeattest_controller.model.csr_request import CSRSummary, RequestState, Round, parse_request, summarize
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.kubeadm_config import NamedTokens
 from nodeattest_controller.model.machine_view import MachineView
@@ -29,7 +29,6 @@ from nodeattest_controller.model.resolver import (
     identified,
 )
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.verification.checks import Round
 from nodeattest_discovery.token import USER_PREFIX
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE, split_pin
@@ -44,10 +43,7 @@ P = ParamSpec("P")
 
 
 class FactSource(ABC):
-    """Where the facts of one cluster come from. A method raises ``Unavailable`` for what it cannot get.
-
-    What is looked up in the inventory is here. A source may lack documents, and says so by an exception of its own.
-    """
+    """Where the facts of one cluster come from; raises Unavailable, or its own exception for a document it lacks."""
 
     provider_id_oid = PROVIDER_ID_OID
     """The extension that carries a provider ID in a certificate request."""
@@ -307,7 +303,6 @@ class CSRFacts(RequestFacts):
 
     @fact
     async def selected_machine(self) -> MachineView:
-        """Return the first that provider ID or token names; that there is but one is a check of its own."""
         found = [*await self.by_provider_id(), *await self.by_token()]
         return found[0] if found else self.require_one([])
 
@@ -324,7 +319,6 @@ class CSRFacts(RequestFacts):
         )
 
     async def machine_for_memory_checks(self) -> MachineView:
-        """Return the machine, which was read live by then where the request could be granted."""
         return await self.machine()
 
     async def address_provider(self) -> ProviderName | None:
@@ -384,10 +378,6 @@ class CSRFacts(RequestFacts):
         if host is None or await self.recorded_name() is not None:
             return False
         return host.kind in (await self.policy()).infrastructure.host_objects
-
-    @fact
-    async def pool_makes_machines(self) -> bool:
-        return await self.source.makes_machines(await self.machine())
 
     @fact
     async def node(self) -> JsonObject | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from nodeattest_controller.model.csr_request import Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import has_name, name_taken, object_names
 from nodeattest_controller.model.resolver import not_ready
@@ -21,7 +22,7 @@ from nodeattest_controller.model.serving_names import (
     network_of,
     parse_address,
 )
-from nodeattest_controller.verification.checks import Round, declare
+from nodeattest_controller.verification.checks import declare
 from nodeattest_controller.verification.facts import RequestFacts
 from nodeattest_parsing.objects import text
 from nodeattest_providers.identifiers import Purpose

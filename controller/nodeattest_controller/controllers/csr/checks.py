@@ -30,11 +30,11 @@ from nodeattest_controller.controllers.csr.machine_checks import (
     unattested,
 )
 from nodeattest_controller.model.attestation import KEEP_ISSUED, MAX_LIVE, Attestation, first_uid_of, live_keys
-from nodeattest_controller.model.csr_request import RequestState
+from nodeattest_controller.model.csr_request import RequestState, Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameStrength, check_node_name, claim_to, is_named, node_names
 from nodeattest_controller.model.resolver import not_ready
-from nodeattest_controller.verification.checks import RequestCheck, Round, Stage, declare
+from nodeattest_controller.verification.checks import RequestCheck, Stage, declare
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_controller.verification.shared_checks import (
     active_cluster,
@@ -75,7 +75,7 @@ async def _check_node_name(facts: CSRFacts, proven: NodeName | None) -> None:
     named = frozenset(machine for machine, own in registered.items() if is_named(own, facts.node_name, short=short))
     machine, sources = await facts.machine(), await facts.name_sources(proven)
     claims = node_names(machine, sources)
-    if machine.is_pool_instance and not claims and await facts.pool_makes_machines():
+    if machine.is_pool_instance and not claims and await facts.source.makes_machines(machine):
         raise Unavailable(
             Reason.MACHINE_NOT_FOUND,
             f"no Machine of this cluster has provider ID {machine.provider_id!r}, which MachinePool {machine.name} "

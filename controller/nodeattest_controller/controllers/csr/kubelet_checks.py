@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from nodeattest_controller.model.attestation import Attestation
-from nodeattest_controller.model.csr_request import KubeletServingRequest
+from nodeattest_controller.model.csr_request import KubeletServingRequest, Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, check_claim, has_name, node_names
 from nodeattest_controller.model.resolver import check_machine_ready
-from nodeattest_controller.verification.checks import RequestCheck, Round, declare
+from nodeattest_controller.verification.checks import RequestCheck, declare
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
 from nodeattest_controller.verification.shared_checks import (
     active_cluster,

@@ -17,8 +17,17 @@ from nodeattest_controller.controllers.node_attested.conditions import (
     is_refused,
     severity_of,
 )
-from nodeattest_controller.model.attestation import APPROVED, DENIED, Attestation, LastDecision
-from nodeattest_controller.model.refusals import MAX_MESSAGE, MAX_NAME, RecordedRefusal, Requester, latest_refusals
+from nodeattest_controller.model.attestation import (
+    APPROVED,
+    DENIED,
+    MAX_MESSAGE,
+    MAX_REQUEST_NAME,
+    Attestation,
+    LastDecision,
+    RecordedRefusal,
+    Requester,
+    latest_refusals,
+)
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_discovery.token import USER_PREFIX
@@ -79,7 +88,7 @@ class CSROutcomes:
                 requester=requester,
                 reason=denied.reason,
                 time=denied.at,
-                request=one_line(denied.request_name, MAX_NAME),
+                request=one_line(denied.request_name, MAX_REQUEST_NAME),
                 message=one_line(denied.message.removeprefix(f"{denied.reason}: "), MAX_MESSAGE),
             )
             refusals = (*self.refusals(provider_id), refusal)
@@ -96,7 +105,7 @@ class CSROutcomes:
 
     def _may_write(self, denied: CSRDenied, requester: Requester) -> bool:
         """Return whether the rates allow a write that this refusal causes."""
-        of_machine = (denied.provider_id, requester, denied.username[:MAX_NAME])
+        of_machine = (denied.provider_id, requester, denied.username[:MAX_REQUEST_NAME])
         if requester is Requester.NODE:
             return self._requesters.take(of_machine)
         return self._others.has_token("") and self._requesters.take(of_machine) and self._others.take("")
