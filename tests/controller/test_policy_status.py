@@ -21,7 +21,6 @@ from nodeattest_controller.controllers.policy_status.decide import (
     PolicyReason,
     Rendering,
     evaluate,
-    not_labelled,
     refusals_end,
     rendering_of,
     status_patch,
@@ -74,7 +73,7 @@ def finding(
     return asyncio.run(evaluate(policies, clusters, flaw_of, machines_under, rendering))[of]
 
 
-UNLABELLED = not_labelled(NAMESPACE)
+UNLABELLED = rendering_of(NAMESPACE, {})
 
 
 @pytest.mark.parametrize(
@@ -193,17 +192,17 @@ def test_a_configuration_that_was_changed_is_read_as_api_servers_do(
     assert why_not in found.why_not
     assert why_unknown in found.why_unknown
     assert (bool(found.why_not), bool(found.why_unknown)) == (bool(why_not), bool(why_unknown))
-    reason = rendering_of(found).reason
+    reason = rendering_of(NAMESPACE, LABELLED, found).reason
     assert (reason is PolicyReason.WEBHOOK_NOT_READ) is bool(why_unknown)
     assert (reason is PolicyReason.WEBHOOK_NOT_CALLED) is bool(why_not)
 
 
 def test_of_a_webhook_whose_failures_are_ignored_a_policy_says_so() -> None:
-    rendering = rendering_of(changed_calls(failurePolicy="Ignore"))
+    rendering = rendering_of(NAMESPACE, LABELLED, changed_calls(failurePolicy="Ignore"))
     found = asyncio.run(evaluate([policy()], [cluster("a")], flaw_of, lambda _c, _p: 0, rendering))["p"]
     assert found.why is PolicyReason.VALID
     assert "its failurePolicy is not Fail: while it does not answer, new machines join without" in found.message
-    assert rendering_of(changed_calls()) == CALLED
+    assert rendering_of(NAMESPACE, LABELLED, changed_calls()) == CALLED
 
 
 # In a management cluster

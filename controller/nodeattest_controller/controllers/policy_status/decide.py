@@ -10,7 +10,14 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selecting
-from nodeattest_controller.model.webhook_configuration import EXPECTED, WebhookCalls, label_command, needs_webhook
+from nodeattest_controller.model.webhook_configuration import (
+    EXPECTED,
+    WebhookCalls,
+    is_decided,
+    is_disabled,
+    label_command,
+    needs_webhook,
+)
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
 from nodeattest_kube.store import BATCH, in_batches
 from nodeattest_parsing.objects import items, mapping, moment, number, strings, text
@@ -60,51 +67,40 @@ class Rendering:
 
 
 CALLED: Final = Rendering()
-DISABLED: Final = Rendering(
-    PolicyReason.RENDERING_DISABLED,
-    "the namespace's label says disabled, so the webhook renders nothing here: machines join by configuration that "
-    "nodeattest render wrote, or not at all",
-)
+_NOT_RENDERED: Final = "new machines join without attestation, or not at all"
 
 
-def not_labelled(namespace: str) -> Rendering:
-    """Return the state of a namespace without the webhook's label."""
-    message = (
-        f"new machines join without attestation, or not at all: expected {EXPECTED}, got one without; "
-        f"{label_command(namespace)}"
-    )
-    return Rendering(PolicyReason.NAMESPACE_NOT_LABELLED, message)
-
-
-def namespace_not_read(namespace: str) -> Rendering:
-    """Return the state of a namespace that may not be read."""
-    message = (
-        f"it is not known whether new machines are rendered: the controller could not read the namespace {namespace}, "
-        "and tries again; its log has the error"
-    )
-    return Rendering(PolicyReason.NAMESPACE_NOT_READ, message)
-
-
-def webhook_not_read(why: str) -> Rendering:
-    """Return the state where the webhook's configuration could not be read or evaluated."""
-    message = f"whether API servers call the webhook for this namespace is not known: {why}"
-    return Rendering(PolicyReason.WEBHOOK_NOT_READ, message)
-
-
-def rendering_of(calls: WebhookCalls) -> Rendering:
-    """Return what the webhook's configuration makes of a namespace that has the label."""
-    if calls.why_not:
+def rendering_of(name: str, namespace: JsonObject | None, calls: WebhookCalls | None = None) -> Rendering:
+    """Evaluate a Namespace, None where it may not be read, and where it has the label the webhook's configuration."""
+    reason, message = PolicyReason.VALID, ""
+    if namespace is None:
+        reason = PolicyReason.NAMESPACE_NOT_READ
         message = (
-            "new machines join without attestation, or not at all: expected a webhook that API servers call for "
-            f"bootstrap configuration of this namespace; got none: {calls.why_not}; kubectl apply -k manifests/webhook"
+            f"it is not known whether new machines are rendered: the controller could not read the namespace {name}, "
+            "and tries again; its log has the error"
         )
-        return Rendering(PolicyReason.WEBHOOK_NOT_CALLED, message)
-    if calls.why_unknown:
-        return webhook_not_read(calls.why_unknown)
-    if not calls.weakness:
-        return CALLED
-    message = f"the webhook is called, but {calls.weakness}: while it does not answer, new machines join without"
-    return Rendering(message=f"{message} attestation")
+    elif not is_decided(namespace):
+        reason = PolicyReason.NAMESPACE_NOT_LABELLED
+        message = f"{_NOT_RENDERED}: expected {EXPECTED}, got one without; {label_command(name)}"
+    elif is_disabled(namespace):
+        reason = PolicyReason.RENDERING_DISABLED
+        message = (
+            "the namespace's label says disabled, so the webhook renders nothing here: machines join by configuration "
+            "that nodeattest render wrote, or not at all"
+        )
+    elif calls is not None and calls.why_not:
+        reason = PolicyReason.WEBHOOK_NOT_CALLED
+        message = (
+            f"{_NOT_RENDERED}: expected a webhook that API servers call for bootstrap configuration of this namespace; "
+            f"got none: {calls.why_not}; kubectl apply -k manifests/webhook"
+        )
+    elif calls is not None and calls.why_unknown:
+        reason = PolicyReason.WEBHOOK_NOT_READ
+        message = f"whether API servers call the webhook for this namespace is not known: {calls.why_unknown}"
+    elif calls is not None and calls.weakness:
+        message = f"the webhook is called, but {calls.weakness}: while it does not answer, new machines join without"
+        message += " attestation"
+    return Rendering(reason, message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,23 @@ from typing import Final
 
 from nodeattest_controller.controllers.policy_status.decide import (
     CALLED,
-    DISABLED,
     READY,
     PolicyFinding,
     PolicyReason,
     Rendering,
     evaluate,
-    namespace_not_read,
-    not_labelled,
     refusals_end,
     rendering_of,
     status_patch,
-    webhook_not_read,
 )
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.webhook_configuration import is_decided, is_disabled, needs_webhook, webhook_calls
+from nodeattest_controller.model.webhook_configuration import (
+    WebhookCalls,
+    is_decided,
+    is_disabled,
+    needs_webhook,
+    webhook_calls,
+)
 from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey
@@ -146,22 +148,20 @@ class PolicyStatusReconciler:
         """Read what the webhook does in a namespace; without the right to, that is unknown. Raises ApiError."""
         client = self._management.client
         try:
-            labelled = await client.get(paths.core_path("namespaces", namespace))
+            found = await client.get(paths.core_path("namespaces", namespace))
         except Forbidden as error:
             self._warn("cannot read a namespace's labels", error, namespace)
-            return namespace_not_read(namespace)
-        if not is_decided(labelled):
-            return not_labelled(namespace)
-        if is_disabled(labelled):
-            return DISABLED
+            return rendering_of(namespace, None)
+        if not is_decided(found) or is_disabled(found):
+            return rendering_of(namespace, found)
         group, resource = "admissionregistration.k8s.io", "mutatingwebhookconfigurations"
         try:
-            webhooks = await client.get(paths.object_path(group, "v1", resource, configuration))
+            calls = webhook_calls(await client.get(paths.object_path(group, "v1", resource, configuration)), found)
         except NotFound:
-            webhooks = None
+            calls = webhook_calls(None, found)
         except Forbidden as error:
-            return webhook_not_read(str(error))
-        return rendering_of(webhook_calls(webhooks, labelled))
+            calls = WebhookCalls(why_unknown=str(error))
+        return rendering_of(namespace, found, calls)
 
     async def _write(self, policy: JsonObject, finding: PolicyFinding) -> None:
         """Write a status that differs, and report its reason where that is new; raises ApiError."""
