@@ -33,6 +33,7 @@ from nodeattest_identity.publish.store import (
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
+    from obstore.auth.azure import AzureCredentialProvider
     from obstore.auth.boto3 import Boto3CredentialProvider
     from obstore.store import AzureConfig, ClientConfig, GCSConfig, RetryConfig, S3Config
 
@@ -139,44 +140,24 @@ class CloudStore(ObjectStore):
         return self._opened
 
     def _open(self) -> _Store:
-        location, endpoint = self._location, self._access.endpoint_url
+        location, endpoint, retry = self._location, self._access.endpoint_url, self._retry
+        root, prefix = location.container or location.root, location.prefix or None
         options: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": self._request_timeout}
-        if endpoint is not None and endpoint.startswith("http://"):
-            options["allow_http"] = True
-        prefix, retry = location.prefix or None, self._retry
+        options["allow_http"] = endpoint is not None and endpoint.startswith("http://")
         if location.kind == "gs":
             google: GCSConfig = {} if endpoint is None else {"base_url": endpoint}
-            return GCSStore(location.root, prefix=prefix, config=google, client_options=options, retry_config=retry)
+            return GCSStore(root, prefix=prefix, config=google, client_options=options, retry_config=retry)
         if location.kind == "s3":
-            amazon, credentials = self._s3()
+            aws, login = self._amazon()
             return S3Store(
-                location.root,
-                prefix=prefix,
-                config=amazon,
-                client_options=options,
-                retry_config=retry,
-                credential_provider=credentials,
+                root, prefix=prefix, config=aws, client_options=options, retry_config=retry, credential_provider=login
             )
-        azure: AzureConfig = {"account_name": location.root}
-        if endpoint is not None:
-            azure["endpoint"] = endpoint
-        provider = None
-        if self._access.azure_key is not None:
-            azure["account_key"] = self._access.azure_key
-        else:
-            from obstore.auth.azure import AzureCredentialProvider
-
-            provider = AzureCredentialProvider()
+        azure, provider = self._azure()
         return AzureStore(
-            location.container,
-            prefix=prefix,
-            config=azure,
-            client_options=options,
-            retry_config=retry,
-            credential_provider=provider,
+            root, prefix=prefix, config=azure, client_options=options, retry_config=retry, credential_provider=provider
         )
 
-    def _s3(self) -> tuple[S3Config, Boto3CredentialProvider]:
+    def _amazon(self) -> tuple[S3Config, Boto3CredentialProvider]:
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
 
@@ -190,6 +171,16 @@ class CloudStore(ObjectStore):
         if self._access.endpoint_url is not None:
             config["aws_endpoint_url_s3"] = self._access.endpoint_url
         return config, credentials
+
+    def _azure(self) -> tuple[AzureConfig, AzureCredentialProvider | None]:
+        config: AzureConfig = {"account_name": self._location.root}
+        if self._access.endpoint_url is not None:
+            config["endpoint"] = self._access.endpoint_url
+        if self._access.azure_key is not None:
+            return config | {"account_key": self._access.azure_key}, None
+        from obstore.auth.azure import AzureCredentialProvider
+
+        return config, AzureCredentialProvider()
 
     @asynccontextmanager
     async def _reported(self, path: str) -> AsyncGenerator[None]:
@@ -236,12 +227,12 @@ class CloudStore(ObjectStore):
         status, answer = int(found[1]), f"{found[1]} {code}".rstrip()
         if status == _TOO_MANY_REQUESTS or (status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED):
             return StoreUnavailableError(f"{where}: the store is busy ({answer})")
-        remedy = _REMEDIES.get(code)
-        if remedy is None and isinstance(error, exceptions.PermissionDeniedError):
+        remedy = _REMEDIES.get(code, "see the error codes of the store")
+        if code not in _REMEDIES and isinstance(error, exceptions.PermissionDeniedError):
             remedy = f"it needs {_RIGHTS[self._location.kind]} (docs/issuer.md#publish)"
-        if remedy is None and status == _NOT_IMPLEMENTED:
+        if status == _NOT_IMPLEMENTED:
             remedy = _REMEDIES["NotImplemented"]
-        return StoreRefusedError(f"{where}: got {answer}; {remedy or 'see the error codes of the store'}")
+        return StoreRefusedError(f"{where}: got {answer}; {remedy}")
 
 
 def _version(read: StoredObject) -> UpdateVersion:
