@@ -55,3 +55,13 @@ def kubernetes_program(name: str) -> Path:
     if folder is None or not (folder / name).exists():
         lacks(f"KUBEBUILDER_ASSETS names no folder with {name}")
     return folder / name
+
+
+def released(pattern: str) -> list[Path]:
+    """Return the release's files of this pattern; nothing where none was made, and the test builds its own."""
+    folder = os.environ.get("NODEATTEST_DIST", "")
+    if not folder:
+        return []
+    found = sorted(Path(folder).glob(pattern))
+    assert found, f"NODEATTEST_DIST: expected {pattern} in {folder}, got none: make release"
+    return found

@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,6 @@ from bootstrap_config_kit import KUBECONFIG, answer_of, config, review
 from cases import attacks
 from catalogue import Expected, Row, Verdict
 from front_kit import LOOPBACK, Authority
-from strangers import ROUND_TRIP, Strangers
 from virtual import advance, run_virtually
 
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH
@@ -25,6 +24,63 @@ from nodeattest_controller.controllers.bootstrap_config.server import WebhookSer
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
+
+HOST: Final = "127.0.0.1"
+ADDRESSES: Final = 200
+ROUND_TRIP: Final = 0.1
+"""Seconds."""
+
+
+class Strangers:
+    """All of them."""
+
+    def __init__(self, port: int, ca_file: Path) -> None:
+        self._port = port
+        self._tls = ssl.create_default_context(cafile=ca_file)
+        self._opened = 0
+        self.connected = asyncio.Event()
+        """Set once all connections were opened."""
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(ADDRESSES):
+                for kind in (self._half_open, self._slow_handshake, self._idle):
+                    group.create_task(self._again_and_again(kind, f"127.0.{1 + number // 100}.{1 + number % 100}"))
+
+    async def _again_and_again(self, kind: Callable[[str], Awaitable[None]], address: str) -> None:
+        while True:
+            with suppress(OSError):
+                await kind(address)
+            await advance(ROUND_TRIP)
+
+    async def _half_open(self, address: str) -> None:
+        """Connect, and send nothing."""
+        await self._hold(address)
+
+    async def _slow_handshake(self, address: str) -> None:
+        """Send a ClientHello without its last byte."""
+        outgoing = ssl.MemoryBIO()
+        with suppress(ssl.SSLWantReadError):
+            self._tls.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=HOST).do_handshake()
+        await self._hold(address, first=outgoing.read()[:-1])
+
+    async def _idle(self, address: str) -> None:
+        """Send nothing after the handshake; without a client certificate, the server may end it then."""
+        await self._hold(address, tls=self._tls)
+
+    async def _hold(self, address: str, *, tls: ssl.SSLContext | None = None, first: bytes = b"") -> None:
+        reader, writer = await asyncio.open_connection(HOST, self._port, local_addr=(address, 0))
+        self._opened += 1
+        if self._opened == 3 * ADDRESSES:
+            self.connected.set()
+        try:
+            if tls is not None:
+                await writer.start_tls(tls, server_hostname=HOST)
+            writer.write(first)
+            await reader.read()
+        finally:
+            writer.transport.abort()
+
 
 CALLS: Final = 3
 FLOOD: Final = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from infrastructure import PATCHES
 from kinds import (
     CLUSTER,
     CLUSTER_CLASS,
@@ -23,7 +24,6 @@ from kinds import (
     Object,
     made,
 )
-from machine import PATCHES
 from test_rendered_bootstrap import HERE
 
 

@@ -8,23 +8,26 @@ Source: cluster-api main.go (flags), cmd/clusterctl/client/repository/components
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import re
 import subprocess
-from collections.abc import Generator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import yaml
 from cert_manager import copy_server_files
-from kinds import Object
+from kinds import CLUSTER, CLUSTER_LABEL, KINDS, Kind, Object, name_of
 from polling import eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
+from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens
 
 COMPONENTS: Final[Mapping[str, str]] = {
@@ -189,3 +192,86 @@ def found_managers(assets: Path) -> Managers | str:
 def _said_version(process: Process) -> str:
     found = _VERSION.search(process.log.read_text(encoding="utf-8", errors="replace"))
     return found[1] if found else ""
+
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_PAUSE: Final = 0.3  # seconds
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One namespace of an API server."""
+
+    api: Client
+    namespace: str
+
+    def get(self, kind: Kind, name: str) -> Object | None:
+        return cast("Object | None", self.api.find(kind.path(self.namespace, name)))
+
+    def create(self, value: Object) -> None:
+        """Create an object; one of this name that exists stays as it is."""
+        self.api.ensure(KINDS[value["kind"]].path(self.namespace), cast("Any", value))
+
+    def patch(self, value: Object, subresource: str = "", /, **patch: Any) -> Object:
+        """Merge these fields into an object, where they differ."""
+        if _holds(value, patch):
+            return value
+        path = KINDS[value["kind"]].path(self.namespace, name_of(value), subresource)
+        return cast("Object", self.api.patch(path, cast("Any", patch)))
+
+    def status(self, value: Object, **status: Any) -> Object:
+        """Merge these fields into an object's status."""
+        return self.patch(value, "status", status=status)
+
+    def is_paused(self, value: Object) -> bool:
+        """Tell whether an object's Cluster is paused, or has none yet."""
+        cluster = self.get(CLUSTER, value["metadata"].get("labels", {}).get(CLUSTER_LABEL, "-"))
+        return cluster is None or bool(cluster["spec"].get("paused"))
+
+
+Reconcile = Callable[[Access, Object], None]
+"""Brings one object as near to its desired state as it can be now."""
+
+
+@contextmanager
+def running(access: Access, reconcilers: Mapping[Kind, Reconcile]) -> Generator[None]:
+    """Reconcile until the end of the block."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(_PAUSE):
+            for kind, reconcile in reconcilers.items():
+                _round(access, kind, reconcile)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(60)
+
+
+def _round(access: Access, kind: Kind, reconcile: Reconcile) -> None:
+    try:
+        found = access.api.list(kind.path(access.namespace))
+    except (ApiRefusal, OSError) as error:
+        _log.warning("%s: %s", kind.plural, error)
+        return
+    for value in cast("list[Object]", found):
+        full = {"apiVersion": kind.api_version, "kind": kind.kind, **value}
+        try:
+            if not access.is_paused(full):
+                reconcile(access, full)
+        except (ApiRefusal, OSError) as error:
+            _log.warning("%s %s: %s", kind.kind, name_of(value), error)
+
+
+def _holds(value: Any, patch: Any) -> bool:
+    if isinstance(patch, dict) and isinstance(value, dict):
+        wanted, found = cast("Object", patch), cast("Object", value)
+        return all(_holds(found.get(key), item) for key, item in wanted.items())
+    return value == patch

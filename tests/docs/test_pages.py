@@ -9,16 +9,20 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 import pytest
+import yaml
 
+from nodeattest_cli.doctor.findings import CONTRACTS, NEWEST_TESTED, OLDEST, OLDEST_MANAGEMENT
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.main import main
 from nodeattest_cli.policy.check import problems
 from nodeattest_parsing.objects import strings, text
+from nodeattest_providers.errors import Reason
 
 TREE = Path(__file__).parents[2]
 BIN = Path(sys.prefix) / "bin"
@@ -238,3 +242,75 @@ def test_each_log_line_that_a_page_quotes_is_in_the_code(page: Path) -> None:
         spans = [span.strip("`") for span in CODE_SPAN.findall(paragraph)]
         quoted = [span for span in spans if WORDS.fullmatch(span) and span.split()[0] not in OTHER_WORDS]
         assert [span for span in quoted if span not in texts_of_programs()] == []
+
+
+DENIALS = (TREE / "docs" / "denials.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", DENIALS.partition("\n## On the node\n")[0], re.MULTILINE)
+ROOMS = ("parsing", "providers", "kube", "serving", "discovery", "identity", "authenticator", "controller", "cli")
+
+
+def named(files: Iterable[Path]) -> set[Reason]:
+    """Return the members that modules name as ``Reason.NAME``, by their syntax trees."""
+    names: set[str] = set()
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Attribute(ast.Name("Reason"), name):
+                    names.add(name)
+                case _:
+                    pass
+    return {reason for reason in Reason if reason.name in names}
+
+
+def test_every_reason_is_explained_once_in_the_order_of_the_code_and_no_other_is() -> None:
+    assert [reason for reason, _, _ in ROWS] == list(Reason)
+
+
+def test_every_reason_is_given_by_code_and_expected_by_a_test() -> None:
+    given = named(file for room in ROOMS for file in (TREE / room).rglob("*.py") if file.name != "errors.py")
+    tests = TREE / "tests"
+    expected = named(file for file in tests.rglob("*.py") if "docs" not in file.parts)
+    rows = "".join(file.read_text(encoding="utf-8") for file in (tests / "attacks" / "catalogue").glob("*.toml"))
+    expected |= {reason for reason in Reason if re.search(rf'expect = "(deny|wait) {reason}\b', rows)}
+    assert (sorted(set(Reason) - given), sorted(given - expected)) == ([], [])
+
+
+INSTALL: Final = (TREE / "docs" / "install.md").read_text(encoding="utf-8")
+TESTED_VERSION: Final = re.compile(r"\b1\.\d\d\.\d+\b")
+
+
+def row(begins: str) -> list[str]:
+    """Return the cells of the first row that begins so."""
+    line = next(line for line in INSTALL.splitlines() if line.startswith(f"| {begins}"))
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def versions_of(module: str) -> list[str]:
+    """Return the versions in a module's constant ``_VERSIONS``."""
+    text = (TREE / module).read_text(encoding="utf-8")
+    constant = re.search(r"^_VERSIONS: Final = \((.*)\)$", text, re.MULTILINE)
+    assert constant is not None
+    return re.findall(r'"(\w+)"', constant[1])
+
+
+def test_the_tested_versions_of_kubernetes_are_those_of_the_page_of_limits() -> None:
+    limits = (TREE / "docs" / "reliability.md").read_text(encoding="utf-8")
+    first = limits.partition("\n### What was tested\n")[2].strip().partition("\n\n")[0]
+    tested = TESTED_VERSION.findall(row("Kubernetes, workload clusters")[2])
+    assert sorted(tested) == sorted(TESTED_VERSION.findall(first))
+    minors = sorted(tuple(map(int, version.split(".")[:2])) for version in tested)
+    assert (minors[0], minors[-1]) == (OLDEST, NEWEST_TESTED)
+
+
+def test_what_doctor_compares_with_is_the_table() -> None:
+    told = {name: re.findall(r"\b1\.(\d\d)\b", row(f"Kubernetes, {name}")[1]) for name in ("workload", "management")}
+    assert told == {"workload": [str(OLDEST[1])], "management": [str(OLDEST_MANAGEMENT[1]), str(OLDEST[1])]}
+    assert tuple(re.findall(r"`(v1beta\d)`", row("Cluster API contracts")[1])) == CONTRACTS
+
+
+def test_contracts_are_those_that_are_rendered_and_released() -> None:
+    contracts = [cell.strip("`") for cell in row("part")[1:]]
+    metadata = yaml.safe_load((TREE / "manifests" / "metadata.yaml").read_text(encoding="utf-8"))
+    assert [one["contract"] for one in metadata["releaseSeries"]] == contracts
+    fields = "controller/nodeattest_controller/controllers/bootstrap_config/kubeadmconfig.py"
+    assert versions_of(fields) == contracts

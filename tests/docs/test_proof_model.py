@@ -10,12 +10,15 @@ import dataclasses
 import hashlib
 import hmac
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from needs import skip_if
 from worlds import FACTS, filed
 
 from nodeattest_controller.controllers.csr.checks import CHECKS
@@ -24,7 +27,21 @@ from nodeattest_providers.challenge_response import LABEL_NONCE, LABEL_SECRET, c
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, ProviderName, SignerName
 from nodeattest_providers.node_interface import Binding, Evidence, SecretBytes, length_prefix
 from nodeattest_providers.tpm import protocol as tpm
-from tools.prove import MODELS, MUTANTS, NOT_MODELLED
+from tools.prove import (
+    LEDGER_RUNS,
+    MODELS,
+    MUTANTS,
+    NOT_MODELLED,
+    SCENARIOS,
+    Query,
+    RunError,
+    Scenario,
+    SpinRun,
+    edited,
+    queries_of,
+    run_proverif,
+    run_spin,
+)
 
 MODEL = (MODELS / "wire_format.pvl").read_text(encoding="utf-8")
 FORMULA = re.compile(r"^letfun (\w+)\(([^)]*)\) =\n?(.*?)\.$", re.MULTILINE | re.DOTALL)
@@ -167,3 +184,133 @@ def test_every_check_of_a_request_has_a_mutant_or_a_reason_why_none() -> None:
     modelled = {mutant.check for mutant in MUTANTS} & names
     assert modelled | NOT_MODELLED.keys() == names
     assert not modelled & NOT_MODELLED.keys()
+
+
+LEDGER_MODELS = sorted({run.file for run in LEDGER_RUNS})
+
+
+def test_a_model_has_the_declared_claims_and_no_others() -> None:
+    for model in LEDGER_MODELS:
+        claims = set(re.findall(r"assert\(.*?\);.*/\* claim: (.+?) \*/", (MODELS / model).read_text()))
+        assert {run.fails for run in LEDGER_RUNS if run.file == model} - {""} <= claims
+    for scenario in SCENARIOS:
+        text = (MODELS / scenario.file).read_text(encoding="utf-8")
+        assert queries_of(text) == [query.name for query in scenario.queries]
+        assert len(re.findall(r"^\s*query\b", text, re.MULTILINE)) == len(scenario.queries)
+
+
+def test_every_macro_of_a_mutant_is_in_the_model_and_every_one_of_the_model_is_run() -> None:
+    for model in LEDGER_MODELS:
+        in_model = set(re.findall(r"\bM_\w+", (MODELS / model).read_text().partition("*/")[2]))
+        runs = [run for run in LEDGER_RUNS if run.file == model]
+        assert in_model == {macro for run in runs for macro in run.defines if macro.startswith("M_")}
+
+
+def test_every_mutant_changes_the_model_where_it_says() -> None:
+    libraries = {scenario.file: scenario for scenario in SCENARIOS}
+    for mutant in MUTANTS:
+        scenario = libraries[mutant.scenario]
+        texts = [(MODELS / name).read_text(encoding="utf-8") for name in (*scenario.libraries, scenario.file)]
+        assert edited(texts, mutant.edits) != texts, mutant.name
+        assert not mutant.query or mutant.query in [query.name for query in scenario.queries], mutant.name
+
+
+COUNTER = """byte n;
+active proctype Counter() {
+  do
+  :: n < 3 -> n++; assert(n < LIMIT);   /* claim: below the limit */
+  od }
+"""
+SCENARIO = Scenario(
+    file="two.pv",
+    queries=(Query(name="first", sentence=""), Query(name="second", sentence="")),
+    libraries=("common.pvl",),
+)
+TWO = """(* query: first *)
+query event(A()).
+
+(* query: second *)
+query event(B()).
+
+process 0
+"""
+
+
+@skip_if(shutil.which("spin") is None, "spin is not installed: tools/system-packages proof")
+@pytest.mark.parametrize(("limit", "fails"), [(9, ""), (3, "below the limit")])
+def test_spin_names_the_claim_that_fails(tmp_path: Path, limit: int, fails: str) -> None:
+    (tmp_path / "counter.pml").write_text(COUNTER)
+    (tmp_path / "work").mkdir()
+    run = SpinRun(name="counter", sentence="", file="counter.pml", defines=(f"LIMIT={limit}",))
+    assert run_spin(run, tmp_path, tmp_path / "work") == fails
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    (tmp_path / "common.pvl").write_text("event A().")
+    (tmp_path / "two.pv").write_text(TWO)
+    (tmp_path / "work").mkdir()
+    return tmp_path
+
+
+def proverif_says(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = folder / "proverif"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\nVerification summary:\n{text}\nEND\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PROVERIF", str(program))
+
+
+@pytest.mark.parametrize("prefix", ["", " - "])
+def test_the_verdicts_are_those_of_proverifs_summary(
+    models: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    summary = f"{prefix}Query not event(A) is true.\n{prefix}Query not event(B) is false."
+    proverif_says(summary, models, monkeypatch)
+    assert run_proverif(SCENARIO, models, models / "work") == ["true", "false"]
+
+
+def test_a_verdict_that_is_missing_fails_the_run(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proverif_says("Query not event(A) is true.", models, monkeypatch)
+    with pytest.raises(RunError, match="expected 2 verdicts"):
+        run_proverif(SCENARIO, models, models / "work")
+
+
+TREE = Path(__file__).parents[2]
+PAGE = (TREE / "docs" / "threat-model.md").read_text(encoding="utf-8")
+
+
+def test_every_named_test_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    written = {
+        name
+        for file in (TREE / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named
+    assert named - written == set()
+
+
+def test_every_named_module_exists() -> None:
+    named = set(
+        re.findall(r"`((?:providers|controller|kube|authenticator|discovery|serving|identity|cli)/[a-z0-9_/]+)`", PAGE)
+    )
+    assert named
+    for module in named:
+        room, _, rest = module.partition("/")
+        path = TREE / room / f"nodeattest_{room}" / rest
+        assert path.is_dir() or path.with_suffix(".py").is_file(), module
+
+
+def test_every_row_names_what_is_proved_of_it_or_says_that_nothing_is() -> None:
+    rows = PAGE.partition("| attack | by | stopped by | in | test | proof |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    assert rows
+    named: set[tuple[str, str]] = set()
+    for row in rows:
+        cell = row.rstrip(" |").rpartition(" | ")[2]
+        links = re.findall(r"\[(\w+\.(?:pv|pml))\]\(proof/README\.md\): ([^.\[]+)", cell)
+        assert bool(links) is (cell != "none"), row
+        named |= {(file, name) for file, names in links for name in names.split("; ")}
+    queries = {(one.file, query.name, query.expected) for one in SCENARIOS for query in one.queries}
+    hold = {(file, name) for file, name, expected in queries if expected == "true"}
+    hold |= {(run.file, run.name) for run in LEDGER_RUNS if not run.fails}
+    assert named == hold

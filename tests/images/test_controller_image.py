@@ -14,10 +14,9 @@ from typing import cast
 from urllib.parse import quote, urlsplit
 
 import pytest
-from image_container import ImageController, needs_runc
-from oci_container import Container, account_files, digest_of, unpack
+from needs import released
+from oci_container import Container, ImageController, account_files, digest_of, needs_runc, unpack
 from polling import eventually
-from released import released
 from rights import apply
 from world import LOOPBACK_FLAGS, World, built_world
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from needs import not_possible
-from released import released
+from needs import not_possible, released
 
 from nodeattest_providers import __version__
 from nodeattest_providers.build_commit import of_checkout
