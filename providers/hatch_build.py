@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_MODULE: Final = "nodeattest_providers/build_commit.py"
+_MODULE: Final = "nodeattest_providers/version.py"
 
 
 class CommitHook(BuildHookInterface[Any]):

@@ -47,7 +47,7 @@ from images.requirements import (
     write_sbom,
 )
 from nodeattest_providers import __version__
-from nodeattest_providers.build_commit import of_checkout
+from nodeattest_providers.version import of_checkout
 
 NAME: Final = "node-attestation-controller"
 _TITLE: Final = "nodeattest: node-attestation-controller and nodeattest"

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.config_fields import COMPOSITE, name_pin
-from nodeattest_providers.errors import Check, Reason, Unavailable, platform_unavailable
+from nodeattest_providers.errors import Check, Denied, Unavailable, platform_unavailable
 from nodeattest_providers.identifiers import (
     ClusterPin,
     MachineName,
@@ -73,16 +73,6 @@ class ClusterFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnusableSecret:
-    """Why a Machine has no attestation secret that counts."""
-
-    reason: Reason
-    expected: str
-    got: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
     """The one Machine that the request's provider ID names, as the management cluster knows it."""
 
@@ -97,8 +87,8 @@ class MachineFacts:
     """Annotations of the Machine: written in the management cluster, hence trusted."""
     endorsement_keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fingerprints of the machine's endorsement key by their source: infrastructure machine, host object or record."""
-    attestation_secret: SecretBytes | UnusableSecret | None = None
-    """The per-Machine secret of the ``challenge`` provider, from the bootstrap data."""
+    attestation_secret: SecretBytes | Denied | None = None
+    """The per-Machine secret of the ``challenge`` provider, from the bootstrap data, or why none counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from nodeattest_kube.addresses import IPNetwork
 from nodeattest_providers import __version__
-from nodeattest_providers.build_commit import COMMIT, of_checkout
+from nodeattest_providers.version import COMMIT, of_checkout
 from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, UnauthenticatedLimits, client_of
 from nodeattest_serving.http_server import (
     HttpLimits,

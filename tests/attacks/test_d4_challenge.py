@@ -28,8 +28,9 @@ from nodeattest_controller.model.kubeadm_config import (
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, view_of_machine
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.errors import Denied
 from nodeattest_providers.node_interface import SecretBytes
-from nodeattest_providers.verifier_interface import LedgerFacts, UnusableSecret
+from nodeattest_providers.verifier_interface import LedgerFacts
 
 Case = Callable[[], Expected]
 VALUE: Final = b"5e" * 32
@@ -39,7 +40,7 @@ CONTROLLER: Final = "system:serviceaccount:nodeattest-system:node-attestation-co
 # What the controller finds
 
 
-def proved(found: SecretBytes | UnusableSecret | None, known: bytes = VALUE, **facts: Any) -> Case:
+def proved(found: SecretBytes | Denied | None, known: bytes = VALUE, **facts: Any) -> Case:
     """Answer the challenge by a known value, where the controller finds this for the machine."""
     machine = replace(FACTS.machine, attestation_secret=found)
 
@@ -49,11 +50,11 @@ def proved(found: SecretBytes | UnusableSecret | None, known: bytes = VALUE, **f
     return run
 
 
-def stored(secret: JsonObject | None, config: JsonObject | None = None) -> SecretBytes | UnusableSecret:
+def stored(secret: JsonObject | None, config: JsonObject | None = None) -> SecretBytes | Denied:
     return read_secret(secret, kept_config(slim_config(config or own_config())), "uid-w")
 
 
-def of_control_plane() -> SecretBytes | UnusableSecret:
+def of_control_plane() -> SecretBytes | Denied:
     reference: JsonObject = {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": "w"}
     labels: JsonObject = {CONTROL_PLANE_LABEL: ""}
     spec: JsonObject = {"providerID": "x://w", "clusterName": "c", "bootstrap": {"configRef": reference}}

@@ -32,9 +32,8 @@ from nodeattest_kube.errors import ApiError, Forbidden
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.objects import items, mapping, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_providers.errors import Reason
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import SecretBytes
-from nodeattest_providers.verifier_interface import UnusableSecret
 
 SECRETS: Final = "/api/v1/namespaces/fleet/secrets"
 MACHINES: Final = "/apis/cluster.x-k8s.io/v1beta2/namespaces/fleet/machines"
@@ -93,7 +92,7 @@ SECRET: Final = new_secret(own_config(), cluster="blue", value="5e" * 32)
 # Whose a Secret is
 
 
-def read(secret: JsonObject | None, whole: JsonObject | None = None) -> SecretBytes | UnusableSecret:
+def read(secret: JsonObject | None, whole: JsonObject | None = None) -> SecretBytes | Denied:
     return read_secret(secret, kept_config(slim_config(whole or own_config())), "uid-w")
 
 
@@ -117,7 +116,7 @@ def read(secret: JsonObject | None, whole: JsonObject | None = None) -> SecretBy
 )
 def test_any_other_secret_is_refused(secret: JsonObject | None, whole: JsonObject | None, reason: Reason) -> None:
     found = read(secret, whole)
-    assert isinstance(found, UnusableSecret)
+    assert isinstance(found, Denied)
     assert found.reason is reason
     assert found.expected
     assert "delete" in found.remedy

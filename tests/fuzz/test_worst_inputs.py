@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 import worst_inputs as worst
+from counted_calls import lines_run
 from cryptography.x509 import load_der_x509_certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from work import lines_run
 
 from fuzz import identity
 from fuzz.catalogue import TARGETS

@@ -25,7 +25,7 @@ from images.controller.build import build_from_tree
 from images.debian import CACHE, debian, native, read_lock
 from nodeattest_controller import manifests
 from nodeattest_providers import __version__
-from nodeattest_providers.build_commit import of_checkout
+from nodeattest_providers.version import of_checkout
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
 from nodeattest_sandbox.control_plane import start_real
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from needs import not_possible, released
 
 from nodeattest_providers import __version__
-from nodeattest_providers.build_commit import of_checkout
+from nodeattest_providers.version import of_checkout
 from tools.release.artefacts import KINDS
 from tools.release.provenance import STATEMENT, SUMS, seal
 

@@ -98,7 +98,7 @@ class Exchange:
         """The secret's second evidence; under another secret, over another binding."""
         nonce = by_secret.Challenge.parse(self.texts[CHALLENGE]).nonce
         mac = by_secret.proof(secret, nonce, self.first.uid, binding or part_binding(self.first, CHALLENGE))
-        return by_secret.SecondEvidence(first=self.ref, mac=mac).to_json()
+        return by_secret.ChallengeEvidence(first=self.ref, mac=mac).to_json()
 
     def answer(self, **parts: JsonObject) -> JsonObject:
         """The whole second evidence; ``parts`` replace sound ones."""

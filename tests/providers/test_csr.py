@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from counted_calls import calls
+from counted_calls import calls, lines_run
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import (
@@ -50,7 +50,6 @@ from handmade import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from work import lines_run
 from worlds import denied_for
 
 from nodeattest_providers.errors import Denied, Reason

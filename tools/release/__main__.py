@@ -12,7 +12,7 @@ from typing import Final
 from images.debian import ARCHITECTURES, TREE
 from images.requirements import PYTHON_LOCK
 from nodeattest_providers import __version__
-from nodeattest_providers.build_commit import UNKNOWN, of_checkout
+from nodeattest_providers.version import UNKNOWN, of_checkout
 from tools.release.artefacts import KINDS
 from tools.release.provenance import private_key, seal
 

@@ -46,7 +46,6 @@ from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.verifier_interface import UnusableSecret
 
 NOT_CREATED: Final = "ChallengeSecretNotCreated"
 """The Event's reason."""
@@ -191,7 +190,7 @@ class ChallengeSecretReconciler(ClusterReconciler):
             stored = await self._management.secret(machine.namespace, name)
             found = read_secret(stored, kept_config(slim_config(config)), machine.uid)
             what = "the Secret for provider challenge is somebody else's"
-            if isinstance(found, UnusableSecret) and self._events.warn(
+            if isinstance(found, Denied) and self._events.warn(
                 ("foreign", machine.uid), what, machine=machine.name, secret=name, got=found.got
             ):
                 message = f"{what}: expected {found.expected}, got {found.got}; {found.remedy}"

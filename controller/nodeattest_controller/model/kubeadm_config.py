@@ -23,10 +23,9 @@ from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge.protocol import PROVIDER
 from nodeattest_providers.challenge.verifier import parse_policy
-from nodeattest_providers.errors import Reason, Unavailable
+from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import is_dns_name
 from nodeattest_providers.node_interface import SecretBytes, length_prefix
-from nodeattest_providers.verifier_interface import UnusableSecret
 
 KUBEADM_CONFIG: Final = ("bootstrap.cluster.x-k8s.io", "KubeadmConfig")
 """Group and kind of the one configuration that is read."""
@@ -238,9 +237,9 @@ def has_own_config(machine: MachineView) -> bool:
     return named and machine.kind == "Machine" and not machine.is_control_plane and is_kubeadm_config(machine)
 
 
-def no_own_config(machine: MachineView) -> UnusableSecret:
+def no_own_config(machine: MachineView) -> Denied:
     """Say that no secret is created for this machine."""
-    return UnusableSecret(
+    return Denied(
         reason=Reason.SECRET_MISSING,
         expected="a worker Machine with a KubeadmConfig of its own, for which the controller creates the secret",
         got=f"{'control-plane ' if machine.is_control_plane else ''}{machine.kind} {machine.name}",
@@ -258,7 +257,7 @@ def owner_uid(secret: JsonObject) -> str:
     return text(owners[0], "uid") if (group, text(owners[0], "kind")) == KUBEADM_CONFIG else ""
 
 
-def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str) -> SecretBytes | UnusableSecret:
+def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str) -> SecretBytes | Denied:
     """Read the Secret of a Machine's KubeadmConfig.
 
     1. The KubeadmConfig is the Machine's, by its owner reference. 2. The Secret exists. 3. Its type is ours. 4. It is
@@ -268,7 +267,7 @@ def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str)
     if not machine_uid or config.machine_uid != machine_uid:  # 1
         return _untrusted(f"KubeadmConfig {config.name} that belongs to this Machine alone", "another owner")
     if secret is None:  # 2
-        return UnusableSecret(reason=Reason.SECRET_MISSING, expected=f"Secret {name}", got="none", remedy=_NEW_MACHINE)
+        return Denied(reason=Reason.SECRET_MISSING, expected=f"Secret {name}", got="none", remedy=_NEW_MACHINE)
     if text(secret, "type") != SECRET_TYPE:  # 3
         return _untrusted(f"Secret {name} of type {SECRET_TYPE}", text(secret, "type") or "no type")
     if not flag(secret, "immutable"):  # 4
@@ -278,8 +277,8 @@ def read_secret(secret: JsonObject | None, config: KeptConfig, machine_uid: str)
     return secret_value(secret) or _untrusted(f"Secret {name} with key {SECRET_KEY}", "none")  # 6
 
 
-def _untrusted(expected: str, got: str) -> UnusableSecret:
-    return UnusableSecret(
+def _untrusted(expected: str, got: str) -> Denied:
+    return Denied(
         reason=Reason.SECRET_UNTRUSTED,
         expected=expected,
         got=got,

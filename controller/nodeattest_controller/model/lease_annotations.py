@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from nodeattest_providers import __version__
-from nodeattest_providers.build_commit import COMMIT
+from nodeattest_providers.version import COMMIT
 
 VERSION_ANNOTATION: Final = "nodeattest.x-k8s.io/version"
 COMMIT_ANNOTATION: Final = "nodeattest.x-k8s.io/commit"

@@ -14,9 +14,10 @@ from typing import Final, Literal
 
 from nodeattest_parsing.objects import condition, flag, items, mapping, moment, strings, text, text_map
 from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import NodeName, ProviderID
 from nodeattest_providers.node_interface import SecretBytes
-from nodeattest_providers.verifier_interface import MachineFacts, UnusableSecret
+from nodeattest_providers.verifier_interface import MachineFacts
 
 CLUSTER_LABEL: Final = "cluster.x-k8s.io/cluster-name"
 CONTROL_PLANE_LABEL: Final = "cluster.x-k8s.io/control-plane"
@@ -112,7 +113,7 @@ class MachineView:
         self,
         *,
         endorsement_keys: Mapping[str, str] = MappingProxyType({}),
-        secret: SecretBytes | UnusableSecret | None = None,
+        secret: SecretBytes | Denied | None = None,
     ) -> MachineFacts:
         """Make the value that providers see; ``endorsement_keys`` are fingerprints by their source."""
         return MachineFacts(

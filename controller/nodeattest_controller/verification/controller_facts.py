@@ -36,7 +36,7 @@ from nodeattest_controller.verification.verifiers import VerificationRunner
 from nodeattest_kube.store import in_batches
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Unavailable
+from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
 from nodeattest_providers.verifier_interface import (
@@ -45,7 +45,6 @@ from nodeattest_providers.verifier_interface import (
     ClusterAPISigner,
     Facts,
     LedgerFacts,
-    UnusableSecret,
 )
 
 _MAX_READ: Final = 8
@@ -195,7 +194,7 @@ class ControllerFacts(FactSource):
         facts: RequestFacts,
         verifier: ClusterAPISigner,
         ledger: LedgerFacts,
-        secret: SecretBytes | UnusableSecret | None = None,
+        secret: SecretBytes | Denied | None = None,
     ) -> Facts:
         policy, machine = await facts.policy(), await facts.machine()
         keys = await self._endorsement_keys(machine) if verifier.reads_infrastructure else machine.endorsement_keys
@@ -229,7 +228,7 @@ class ControllerFacts(FactSource):
 
     async def _secret(
         self, facts: RequestFacts, machine: MachineView, verifier: ClusterAPISigner
-    ) -> SecretBytes | UnusableSecret | None:
+    ) -> SecretBytes | Denied | None:
         """Read the machine's attestation secret from the one place that its policy says; raises Denied, Unavailable.
 
         Where the controller creates it, it is found by the Machine's bootstrap configuration.

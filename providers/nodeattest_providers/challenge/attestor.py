@@ -15,8 +15,7 @@ from nodeattest_providers.challenge.protocol import (
     PROVIDER,
     VERSION,
     Challenge,
-    FirstEvidence,
-    SecondEvidence,
+    ChallengeEvidence,
     normalised,
     proof,
 )
@@ -55,12 +54,12 @@ class ChallengeAttestor(Attestor):
         """Ask for a challenge, or answer one; ``Unavailable`` without secret, ``Denied`` for a foreign challenge."""
         secret = _read_secret(self._path)  # in the first phase too: a node that cannot answer need not ask
         if challenge is None:
-            return Evidence(PROVIDER, VERSION, FirstEvidence().to_json())
+            return Evidence(PROVIDER, VERSION, ChallengeEvidence().to_json())
         published = Challenge.parse(challenge.text)
         check_own(binding, challenge, ("UID", published.uid == challenge.uid))
         first = FirstRequestRef(name=challenge.name, uid=challenge.uid)
         mac = proof(secret, published.nonce, first.uid, binding.digest)
-        return Evidence(PROVIDER, VERSION, SecondEvidence(first=first, mac=mac).to_json())
+        return Evidence(PROVIDER, VERSION, ChallengeEvidence(first=first, mac=mac).to_json())
 
 
 def _read_secret(path: str) -> SecretBytes:

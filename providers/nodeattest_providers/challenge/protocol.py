@@ -36,34 +36,26 @@ _DIGEST: Final = 32
 _SPKI: Final = len("sha256:") + 64
 
 
-@dataclass(frozen=True, slots=True)
-class FirstEvidence:
-    """Phase 1: asks for a challenge and claims nothing."""
-
-    def to_json(self) -> JsonObject:
-        """Write the evidence block's object."""
-        return {"phase": 1}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecondEvidence:
-    """Phase 2: the answer to the challenge of the first request."""
+class ChallengeEvidence:
+    """Phase 1 asks for a challenge and claims nothing; phase 2 answers that of the first request."""
 
-    first: FirstRequestRef
-    mac: bytes = field(repr=False)
-    """``proof``."""
+    first: FirstRequestRef | None = None
+    """In phase 2."""
+    mac: bytes = field(default=b"", repr=False)
+    """In phase 2: ``proof``."""
 
     def to_json(self) -> JsonObject:
         """Write the evidence block's object."""
-        return encoded(phase=2, first=ref_to_json(self.first), mac=self.mac)
+        return {"phase": 1} if self.first is None else encoded(phase=2, first=ref_to_json(self.first), mac=self.mac)
 
 
-def parse_evidence(data: JsonObject) -> FirstEvidence | SecondEvidence:
+def parse_evidence(data: JsonObject) -> ChallengeEvidence:
     """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
     phase, fields = phase_fields(data, "challenge/v1", {1: (), 2: ("first", "mac")}, {})
     if phase == 1:
-        return FirstEvidence()
-    return SecondEvidence(first=parse_first_request_ref(fields), mac=fields.octets("mac", _DIGEST, _DIGEST))
+        return ChallengeEvidence()
+    return ChallengeEvidence(first=parse_first_request_ref(fields), mac=fields.octets("mac", _DIGEST, _DIGEST))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

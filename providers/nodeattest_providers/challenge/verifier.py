@@ -17,8 +17,7 @@ from nodeattest_providers.challenge.protocol import (
     PROVIDER,
     VERSION,
     Challenge,
-    FirstEvidence,
-    SecondEvidence,
+    ChallengeEvidence,
     fingerprint,
     normalised,
     parse_evidence,
@@ -33,7 +32,7 @@ from nodeattest_providers.challenge_response import (
 )
 from nodeattest_providers.checks import Checks, Rules, check_block
 from nodeattest_providers.config_fields import Section
-from nodeattest_providers.errors import ChallengeRequired, Reason
+from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.verifier_interface import (
@@ -42,7 +41,6 @@ from nodeattest_providers.verifier_interface import (
     CheckedSigner,
     Facts,
     NodeRequest,
-    UnusableSecret,
 )
 
 
@@ -76,8 +74,7 @@ class ChallengeSigner(CheckedSigner):
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
         """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
-        evidence = _evidence(Checks(), request.evidence)
-        return evidence.first if isinstance(evidence, SecondEvidence) else None
+        return _evidence(Checks(), request.evidence).first
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
         """Find nothing to refuse: no setting concerns what is recorded."""
@@ -100,11 +97,11 @@ class ChallengeSigner(CheckedSigner):
         evidence = _evidence(checks, request.evidence)  # 1
         secret = _secret(checks, facts)  # 2
         _check_unused(checks, request, facts)  # 3
-        if isinstance(evidence, FirstEvidence):  # 4
+        if evidence.first is None:  # 4
             nonce = derive(LABEL_NONCE, master_keys(facts)[0], challenge_context(facts, request))
             challenge = Challenge(uid=request.uid, spki_sha256=request.csr.spki_sha256, nonce=nonce)
             raise ChallengeRequired(challenge.to_text(), checks=checks.record())
-        _check_answer(checks, request, evidence, secret, facts)
+        _check_answer(checks, request, evidence.first, evidence.mac, facts, secret=secret)
         return AttestedNode(
             provider=PROVIDER,
             provider_id=request.csr.provider_id,
@@ -114,7 +111,7 @@ class ChallengeSigner(CheckedSigner):
         )
 
 
-def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvidence:
+def _evidence(checks: Checks, evidence: Evidence) -> ChallengeEvidence:
     check_block(checks, evidence, PROVIDER, (VERSION,))
     return _rules(checks).parsed("evidence schema", lambda: parse_evidence(evidence.data))
 
@@ -122,15 +119,8 @@ def _evidence(checks: Checks, evidence: Evidence) -> FirstEvidence | SecondEvide
 def _secret(checks: Checks, facts: Facts) -> SecretBytes:
     parse_policy(facts.settings)
     rules, known = _rules(checks), facts.machine.attestation_secret
-    if isinstance(known, UnusableSecret):
-        rules.require(
-            False,  # noqa: FBT003 - why it is unusable was found out before
-            "the Machine's secret",
-            known.expected,
-            known.got,
-            reason=known.reason,
-            remedy=known.remedy,
-        )
+    if isinstance(known, Denied):
+        checks.outcome("the Machine's secret", _SECTION, known)
     secret = normalised(known.reveal() if isinstance(known, SecretBytes) else b"")
     size = len(secret.reveal())
     expected, got = f"a secret of {MIN_SECRET} to {MAX_SECRET} bytes", f"{size} bytes" if size else "none"
@@ -148,7 +138,7 @@ def _check_unused(checks: Checks, request: NodeRequest, facts: Facts) -> None:
 
 
 def _check_answer(
-    checks: Checks, request: NodeRequest, evidence: SecondEvidence, secret: SecretBytes, facts: Facts
+    checks: Checks, request: NodeRequest, ref: FirstRequestRef, mac: bytes, facts: Facts, *, secret: SecretBytes
 ) -> None:
     """Check the answer to the challenge.
 
@@ -158,12 +148,12 @@ def _check_answer(
     """
     rules = Rules(checks, _SECTION, Reason.FIRST_REQUEST_MISMATCH, "file a new first request and answer its challenge")
     # 1
-    first = check_first_request(checks, request, facts, evidence.first)
+    first = check_first_request(checks, request, facts, ref)
     # 2
-    is_first = isinstance(_evidence(checks, first.evidence), FirstEvidence)
+    is_first = _evidence(checks, first.evidence).first is None
     rules.require(is_first, "first request's phase", "phase 1", "phase 2")
     # 3
-    matches = [hmac.compare_digest(evidence.mac, mac) for mac in _answers(request, first, secret, facts)]
+    matches = [hmac.compare_digest(mac, right) for right in _answers(request, first, secret, facts)]
     rules.require(
         any(matches),
         "challenge answered",
