@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from nodeattest_cli.main import cli
 from nodeattest_controller.manifests import crds
 from nodeattest_controller.metrics import Metrics as Controller
-from nodeattest_discovery.front.service import Metrics as Front
+from nodeattest_discovery.front import Metrics as Front
 from nodeattest_identity.addon.gateway.service import Metrics as Gateway
 from nodeattest_identity.addon.sidecar.service import Metrics as Sidecar
 from nodeattest_identity.serve import Metrics as Issuer

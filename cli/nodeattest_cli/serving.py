@@ -21,9 +21,7 @@ from nodeattest_cli.options import option_name
 from nodeattest_controller import logs
 from nodeattest_controller.main import serve
 from nodeattest_controller.settings import LOG_FORMATS, LOG_LEVELS
-from nodeattest_discovery.front import app
-from nodeattest_discovery.front.app import FrontSettings
-from nodeattest_discovery.front.service import FrontLimits
+from nodeattest_discovery.front import FrontLimits, FrontSettings, run_front
 from nodeattest_identity.issuer.documents import UrlError
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
@@ -135,4 +133,4 @@ async def serve_discovery(**flags: Any) -> None:  # noqa: ANN401 - click passes 
         health=flags["health_bind_address"],
         limits=FrontLimits(**limits),
     )
-    await app.run(settings, api_client(flags["kubeconfig"]), started=lambda _: None)
+    await run_front(settings, api_client(flags["kubeconfig"]), started=lambda _: None)

@@ -17,7 +17,7 @@ from lying_servers import Ca, Reply, config_map, status
 from test_by_token import EVIL, REAL, Scene, answer, fronted, sign
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.front.service import (
+from nodeattest_discovery.front import (
     FrontLimits,
     authenticate,
     bearer_token,

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from jwt_kit import NOW, TOKEN
 
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.front.service import DiscoveryService, FrontLimits, Metrics
+from nodeattest_discovery.front import ClusterCache, DiscoveryService, FrontLimits, Metrics
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name
 from nodeattest_discovery.token import BootstrapToken
 from nodeattest_parsing.values import JsonObject
@@ -81,7 +81,7 @@ def secret_object(token: BootstrapToken = TOKEN, **changes: str | None) -> JsonO
 
 
 @dataclass
-class KnownCluster:
+class KnownCluster(ClusterCache):
     """What a front knows of its cluster, without one."""
 
     secrets: dict[str, JsonObject] = field(default_factory=lambda: {TOKEN.id: secret_object()})
@@ -96,7 +96,7 @@ class KnownCluster:
         metadata: JsonObject = {"name": "cluster-info", "namespace": "kube-public", "uid": "2", "resourceVersion": "7"}
         return cls(config_map={"metadata": metadata, "data": {"kubeconfig": kubeconfig}})
 
-    def token(self, token_id: str, /) -> JsonObject | None:
+    def token(self, token_id: str) -> JsonObject | None:
         self.asked.append(token_id)
         return self.secrets.get(token_id)
 

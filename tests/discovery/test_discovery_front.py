@@ -16,8 +16,8 @@ from jwt_kit import NOW, TOKEN, jwt
 from polling import until
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.front.app import ClusterCache
-from nodeattest_discovery.front.service import (
+from nodeattest_discovery.front import (
+    ClusterCache,
     FrontLimits,
     authenticate,
 )

@@ -13,7 +13,7 @@ import yaml
 from fuzz.keys import NOW
 from fuzz.target import refused, require, target, text_of
 from nodeattest_discovery import clusterinfo, jws, jwt, pins, secret, token
-from nodeattest_discovery.front.service import authenticate, bearer_token
+from nodeattest_discovery.front import authenticate, bearer_token
 from nodeattest_discovery.node import by_file, client
 from nodeattest_discovery.node.by_file import DiscoveryFile, FileReference
 from nodeattest_discovery.node.client import parse_endpoint, parse_server

@@ -35,7 +35,7 @@ HOLDS = {
         "nodeattest_serving",
         "nodeattest_identity",
         "nodeattest_discovery/controllers",
-        "nodeattest_discovery/front",
+        "nodeattest_discovery/front.py",
         "nodeattest_discovery/informers.py",
     },
     "cli": {"nodeattest_cli"},

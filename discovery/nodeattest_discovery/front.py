@@ -4,46 +4,41 @@ A request causes no read of the API server. An unauthenticated client learns not
 JWT, an unknown token, a wrong signature, an expired token and one without the usages take the same path, with one MAC
 each, and end in one ``Denied``. No JWT is logged. The signed response is the final entity, without further encoding,
 because ``X-Kubernetes-JWS`` covers exactly these bytes.
+Every look-up is answered from memory. While the API server is away the last state counts for a bounded time;
+expirations are checked by our own clock meanwhile.
 Source: companion proposal 000, "JWT authentication", "Implementation Flow" and "JWS content signing"; RFC 6750 §2.1.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import Counter
 
-from nodeattest_discovery import clusterinfo, jws, jwt, secret
+from nodeattest_discovery import clusterinfo, informers, jws, jwt, secret
 from nodeattest_discovery.jwt import Mac, UnverifiedJWT
 from nodeattest_discovery.secret import TokenSecret
 from nodeattest_discovery.token import BootstrapToken
+from nodeattest_kube.client import ApiClient
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_serving.bounded_server import ConnectionLimits
+from nodeattest_serving.bounded_server import BindAddress, ConnectionLimits, SettingsError
 from nodeattest_serving.http_server import Reply, refusal
-from nodeattest_serving.program import ProgramMetrics
-
-
-class ClusterReader(Protocol):
-    """What the services need of a cluster."""
-
-    def token(self, token_id: str, /) -> JsonObject | None:
-        """Return the Secret of a token."""
-
-    def cluster_info(self) -> JsonObject | None:
-        """Return the ConfigMap."""
-
-    def unready_reason(self) -> str | None:
-        """Why no request can be answered now; None if it can."""
+from nodeattest_serving.program import HealthServer, Listener, Ports, ProgramMetrics, run_server
+from nodeattest_serving.tls import ServingCertificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +144,7 @@ class DiscoveryService:
 
     def __init__(
         self,
-        cluster: ClusterReader,
+        cluster: ClusterCache,
         *,
         limits: FrontLimits,
         audience: str | None,
@@ -251,3 +246,97 @@ def _signed_reply(config_map: JsonObject, token: BootstrapToken) -> Reply:
     }
     body = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).encode()
     return Reply(status=HTTPStatus.OK, body=body, headers={_SIGNATURE: jws.sign(body, token)})
+
+
+_MAX_TOKENS: Final = 20_000
+_MAX_BYTES: Final = 64 << 20
+"""Of tokens in memory."""
+
+_MIN_STALE: Final = 120.0
+"""Seconds; a quiet API server is heard of once a minute (watch bookmarks)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontSettings:
+    """All settings."""
+
+    address: BindAddress
+    certificate: Path
+    """The serving certificate and its chain; read again when the file changes."""
+    key: Path
+    audience: str | None = None
+    """The cluster's identifier, where it has one: a JWT that names another is refused."""
+    max_stale: float = 300.0
+    """Seconds that what was read last is answered with while the API server is away."""
+    health: BindAddress | None = None
+    limits: FrontLimits = field(default_factory=FrontLimits)
+
+    def __post_init__(self) -> None:
+        if self.max_stale < _MIN_STALE:
+            raise SettingsError(f"max-stale: expected at least {_MIN_STALE:.0f} s, got {self.max_stale:g}")
+
+
+class ClusterCache:
+    """The informers of one workload cluster."""
+
+    def __init__(self, client: ApiClient, *, max_stale: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """``max_stale``: seconds without contact to the API server, after which nothing is answered."""
+        self._max_stale = max_stale
+        self._clock = clock
+        self._tokens = informers.watch_tokens(
+            client, _ignore, data_keys=None, max_objects=_MAX_TOKENS, max_bytes=_MAX_BYTES, clock=clock
+        )
+        self._info = informers.watch_cluster_info(client, _ignore, clock=clock)
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tokens.run())
+            group.create_task(self._info.run())
+
+    def token(self, token_id: str) -> JsonObject | None:
+        """Return the Secret of a token."""
+        return self._tokens.get(f"{secret.NAMESPACE}/{secret.secret_name(token_id)}")
+
+    def cluster_info(self) -> JsonObject | None:
+        """Return the ConfigMap."""
+        return self._info.get(f"{clusterinfo.NAMESPACE}/{clusterinfo.NAME}")
+
+    def unready_reason(self) -> str | None:
+        """Why no request can be answered now; None if it can."""
+        for what, reflector in (("tokens", self._tokens), ("cluster-info", self._info)):
+            if not reflector.synced:
+                return f"the {what} of the cluster were not read yet"
+            if self._clock() - reflector.last_contact > self._max_stale:
+                return f"no contact to the API server about {what} for more than {self._max_stale:.0f} s"
+        return None
+
+
+def _ignore(_key: str, _item: JsonObject | None) -> None:
+    """Look-ups read the informers."""
+
+
+async def run_front(
+    settings: FrontSettings,
+    client: ApiClient,
+    *,
+    started: Callable[[Ports], None],
+    now: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Serve until canceled; raises ``SettingsError``. ``started`` gets the ports as soon as all of them listen."""
+    view = ClusterCache(client, max_stale=settings.max_stale, clock=clock)
+    metrics = Metrics()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(client)
+        limits = settings.limits
+        service = DiscoveryService(
+            view, limits=limits, audience=settings.audience, metrics=metrics, now=now, clock=clock
+        )
+        tls = ServingCertificate(settings.certificate, settings.key, clock=clock)
+        front = Listener(service.handle, settings.address, tls.context, limits)
+        front.on_reject = metrics.turned_away.inc
+        health = None
+        if settings.health is not None:
+            health = HealthServer(settings.health, {"informers": view.unready_reason}, metrics)
+        await run_server(front, health, (view.run,), started)
