@@ -71,21 +71,3 @@ def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys:
         in out
     )
     assert "?     bootstrap-tokens fleet/green: 403 Forbidden" in out
-
-
-def test_what_others_wrote_is_made_printable(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
-    refused: JsonMap = {
-        "cluster": "blue",
-        "kind": "MachineSet",
-        "name": "blue-md",
-        "reason": "PolicyInvalid",
-        "message": "\x1b[2Jwhich\u202e attestor?\nok    management-rights: 60 rights",
-        "time": "2026-05-04T12:00:00Z",
-    }
-    fleet.client.patch(f"{POLICIES}/all/status", {"status": {"refusedConfigurations": [refused]}})
-    for words in ([], ["-o", "json"]):
-        main(["doctor", *fleet.access, *words])
-        out = capsys.readouterr().out
-        assert "which" in out
-        assert not {"\x1b", "\u202e"} & set(out)
-    assert "\nok    management-rights" not in out

@@ -55,12 +55,7 @@ ASK_A_CLUSTER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("policy", "simulate"): ("-f", str(Path(__file__).with_name("policy.json"))),
     ("token", "create"): (),
 }
-SERVE: set[tuple[str, ...]] = {
-    ("addon-auth", "gateway"),
-    ("addon-auth", "sidecar"),
-    ("discovery", "serve"),
-    ("issuer", "serve"),
-}
+SERVE: set[tuple[str, ...]] = {("addon-auth", "gateway"), ("addon-auth", "sidecar"), ("discovery", "serve")}
 """They wait for their API server."""
 
 

@@ -137,11 +137,6 @@ TOKENS: list[tuple[Spoil, str]] = [
     (lambda given: without(given, "KubeadmConfig"), CheckOutcome.NOT_CHECKED),
     (lambda given: without(given, "NodeAttestationPolicy"), CheckOutcome.NOT_CHECKED),
     (with_other_token, "TokenNotThisMachines"),
-    (
-        lambda given: changed(with_other_token(given), "NodeAttestationPolicy", "spec", "tokenBinding", value="Off"),
-        CheckOutcome.PASSED,
-    ),
-    (lambda given: changed(given, "Machine", "spec", "bootstrap", value={"dataSecretName": "x"}), "TokenNotNamed"),
 ]
 
 

@@ -9,35 +9,28 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from stored import stored_csr
+from stored import made, policy, stored_csr
 
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 NODE = "worker-1"
-CLUSTER: JsonObject = {
-    "kind": "Cluster",
-    "metadata": {"name": "blue"},
-    "spec": {"controlPlaneEndpoint": {"host": "10.0.0.100"}},
-}
+CAPI = "cluster.x-k8s.io/v1beta1"
+CLUSTER = made(CAPI, "Cluster", "blue", spec={"controlPlaneEndpoint": {"host": "10.0.0.100"}})
 
 
 def machine(name: str, address: str) -> JsonObject:
-    return {
-        "kind": "Machine",
-        "apiVersion": "cluster.x-k8s.io/v1beta1",
-        "metadata": {"name": name, "namespace": "fleet", "uid": name, "creationTimestamp": "2026-05-01T00:00:00Z"},
-        "spec": {"clusterName": "blue", "providerID": f"x://{name}"},
-        "status": {
-            "nodeRef": {"name": name},
-            "bootstrapReady": True,
-            "addresses": [{"type": "InternalIP", "address": address}],
-        },
+    status: JsonObject = {
+        "nodeRef": {"name": name},
+        "bootstrapReady": True,
+        "addresses": [{"type": "InternalIP", "address": address}],
     }
+    spec: JsonObject = {"clusterName": "blue", "providerID": f"x://{name}"}
+    return made(CAPI, "Machine", name, uid=name, spec=spec, status=status)
 
 
-def policy(attestor: str = "challenge", **serving: JsonValue) -> JsonObject:
-    return {"kind": "NodeAttestationPolicy", "spec": {"authorizedAttestors": [attestor], "serving": serving}}
+def serving(**serving: JsonValue) -> JsonObject:
+    return policy(authorizedAttestors=["challenge"], serving=serving)
 
 
 def registered(name: str) -> JsonObject:
@@ -68,7 +61,7 @@ def refused(explanation: Explanation) -> list[str]:
 
 GIVEN = (
     CLUSTER,
-    policy(kubelet="Approve"),
+    serving(kubelet="Approve"),
     machine(NODE, "10.0.0.1"),
     machine("worker-2", "10.0.0.2"),
     registered(NODE),
@@ -85,9 +78,7 @@ def test_kubelets_own_request_passes_every_check_when_everything_is_given() -> N
     ("csr", "given", "reason"),
     [
         (kubelets("10.0.0.2"), GIVEN, "AddressNotAllowed"),
-        (kubelets("10.0.0.9"), GIVEN, "AddressNotAllowed"),
-        (kubelets("10.0.0.100"), GIVEN, "AddressNotAllowed"),
-        (kubelets("10.0.0.1"), (CLUSTER, policy(), *GIVEN[2:]), "ServingNotAllowed"),
+        (kubelets("10.0.0.1"), (CLUSTER, serving(), *GIVEN[2:]), "ServingNotAllowed"),
         (kubelets("10.0.0.1"), (*GIVEN[:2], *GIVEN[3:]), "MachineNotFound"),
         (kubelets("10.0.0.1", node="worker-2"), GIVEN, "RequesterNotAllowed"),
     ],
