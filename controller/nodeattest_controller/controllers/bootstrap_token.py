@@ -201,7 +201,7 @@ class BootstrapTokenReconciler(ClusterReconciler):
         for key in held.keys() - owners.keys():
             if await self._is_gone(key, enforced[0]):
                 for token in held[key]:
-                    await self._delete(token, key)
+                    await self._write("deleted", token, key)
         return None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
@@ -272,19 +272,19 @@ class BootstrapTokenReconciler(ClusterReconciler):
         named = _provided(config, tokens)
         for former in held if owner.kind == "Machine" else ():
             if former is not named and former.record != record:
-                await self._delete(former, owner.key)  # of a Machine that had the name before
+                await self._write("deleted", former, owner.key)  # of a Machine that had the name before
         until = renewal(named, record, now) if named is not None else None
         if named is not None and until is not None:
-            await self._patch(named, record, until, "renewed")
+            await self._write("renewed", named, owner.key, patch_of(named, record, until))
 
     async def _settle(self, owner: Owner, held: list[Token], now: datetime) -> None:
         """Let the owner's tokens expire, and delete what has."""
         for token in held:
             if token.expires > now + GRACE:
                 record = token.record or Record(self._key, owner.key, owner.uid)
-                await self._patch(token, record, now + GRACE, "let expire")
+                await self._write("let expire", token, owner.key, patch_of(token, record, now + GRACE))
             elif token.expires + _CLOCKS_DIFFER <= now:
-                await self._delete(token, owner.key)
+                await self._write("deleted", token, owner.key)
 
     async def _is_gone(self, owner: str, cluster: JsonObject) -> bool:
         """Ask the management cluster whether an owner is gone while its Cluster stands.
@@ -310,14 +310,8 @@ class BootstrapTokenReconciler(ClusterReconciler):
             return False
         return text(now, "metadata", "uid") == text(cluster, "metadata", "uid") and cluster_active(now)
 
-    async def _patch(self, token: Token, record: Record, until: datetime, what: str) -> None:
-        await self._write(what, token, record.owner, patch_of(token, record, until))
-
-    async def _delete(self, token: Token, owner: str) -> None:
-        await self._write("deleted", token, owner, None)
-
-    async def _write(self, what: str, token: Token, owner: str, patch: JsonObject | None) -> None:
-        """Patch or delete a token, if this replica still may; the next run repeats a write that failed.
+    async def _write(self, what: str, token: Token, owner: str, patch: JsonObject | None = None) -> None:
+        """Patch a token, or delete it, if this replica still may; the next run repeats a write that failed.
 
         Raises TooManyRequests.
         """

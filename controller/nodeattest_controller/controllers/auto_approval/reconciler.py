@@ -105,8 +105,6 @@ _LIMIT: Final = 5.0
 """Seconds for one attempt to install the block at first contact, or to remove it when a cluster is disconnected."""
 _ANSWERED: Final = 7200.0
 """Seconds after which no answered request is left to be reported again (cleaner.go, approvedExpiration: an hour)."""
-_MAX_GRANTS: Final = 200
-"""Bindings kept; a cluster with more of them is open however many more there are."""
 _MAX_GROUPS: Final = 256
 """Groups of bootstrap tokens that one access review names."""
 _EARLIER: Final = 600
@@ -229,11 +227,9 @@ class AutoApprovalReconciler(ClusterReconciler):
             finally:
                 await self._report(finding)
             return _SETTLE
-        suspected, self._suspects_authorizer = (
-            self._suspects_authorizer,
-            finding.reason is ApprovalReason.FOREIGN_AUTHORIZER,
-        )
-        if self._suspects_authorizer and not suspected:  # caches may lag
+        is_first = not self._suspects_authorizer
+        self._suspects_authorizer = finding.reason is ApprovalReason.FOREIGN_AUTHORIZER
+        if self._suspects_authorizer and is_first:  # caches may lag
             return _SETTLE
         return await self._report(finding)
 
@@ -275,7 +271,7 @@ class AutoApprovalReconciler(ClusterReconciler):
                 kept.take(group)
                 groups.add(group)
             grant = grant_of(binding, permissions_of)
-            if grant is not None and (len(grants) < _MAX_GRANTS or grant.is_kubeadm_default):
+            if grant is not None:
                 kept.take(grant.name, grant.role, grant.uid, grant.resource_version)
                 grants.append(grant)
         lets_nodes_renew = any(SubjectKind.NODES in grant.to for grant in grants)
