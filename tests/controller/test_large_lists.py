@@ -198,7 +198,7 @@ async def test_a_refused_policy_is_parsed_once_for_all_clusters_and_again_when_i
     add_policy(api, tpm={"x": [0.5]}, labels={})
     async with cached(api) as management:
         [policy] = management.policies("fleet")
-        clusters = management.clusters()
+        clusters = management.clusters_in("fleet")
 
         def ask_for_all() -> None:
             for cluster in clusters:

@@ -233,10 +233,11 @@ def namespaces(obj: JsonObject) -> list[str]:
 class Source(ABC):
     """One source of clusters and machines: updates the inventory with each change, then notifies."""
 
-    def __init__(self, inventory: Inventory, changes: ChangeBus) -> None:
+    def __init__(self, inventory: Inventory, changes: ChangeBus, machines: dict[MachineResource, InformerRef]) -> None:
+        """``machines`` gets the kinds that machines are read from."""
         self._inventory, self._changes = inventory, changes
         self._clusters: Reflector | None = None
-        self._kept: dict[MachineResource, InformerRef] = {}
+        self._machines = machines
 
     @abstractmethod
     async def start(self, caches: InformerSet) -> None:
@@ -246,21 +247,13 @@ class Source(ABC):
         """Return one cluster's object."""
         return self._clusters.get(key) if self._clusters is not None else None
 
-    def clusters(self) -> Iterable[JsonObject]:
-        """Return every cluster's object."""
-        return self._clusters.values() if self._clusters is not None else ()
-
     def clusters_in(self, namespace: str) -> Iterable[JsonObject]:
         """Return the clusters' objects of a namespace."""
         return self._clusters.by_index("namespace", namespace) if self._clusters is not None else ()
 
-    def kept(self, resource: MachineResource) -> InformerRef | None:
-        """Return the objects of one kind of machines."""
-        return self._kept.get(resource)
-
     def _keep(self, resource: MachineResource, objects: Reflector, group: str, version: str) -> None:
         objects.index("cluster", _cluster_keys)
-        self._kept[resource] = InformerRef(objects, group, version)
+        self._machines[resource] = InformerRef(objects, group, version)
 
     def _cluster_changed(self, key: str, _cluster: JsonObject | None) -> None:
         self._changes.cluster_changed(ClusterKey(key), None)
@@ -355,6 +348,8 @@ _SOURCES: Final[Mapping[str, type[Source]]] = {"ClusterAPI": ClusterAPI, "Machin
 """By the name in ``Settings.inventory``; of two clusters with one name, Cluster API's counts."""
 
 
-def sources_of(names: Collection[str], inventory: Inventory, changes: ChangeBus) -> tuple[Source, ...]:
+def sources_of(
+    names: Collection[str], inventory: Inventory, changes: ChangeBus, machines: dict[MachineResource, InformerRef]
+) -> tuple[Source, ...]:
     """Make the sources of these names, in the order of precedence."""
-    return tuple(source(inventory, changes) for name, source in _SOURCES.items() if name in names)
+    return tuple(source(inventory, changes, machines) for name, source in _SOURCES.items() if name in names)

@@ -85,7 +85,9 @@ class ManagementCache:
         self.inventory = Inventory()
         self.attestation_order = AttestationOrder(self.inventory.put_attestation)
         self.changes: Final = ChangeBus()
-        self._sources = sources_of(inventory, self.inventory, self.changes)
+        self._machines: dict[MachineResource, InformerRef] = {}
+        """The kinds that machines are read from, by the sources."""
+        self._sources = sources_of(inventory, self.inventory, self.changes, self._machines)
         self._now = now
         self._reflectors: dict[str, Reflector] = {}
         self._policies: dict[str, tuple[str, Policy | Denied]] = {}
@@ -121,11 +123,6 @@ class ManagementCache:
         """Return a Cluster, or a ClusterRecord if no Cluster has that name."""
         found = (source.cluster(key) for source in self._sources)
         return next((cluster for cluster in found if cluster is not None), None)
-
-    def clusters(self) -> list[JsonObject]:
-        """Return all Clusters and ClusterRecords, each name once."""
-        found = {key_of(cluster): cluster for source in reversed(self._sources) for cluster in source.clusters()}
-        return list(found.values())
 
     def clusters_in(self, namespace: str) -> list[JsonObject]:
         """Return the Clusters of a namespace."""
@@ -225,24 +222,20 @@ class ManagementCache:
 
     def objects_of(self, cluster: ClusterKey, resource: MachineResource) -> Iterator[JsonObject]:
         """Yield the Machines, MachinePools or MachineRecords of a cluster."""
-        kept = self._kept(resource)
+        kept = self._machines.get(resource)
         return kept.objects.each("cluster", cluster) if kept is not None else iter(())
 
     def object_at(self, resource: MachineResource, namespace: str, name: str) -> JsonObject | None:
         """Return one of these objects."""
-        kept = self._kept(resource)
+        kept = self._machines.get(resource)
         return kept.objects.get(f"{namespace}/{name}") if kept is not None else None
 
     def path_of(self, resource: MachineResource, namespace: str, name: str) -> str:
         """Return the path of one of these in the served version; raises KeyError if none of them is read."""
-        kept = self._kept(resource)
+        kept = self._machines.get(resource)
         if kept is None:
             raise KeyError(resource)
         return paths.object_path(kept.group, kept.version, resource, name, namespace=namespace)
-
-    def _kept(self, resource: MachineResource) -> InformerRef | None:
-        found = (source.kept(resource) for source in self._sources)
-        return next((kept for kept in found if kept is not None), None)
 
     async def live_member(self, member: MachineView) -> MachineView | None:
         """Read a Machine now; None if it is gone, is another object, or no longer has the provider ID."""
