@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from builders import CREATED, decide, make_member, make_request, recorded
+from builders import ATTESTED, CREATED, ENTRY, decide, make_member, make_request, recorded
+from builders import bound as joined
 from cases import attacks, evaluated
 from catalogue import Row
 
@@ -17,7 +18,6 @@ from nodeattest_controller.controllers.csr.machine_checks import bound_token, no
 from nodeattest_controller.model.attestation import (
     MAX_LIVE,
     Attestation,
-    IssuedCertificate,
     RetiredKey,
     new_attestation,
 )
@@ -29,14 +29,12 @@ from nodeattest_controller.model.node_names import NameContext, NameSources, che
 from nodeattest_controller.model.resolver import find_machine
 from nodeattest_controller.verification.shared_checks import no_other_node
 from nodeattest_parsing.values import JsonObject
-from nodeattest_providers.errors import Check
-from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID, ProviderName, Purpose
+from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID, Purpose
 from nodeattest_providers.insecure.verifier import InsecureSigner
 from nodeattest_providers.node_interface import FirstRequestRef, JsonValue
 from nodeattest_providers.tpm.config import parse_policy
 from nodeattest_providers.tpm.protocol import PROVIDER
 from nodeattest_providers.tpm.verifier import TpmSigner
-from nodeattest_providers.verifier_interface import AttestedNode
 
 NOBODY: Final = NameContext(claimants=(), holders=())
 NODE: Final = NodeName("node-0")
@@ -88,26 +86,9 @@ def with_node(node: JsonObject, **member: object) -> Case:
 
 
 def bound(member: MachineView) -> Attestation:
-    """The ledger of a machine that joined."""
-    entry = IssuedCertificate(
-        request_name="r",
-        request_uid="u-1",
-        first_request_uid="f-1",
-        spki="sha256:old",
-        serial="1",
-        not_before=CREATED,
-        not_after=CREATED + timedelta(days=14),
-        issued_at=CREATED,
-        certificate="",
-    )
-    return replace(
-        new_attestation(member),
-        resource_version="7",
-        node_name=NodeName("node-0"),
-        provider=ProviderName("tpm"),
-        fingerprints={"tpm.ek": "sha256:e"},
-        issued=(entry,),
-    )
+    """The ledger of a machine that joined by a TPM, in two steps."""
+    entry = replace(ENTRY, first_request_uid="f-1")
+    return replace(joined(member), fingerprints={"tpm.ek": "sha256:e"}, issued=(entry,))
 
 
 def held(*, alive: bool) -> tuple[Attestation, NameContext]:
@@ -131,13 +112,8 @@ def joining(ledger: Callable[[MachineView], Attestation], *, secure: bool = True
 
 
 def certified(ledger: Attestation, *, first: str, after: timedelta, **fingerprints: str) -> object:
-    attested = AttestedNode(
-        provider=ProviderName("tpm"),
-        provider_id=ProviderID("sandbox://node-0"),
-        fingerprints=fingerprints or {"ek": "sha256:e"},
-        first_request=FirstRequestRef(name="first", uid=first),
-        checks=(Check("c", "s", "e", "g", passed=True),),
-    )
+    first_request = FirstRequestRef(name="first", uid=first)
+    attested = replace(ATTESTED, fingerprints=fingerprints or ATTESTED.fingerprints, first_request=first_request)
     return recorded(ledger, make_request(), attested, ISSUED, CREATED + after)
 
 
@@ -149,13 +125,7 @@ def was_reset(ledger: Attestation) -> Attestation:
 
 def proving(name: str) -> Case:
     """Ask with evidence that names this Machine."""
-    proven = AttestedNode(
-        provider=ProviderName("tpm"),
-        provider_id=ProviderID("sandbox://node-0"),
-        fingerprints={},
-        proven_machine_name=MachineName(name),
-        checks=(Check("c", "s", "e", "g", passed=True),),
-    )
+    proven = replace(ATTESTED, proven_machine_name=MachineName(name))
     return lambda: decide(proven_machine, machine=make_member(), verifier=TpmSigner(), attested=proven)
 
 

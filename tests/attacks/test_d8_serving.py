@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 import pytest
-from builders import CREATED, decide, make_member, make_request
+from builders import bound, decide, make_member, make_request
 from cases import attacks, evaluated
 from catalogue import Row
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import DNS, OTHER_NAME, PROVIDER_ID, SAN, TRUE, extended, extension, general, seq
 
 from nodeattest_controller.controllers.csr.machine_checks import joined_machine, serving_allowed
-from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
+from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import Policy, ServingPolicy
@@ -107,20 +106,7 @@ def attested(*, username: str = "system:node:node-0", secure: bool = True, signs
 
 
 def joined(provider: str = "tpm", spki: str = "sha256:client") -> Attestation:
-    entry = IssuedCertificate(
-        request_name="r",
-        request_uid="u-1",
-        first_request_uid="f-1",
-        spki=spki,
-        serial="1",
-        not_before=CREATED,
-        not_after=CREATED + timedelta(days=14),
-        issued_at=CREATED,
-        certificate="",
-    )
-    return replace(
-        new_attestation(make_member()), resource_version="7", provider=ProviderName(provider), issued=(entry,)
-    )
+    return replace(bound(make_member(), spki), provider=ProviderName(provider))
 
 
 def with_ledger(ledger: Attestation) -> Case:

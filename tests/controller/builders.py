@@ -25,11 +25,31 @@ from nodeattest_controller.verification.checks import RequestCheck
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers import pkcs10
+from nodeattest_providers.errors import Check
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+ENTRY = IssuedCertificate(
+    request_name="r",
+    request_uid="u-1",
+    first_request_uid="",
+    spki="sha256:old",
+    serial="1",
+    not_before=CREATED,
+    not_after=CREATED + timedelta(days=14),
+    issued_at=CREATED,
+    certificate="",
+)
+ATTESTED = AttestedNode(
+    provider=ProviderName("tpm"),
+    provider_id=ProviderID("sandbox://node-0"),
+    fingerprints={"ek": "sha256:e"},
+    checks=(Check("c", "s", "e", "g", passed=True),),
+)
 
 
 def make_policy(**spec: JsonValue) -> JsonObject:
@@ -92,23 +112,12 @@ def make_member(**changes: object) -> MachineView:
 
 def bound(member: MachineView, spki: str = "sha256:old") -> Attestation:
     """Return the record of a machine that joined as node-0."""
-    entry = IssuedCertificate(
-        request_name="r",
-        request_uid="u-1",
-        first_request_uid="",
-        spki=spki,
-        serial="1",
-        not_before=CREATED,
-        not_after=CREATED + timedelta(days=14),
-        issued_at=CREATED,
-        certificate="",
-    )
     return replace(
         new_attestation(member),
         resource_version="7",
         node_name=NodeName("node-0"),
         provider=ProviderName("tpm"),
-        issued=(entry,),
+        issued=(replace(ENTRY, spki=spki),),
     )
 
 

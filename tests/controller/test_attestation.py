@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pytest
-from builders import CREATED, decide, make_member, make_request, recorded
+from builders import ATTESTED, CREATED, decide, make_member, make_request, recorded
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_parsing.objects import items, mapping
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE, pins_for
-from nodeattest_providers.errors import Check, Denied, Reason
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, NodeRequest
@@ -42,14 +42,9 @@ BOOT = BootState(
 
 
 def attested(first: str = "u-1", **fingerprints: str) -> AttestedNode:
-    return AttestedNode(
-        provider=ProviderName("tpm"),
-        provider_id=ProviderID("sandbox://node-0"),
-        fingerprints=fingerprints or {"ek": "sha256:e", "ak": "sha256:a"},
-        boot=BOOT,
-        first_request=FirstRequestRef(name="first", uid=first),
-        checks=(Check("c", "s", "e", "g", passed=True),),
-    )
+    first_request = FirstRequestRef(name="first", uid=first)
+    fingerprints = fingerprints or {"ek": "sha256:e", "ak": "sha256:a"}
+    return replace(ATTESTED, fingerprints=fingerprints, boot=BOOT, first_request=first_request)
 
 
 def joined(request: NodeRequest, now: datetime = CREATED) -> Attestation:
@@ -189,16 +184,9 @@ REQUEST = make_request()
 
 
 def ledger() -> JsonObject:
-    attested = AttestedNode(
-        provider=ProviderName("tpm"),
-        provider_id=ProviderID("sandbox://node-0"),
-        fingerprints=PINNED,
-        boot=BootState(clock=10, reset_count=2, restart_count=1, safe=True, pcr_digest="aa"),
-        checks=(Check("c", "s", "e", "g", passed=True),),
-    )
-    issued = SignedCertificate(pem="pem", serial="ab", not_before=CREATED, not_after=CREATED + timedelta(days=14))
+    attested = replace(ATTESTED, fingerprints=PINNED, boot=BOOT)
     body = render_attestation(
-        record_certificate(new_attestation(make_member()), REQUEST, attested, issued, CREATED), make_member(), "signer"
+        record_certificate(new_attestation(make_member()), REQUEST, attested, ISSUED, CREATED), make_member(), "signer"
     )
     mapping(body, "metadata").update({"resourceVersion": "7", "annotations": {"team": "metal"}})
     mapping(body, "spec")["later"] = {"versions": "field"}
@@ -208,14 +196,8 @@ def ledger() -> JsonObject:
 def test_a_reset_opens_one_first_use_which_the_next_client_certificate_closes() -> None:
     opened = parse_attestation(reset(ledger(), by=ALICE, reason="r", now=CREATED))
     assert opened.was_reset
-    attested = AttestedNode(
-        provider=ProviderName("aws"),
-        provider_id=ProviderID("sandbox://node-0"),
-        fingerprints={"instance": "sha256:i"},
-        checks=(Check("c", "s", "e", "g", passed=True),),
-    )
-    issued = SignedCertificate(pem="pem", serial="cd", not_before=CREATED, not_after=CREATED + timedelta(days=14))
-    closed = record_certificate(opened, REQUEST, attested, issued, CREATED)
+    attested = replace(ATTESTED, provider=ProviderName("aws"), fingerprints={"instance": "sha256:i"})
+    closed = record_certificate(opened, REQUEST, attested, ISSUED, CREATED)
     assert not closed.was_reset
     body = render_attestation(closed, make_member(), "signer")
     mapping(body, "spec")["resets"] = [{"by": "alice"}]  # a merge patch leaves them
@@ -292,12 +274,7 @@ class Machine:
         if others:
             provider = COMPOSITE
             shown = {f"{part}.{kind}": value for part in parts for kind, value in self.shown_by(part).items()}
-        return AttestedNode(
-            provider=ProviderName(provider),
-            provider_id=ProviderID("sandbox://node-0"),
-            fingerprints=shown,
-            checks=(Check("c", "s", "e", "g", passed=True),),
-        )
+        return replace(ATTESTED, provider=ProviderName(provider), fingerprints=shown)
 
 
 @dataclass(frozen=True)

@@ -35,21 +35,15 @@ NODE = NodeName("node-0")
 async def test_a_node_and_its_machine_that_are_not_there_yet_are_waited_for() -> None:
     with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_FOUND):
         machine_of_node(NODE, [])
-    for node in (None, {"metadata": {"uid": "n"}, "spec": {"providerID": ""}}):
-        facts = KubeletFacts(cast("FactSource", None), parse_kubelet_request(GOOD))
-        facts.gathered |= {"machine": (make_member(), None), "node": (node, None)}
-        with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
-            await node_registered.run(facts)
+    facts, unset = KubeletFacts(cast("FactSource", None), parse_kubelet_request(GOOD)), {"metadata": {"uid": "n"}}
+    facts.gathered |= {"machine": (make_member(), None), "node": (unset, None)}
+    with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
+        await node_registered.run(facts)
 
 
 def test_a_machine_on_its_way_out_does_not_hide_the_one_that_stays() -> None:
     leaving = make_member(name="old", uid="m-1", provider_id=ProviderID("sandbox://old"), deleting=True)
     assert machine_of_node(NODE, [leaving, make_member()]) == make_member()
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
-    return ClusterPki.make(tmp_path_factory.mktemp("pki"), "blue")
 
 
 # Every way one of kubelet's own requests ends

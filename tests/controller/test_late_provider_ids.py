@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -24,12 +23,6 @@ from nodeattest_providers.identifiers import ANNOTATION_REASON, ProviderID
 from nodeattest_sandbox.pki import ClusterPki
 
 EXPECTED: Final = ProviderID("metal3://fleet/rack-1/m-1")
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> ClusterPki:
-    directory: Path = tmp_path_factory.mktemp("pki")
-    return ClusterPki.make(directory, "blue")
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from builders import ENTRY
 from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import (
     CAPI,
@@ -513,17 +514,7 @@ def test_a_certificate_lasts_as_asked_but_never_longer_than_the_policy_says(
 
 
 def entry(lifetime: timedelta) -> IssuedCertificate:
-    return IssuedCertificate(
-        request_name="r",
-        request_uid="u",
-        first_request_uid="",
-        spki="sha256:00",
-        serial="1",
-        not_before=CREATED - timedelta(minutes=5),
-        not_after=CREATED + lifetime,
-        issued_at=CREATED,
-        certificate="",
-    )
+    return replace(ENTRY, issued_at=CREATED, not_after=CREATED + lifetime)
 
 
 def at(seconds: float) -> datetime:

@@ -9,7 +9,7 @@ from typing import Final
 
 TREE: Final = Path(__file__).parents[2]
 PAGE: Final = TREE / "docs" / "trusted-core.md"
-CEILING: Final = 13_900
+CEILING: Final = 13_200
 """Lines; lower it as the core shrinks. The aim is 12,000."""
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
