@@ -1,7 +1,8 @@
 """The ``aws`` provider's attestor: what the metadata service signed, and a request that only its role can sign.
 
 The credentials stay in this process. botocore is imported when something is to be signed.
-Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md, "On the node".
+Source: docs/wire-format.md, "aws/v1"; docs/providers/aws.md, "On the node"; botocore ``auth.SigV4Auth``, whose
+``add_auth`` does the same with a clock of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Azure's virtual machines, read in lists: one call serves every request of a resource group or scale set.
+"""Azure's Resource Manager: virtual machines and addresses, read in lists that many requests share.
 
-A list is good for some seconds. A machine that is missing or another one is reported only from a list that was begun
-after the question.
+Only GET, only at the configured endpoint: a next page elsewhere is refused. A throttled subscription is not asked
+before the time that Azure names. A list is good for some seconds. A missing or another machine is reported only from a
+list that was begun after the question. Tokens are azure-identity's, of a workload or of the controller's machine.
 Source: Azure REST API, "Virtual Machines - List", "Virtual Machine Scale Set VMs - List", "Network Interfaces - List",
-"Network Interfaces - List Virtual Machine Scale Set Network Interfaces".
+"Network Interfaces - List Virtual Machine Scale Set Network Interfaces", "Throttling Resource Manager requests".
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The evidence of ``azure``, its nonce, and the attested document inside.
+"""The evidence of ``azure``, its nonce, the attested document inside, and provider IDs.
 
-Fields that are not used may be there: Azure adds some.
-Source: docs/wire-format.md, "azure/v1"; Azure, "Instance Metadata Service" (attested data).
+Fields of the document that are not used may be there: Azure adds some.
+Source: docs/wire-format.md, "azure/v1"; Azure, "Instance Metadata Service" (attested data), "Naming rules and
+restrictions for Azure resources"; cloud-provider-azure (resource group in lower case).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from nodeattest_providers.gcp.config import GcpPolicy, parse_platform, parse_pol
 from nodeattest_providers.gcp.provider_id import PROVIDER, InstanceRef, parse_provider_id
 from nodeattest_providers.identifiers import NodeName, is_dns_name
 from nodeattest_providers.platform import OFFLINE, Platform, offline
-from nodeattest_providers.tpm.event_log import check_recorded_boot
+from nodeattest_providers.tpm.boot_state import check_recorded_boot
 from nodeattest_providers.tpm.protocol import FirstEvidence
 from nodeattest_providers.tpm.structures import PublicArea
 from nodeattest_providers.tpm.verifier import TpmProtocolSigner

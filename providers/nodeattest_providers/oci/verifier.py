@@ -1,6 +1,7 @@
-"""``spec.oci`` of a policy, and ``platforms.oci`` of the controller's configuration; empty lists admit nobody.
+"""The ``oci`` provider's verifier: the key of an instance's identity certificate signed this very request.
 
-Source: manifests/crd/nodeattestationpolicies.yaml; docs/providers/oci.md; Oracle, "Resource Identifiers".
+It asks nobody. Out of scope: whether the instance still runs, and revocation. Certificates last about two hours.
+Source: docs/wire-format.md, "oci/v1"; docs/providers/oci.md; RFC 5280 §6.1; Oracle, "Resource Identifiers".
 """
 
 from __future__ import annotations

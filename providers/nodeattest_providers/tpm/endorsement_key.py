@@ -1,7 +1,9 @@
 """Endorsement keys: of a TCG template, bound to this Machine, and certified where the policy relies on certificates.
 
-The first source of trust that says something about the Machine or the key decides.
-Source: docs/wire-format.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, §3.2, Annex B; RFC 5280 §4.2.1, §6.1.
+The first source of trust that says something about the Machine or the key decides. A key that an operator writes down
+as a certificate has no chain to check: who writes it down vouches for it.
+Source: docs/wire-format.md §3 (step 4), §4.10; TCG EK Credential Profile 2.5, §3.2, Annex B; RFC 5280 §4.2.1, §6.1;
+RFC 7468 §5, §13; TPM 2.0 Library, Part 2 §12.2.4 TPMT_PUBLIC, §12.2.5 TPM2B_PUBLIC.
 """
 
 from __future__ import annotations

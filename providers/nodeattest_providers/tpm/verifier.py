@@ -36,9 +36,10 @@ from nodeattest_providers.identifiers import (
 from nodeattest_providers.keys import PublicKey
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.platform import OFFLINE, Platform
+from nodeattest_providers.tpm.boot_state import check_boot_state, check_clock, check_recorded_boot
 from nodeattest_providers.tpm.config import PolicyCache, ProtocolPolicy, TpmPolicy, parse_policy
 from nodeattest_providers.tpm.endorsement_key import check_recorded_key, check_trust, parse_endorsement_key
-from nodeattest_providers.tpm.event_log import check_boot_state, check_clock, check_event_log, check_recorded_boot
+from nodeattest_providers.tpm.event_log import check_event_log
 from nodeattest_providers.tpm.key_templates import (
     Quote,
     check_attestation_key,

@@ -1,10 +1,8 @@
-"""The TPM: keys by template, activation, quotes, PCRs, and the certificates in its NV memory.
+"""The TPM: keys by template, activation, quotes, PCRs, and its NV memory.
 
 Every error of the TPM becomes ``Unavailable`` with what to do about it. ``close`` flushes every key that was created.
-Nothing is written to the TPM. A persistent key is used only if its public area is the template's and it is the
-certified one: its handle proves nothing.
-Source: TCG TPM 2.0 Library, Part 3; TCG EK Credential Profile 2.5, §2.2.1.4, §2.2.1.5; TCG PC Client Specific
-Implementation Specification 1.21, §7.3.2; TCG TPM v2.0 Provisioning Guidance 1.0, §7.8; docs/wire-format.md §4 (6, 16).
+Nothing is written to the TPM.
+Source: TCG TPM 2.0 Library, Part 3; TCG TPM v2.0 Provisioning Guidance 1.0, §7.8; docs/wire-format.md §4 (6, 16).
 """
 
 from __future__ import annotations
