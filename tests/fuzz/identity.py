@@ -260,7 +260,7 @@ _STANDING: Final = states.IssuerState(
 """A state with a key that signs and an old one."""
 
 
-@target("issuer-state", states.parse_state, refusals=(states.IssuerStateError,))
+@target("issuer-state", states.parse_state, refusals=(ValueError,))
 def _state(state: states.IssuerState, data: bytes) -> None:
     require(states.parse_state(states.encode_state(state)) == state, "a state is read as it was written")
     require(b'"d"' not in states.encode_state(state), "no private member")

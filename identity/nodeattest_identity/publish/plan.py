@@ -58,10 +58,6 @@ _CLOCK_TOLERANCE: Final = 24 * 3600
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
 
 
-class IssuerStateError(ValueError):
-    """Not a valid state object; says what was expected."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerState:
     """What this issuer publishes; times are in seconds since the epoch."""
@@ -130,27 +126,19 @@ def encode_state(state: IssuerState) -> bytes:
 
 
 def parse_state(body: bytes) -> IssuerState:
-    """Parse the state; raises ``IssuerStateError``."""
+    """Parse the state; raises ``ValueError``, which says what was expected."""
     if len(body) > MAX_OBJECT:
-        raise IssuerStateError(f"expected at most {MAX_OBJECT} bytes of an issuer's state, got {len(body)}")
-    try:
-        return _read_state(parse_json(body, max_values=100_000))
-    except IssuerStateError:
-        raise
-    except ValueError as error:  # KeysError and UrlError among them
-        raise IssuerStateError(f"expected an issuer's state, got {error}") from None
-
-
-def _read_state(members: JsonObject) -> IssuerState:
+        raise ValueError(f"expected at most {MAX_OBJECT} bytes of an issuer's state, got {len(body)}")
+    members = parse_json(body, max_values=100_000)
     if members.get("format") != FORMAT or members.keys() != _MEMBERS:
-        raise IssuerStateError(f"expected {FORMAT} with its members and no others, got something else")
+        raise ValueError(f"expected {FORMAT} with its members and no others, got something else")
     issuer, owner, absent = members["issuer"], members["owner"], members["absent_since"]
     if not isinstance(issuer, str) or not isinstance(owner, str) or max(len(issuer), len(owner)) > _MAX_TEXT:
-        raise IssuerStateError(f"expected issuer and owner of at most {_MAX_TEXT} characters, got something else")
+        raise ValueError(f"expected issuer and owner of at most {_MAX_TEXT} characters, got something else")
     updated = _read_time(members["updated"], _LATEST)
     keys = read_jwks(json.dumps(members["jwks"]).encode())
     if not isinstance(absent, dict) or not absent.keys() <= {key.kid for key in keys}:
-        raise IssuerStateError("expected absent_since with names of keys of jwks, got something else")
+        raise ValueError("expected absent_since with names of keys of jwks, got something else")
     times = {kid: _read_time(value, updated) for kid, value in absent.items()}
     state = IssuerState(issuer=issuer, owner=owner, updated=updated, keys=keys, absent_since=times)
     encode_state(state)
@@ -159,7 +147,7 @@ def _read_state(members: JsonObject) -> IssuerState:
 
 def _read_time(value: JsonValue, latest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= latest:
-        raise IssuerStateError(
+        raise ValueError(
             "expected whole seconds before the year 10000, and absent_since no later than updated, got something else"
         )
     return value
@@ -236,7 +224,7 @@ def _ours(current: Current, desired: Desired, now: int) -> IssuerState:
     # 2
     try:
         state = None if current.state is None else parse_state(current.state.body)
-    except IssuerStateError as error:
+    except ValueError as error:
         if not desired.adopt:
             raise ForeignIssuerError(
                 f"our state there cannot be read ({error}); give --adopt to make it again: all published keys then "
