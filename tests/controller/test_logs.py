@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from nodeattest_controller import logs
 from nodeattest_controller.logs import JsonFormatter, TextFormatter, fields
-from nodeattest_controller.runtime.cluster_log import (
-    BURST,
-    CONNECTED,
-    OUTAGES,
-    RATE,
-    SILENT,
-    ClusterLog,
-)
+from nodeattest_controller.runtime.cluster_log import BURST, CONNECTED, OUTAGES, RATE, SILENT, ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.errors import ApiError, Unauthorized, Unreachable
 from nodeattest_providers.errors import Reason

@@ -21,7 +21,6 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.runtime.cluster_log import cluster_path
 from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
 from nodeattest_controller.runtime.conditions import (
     Condition,
@@ -31,6 +30,7 @@ from nodeattest_controller.runtime.conditions import (
     set_condition,
 )
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import cluster_path
 from nodeattest_controller.runtime.references import path_of_reference
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound

@@ -22,7 +22,7 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import RESTART, ClusterController, SupervisedRunner, supervise
-from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterLog, cluster_path, cluster_ref
+from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterLog
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -32,7 +32,7 @@ from nodeattest_controller.runtime.conditions import (
 )
 from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_path, cluster_ref
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, KubeconfigError, NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder

@@ -18,7 +18,7 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_record import cluster_active
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.runtime.cluster_log import PERIOD, cluster_path, cluster_ref
+from nodeattest_controller.runtime.cluster_log import PERIOD
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -27,7 +27,7 @@ from nodeattest_controller.runtime.conditions import (
     without_condition,
 )
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_path, cluster_ref
 from nodeattest_kube.errors import NotFound
 from nodeattest_kube.events import EventLimiter, EventRecorder
 from nodeattest_parsing.objects import condition, items, text

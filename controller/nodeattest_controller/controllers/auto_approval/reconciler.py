@@ -57,11 +57,11 @@ from nodeattest_controller.controllers.auto_approval.decide import (
 )
 from nodeattest_controller.model.bootstrap_providers import control_plane_provider
 from nodeattest_controller.model.policy import selects
-from nodeattest_controller.runtime.cluster_log import cluster_path
 from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import MOST, ListLimit
+from nodeattest_controller.runtime.management_cache import cluster_path
 from nodeattest_kube import paths
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient

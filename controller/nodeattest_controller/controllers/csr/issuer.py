@@ -29,9 +29,8 @@ from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import MIN_LIFETIME, Policy
 from nodeattest_controller.model.resolver import UNCONFIRMED_LIFETIME
 from nodeattest_controller.runtime.cluster_controller import CSRIssued, CSRObserver
-from nodeattest_controller.runtime.cluster_log import member_ref
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache, member_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.checks import Pipeline, Stage
 from nodeattest_controller.verification.controller_facts import ControllerFacts

@@ -29,9 +29,9 @@ from nodeattest_controller.model.csr_request import (
 )
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRObserver
-from nodeattest_controller.runtime.cluster_log import ClusterLog, claimed_ref
+from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache, claimed_ref
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.controller_facts import ControllerFacts
 from nodeattest_kube.answers import parse_json

@@ -23,9 +23,9 @@ from nodeattest_controller.model.attestation import APPROVED, Attestation, Remed
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, Policy
-from nodeattest_controller.runtime.cluster_log import ClusterEvents, member_ref
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.management_cache import ManagementCache
+from nodeattest_controller.runtime.management_cache import ManagementCache, member_ref
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Conflict, Forbidden, NotFound

@@ -40,10 +40,10 @@ from nodeattest_controller.model.machine_view import MachineResource, MachineVie
 from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.model.resolver import record_of_other_id
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
-from nodeattest_controller.runtime.cluster_log import member_ref
 from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import member_ref
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, NotFound
 from nodeattest_kube.periodic import RateLimiter, ResyncConfig
