@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +20,6 @@ from world import World
 
 from nodeattest_controller import manifests
 from nodeattest_discovery import clusterinfo
-from nodeattest_discovery.jwt import mint
 from nodeattest_discovery.node.by_token import by_front
 from nodeattest_discovery.node.client import Environment
 from nodeattest_discovery.pins import CaPin, pin_of
@@ -33,96 +28,9 @@ from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import ControlPlane, free_ports, start_real
-
-CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-CSR = {
-    "apiVersion": "certificates.k8s.io/v1",
-    "kind": "CertificateSigningRequest",
-    "metadata": {"name": "a"},
-    "spec": {"request": "YQ==", "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["client auth"]},
-}
-REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
-
-
-@pytest.fixture(scope="module", params=["v1", "v1beta1"])
-def standing(
-    request: pytest.FixtureRequest, assets: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[tuple[Cluster, FrontProcess]]:
-    """A kube-apiserver that asks the webhook of a front that watches it."""
-    directory = tmp_path_factory.mktemp("webhook")
-    authority, (port,) = Ca(), free_ports(1)
-    (directory / "webhook-ca.pem").write_bytes(authority.pem)
-    cluster = {"server": f"https://127.0.0.1:{port}/tokenreview", "certificate-authority": "webhook-ca.pem"}
-    document: dict[str, object] = {
-        "kind": "Config",
-        "clusters": [{"name": "webhook", "cluster": cluster}],
-        "users": [{"name": "kube-apiserver", "user": {}}],
-        "contexts": [{"name": "webhook", "context": {"cluster": "webhook", "user": "kube-apiserver"}}],
-        "current-context": "webhook",
-    }
-    config = directory / "webhook.kubeconfig"
-    config.write_text(json.dumps(document))
-    flags = (
-        f"--authentication-token-webhook-config-file={config}",
-        f"--authentication-token-webhook-version={request.param}",
-        "--authentication-token-webhook-cache-ttl=1s",
-    )
-    with start_real(directory / "plane", assets, name="webhook", flags=flags) as plane:
-        made = Cluster(plane)
-        made.grant("discovery-front")
-        made.grant("discovery-reader")
-        made.publish()
-        with FrontProcess(made, directory / "front", authority, f"--webhook-bind-address=127.0.0.1:{port}") as front:
-            yield made, front
-
-
-def send(cluster: Cluster, bearer: str, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-    """Send a request with a bearer token to the API server."""
-    host = cluster.plane.server.removeprefix("https://")
-    connection = http.client.HTTPSConnection(
-        host, context=ssl.create_default_context(cafile=cluster.plane.ca_certificate), timeout=60
-    )
-    headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
-    try:
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
-def taken(cluster: Cluster, token: BootstrapToken) -> str:
-    """Return a JWT of a token as soon as it is taken; the webhook learns of a new token by its watch."""
-
-    def ask() -> str | None:
-        made = mint(token, time.time())
-        return made if send(cluster, made, "GET", clusterinfo.PATH)[0] == 200 else None
-
-    return eventually(ask, "an API server that takes the JWT")
-
-
-@pytest.mark.conformance
-def test_a_jwt_reads_cluster_info_and_nothing_else(standing: tuple[Cluster, FrontProcess]) -> None:
-    cluster, _ = standing
-    question = taken(cluster, cluster.token())
-    code, body = send(cluster, question, "GET", clusterinfo.PATH)
-    assert (code, json.loads(body)["data"]["kubeconfig"]) == (200, cluster.kubeconfig)
-    for method, path, sent in (
-        ("POST", CSRS, CSR),
-        ("GET", CSRS, None),
-        ("GET", SECRETS, None),
-        ("GET", "/api/v1/nodes", None),
-        ("GET", "/api/v1/namespaces/kube-public/configmaps", None),
-        ("GET", "/api/v1/namespaces/kube-system/configmaps/kubeadm-config", None),
-        ("DELETE", clusterinfo.PATH, None),
-        ("POST", REVIEWS, {"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": {"token": "x"}}),
-    ):
-        assert send(cluster, question, method, path, sent)[0] == 403, path
-
+from nodeattest_sandbox.control_plane import ControlPlane, free_ports
 
 SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
-_CONFIG_MAPS: Final = "/api/v1/namespaces/kube-public/configmaps"
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 ACCOUNT: Final = "system:serviceaccount:nodeattest-discovery:discovery-front"
 _LIMIT: Final = 30.0
@@ -134,20 +42,15 @@ class Cluster:
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.admin = plane.client()
-        self.kubeconfig = clusterinfo.build(plane.server, plane.ca_certificate.read_bytes())
 
     @property
     def pins(self) -> frozenset[CaPin]:
         return frozenset(map(pin_of, clusterinfo.parse_ca_bundle(self.plane.ca_certificate.read_bytes())))
 
-    def publish(self) -> None:
-        body: JsonMap = {"metadata": {"name": clusterinfo.NAME}, "data": {"kubeconfig": self.kubeconfig}}
-        self.admin.create(_CONFIG_MAPS, body)
-
-    def token(self, usages: Sequence[Usage] = tuple(Usage)) -> BootstrapToken:
+    def token(self) -> BootstrapToken:
         made = generate()
-        groups = ("system:bootstrappers:kubeadm:default-node-token",) if Usage.AUTHENTICATION in usages else ()
-        data = encode(TokenSecret(token=made, usages=frozenset(usages), groups=groups))
+        groups = ("system:bootstrappers:kubeadm:default-node-token",)
+        data = encode(TokenSecret(token=made, usages=frozenset(Usage), groups=groups))
         metadata: JsonMap = {"name": secret_name(made.id)}
         self.admin.create(SECRETS, {"metadata": metadata, "type": SECRET_TYPE, "data": {**data}})
         return made
@@ -174,11 +77,10 @@ def write_certificate(authority: Ca, directory: Path) -> tuple[Path, Path]:
 class FrontProcess:
     """``nodeattest discovery serve``, for the length of a block."""
 
-    def __init__(self, cluster: Cluster, directory: Path, authority: Ca, *flags: str, port: int = 0) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, authority: Ca) -> None:
         directory.mkdir(exist_ok=True)
         self.log = directory / "front.log"
         self.port, self.health = free_ports(2)
-        self.port = port or self.port
         certificate, key = write_certificate(authority, directory)
         self._command = [
             str(Path(sys.prefix) / "bin" / "nodeattest"),
@@ -187,7 +89,6 @@ class FrontProcess:
             f"--health-bind-address=127.0.0.1:{self.health}",
             f"--tls-cert-file={certificate}",
             f"--tls-private-key-file={key}",
-            *flags,
         ]
         self._popen: subprocess.Popen[bytes] | None = None
 
