@@ -10,10 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 from builders import make_member
 from fake_api import FakeApi
-from management_kit import cache_running, tasks
+from management_kit import cache_running, deps_of, tasks
 
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedController
-from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.attestation import (
     DENIED,
     Attestation,
@@ -26,11 +25,8 @@ from nodeattest_controller.model.attestation_object import parse_refusals, rende
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
-from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
-from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import condition, items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Reason
@@ -174,19 +170,8 @@ class NodeAttestedWorld:
             namespace=None,
             inventory=("ClusterAPI", "MachineRecords"),
         )
-        self.events = EventRecorder(
-            self.management_api, now=self.now, component="t", instance="t", clock=lambda: self.seconds
-        )
-        self.controller = NodeAttestedController(
-            ReconcilerDeps(
-                management=self.management,
-                events=self.events,
-                guard=ClusterGuard(self.management, lambda: self.leads),
-                metrics=Metrics(),
-                now=self.now,
-                clock=lambda: self.seconds,
-            )
-        )
+        deps = deps_of(self.management, now=self.now, clock=lambda: self.seconds, leads=lambda: self.leads)
+        self.controller = NodeAttestedController(deps)
         self.reconciler = self.controller.for_cluster(KEY, self.workload_api)
         self.cluster()
         self.policy()
