@@ -1,6 +1,6 @@
 """``nodeattest machines rejoin``: a short bootstrap token for one machine that outlived its certificate.
 
-The token is good for this machine alone (``model.issuance_rules``), for authentication only, for a
+The token is good for this machine alone (``model.kubeadm_config``), for authentication only, for a
 day at most; it is shown once and kept nowhere here. The controller lets the machine in, which has to prove itself as
 ever. The workload cluster is reached by a kubeconfig that is given, or as the controller does, by the Secret
 ``<cluster>-kubeconfig``.

@@ -299,7 +299,7 @@ def record_certificate(
     policy: str = "",
     node_name_source: str = "",
 ) -> Attestation:
-    """Record a fresh certificate; whether it may be issued at all is ``issuance_rules``' to say.
+    """Record a fresh certificate; the checks of issuing say whether it may be issued.
 
     ``policy``: the name of the one that admitted it. ``node_name_source``: empty if the record itself gave the name.
     """
