@@ -169,11 +169,6 @@ def test_a_node_that_its_machine_does_not_know_waits_for_adoption(member: Machin
         decide(adoption, AS_NODE, machine=member, attestation=new_attestation(member), node=node)
 
 
-def test_no_token_takes_over_a_node_that_stands_and_never_joined_attested() -> None:
-    with pytest.raises(Denied, match=Reason.MACHINE_ALREADY_BOUND):
-        decide(no_takeover, attestation=new_attestation(RECORD), node=REGISTERED)
-
-
 def test_who_joined_attested_or_was_reset_or_has_a_token_is_neither_adopted_nor_a_takeover() -> None:
     new, reset = new_attestation(MEMBER), replace(new_attestation(MEMBER), **RESET)
     for request, ledger in ((make_request(), new), (AS_NODE, reset), (AS_NODE, bound(MEMBER))):

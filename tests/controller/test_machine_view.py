@@ -41,12 +41,16 @@ def test_both_contracts_tell_whether_bootstrap_data_is_ready(status: JsonObject,
     assert view_of_machine(machine(status=status)).bootstrap_ready is expected
 
 
-def test_both_contracts_name_the_infrastructure() -> None:
+def test_both_contracts_name_infrastructure_and_bootstrap_configuration() -> None:
     old = machine(infrastructureRef={"apiVersion": "infra.io/v1", "kind": "Box", "name": "b"})
     new = machine(infrastructureRef={"apiGroup": "infra.io", "kind": "Box", "name": "b"})
     assert view_of_machine(old).infra == ContractReference("infra.io", "Box", "b", "v1")
     assert view_of_machine(new).infra == ContractReference("infra.io", "Box", "b")
     assert view_of_machine(machine()).infra is None
+    for names in ({"apiVersion": "b.io/v1"}, {"apiGroup": "b.io"}):
+        config = view_of_machine(machine(bootstrap={"configRef": {**names, "kind": "Config", "name": "c"}})).bootstrap
+        assert config is not None
+        assert (config.group, config.kind, config.name) == ("b.io", "Config", "c")
 
 
 def test_each_instance_that_a_pool_lists_is_a_member() -> None:

@@ -22,7 +22,6 @@ from nodeattest_controller.model.kubeadm_config import NamedTokens, bound_group,
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
-    bootstrap_config_ref,
     view_of_machine,
 )
 from nodeattest_controller.model.policy import Policy, TokenBinding
@@ -291,15 +290,3 @@ def test_each_kind_of_a_provider_is_known_in_its_own_group_only(prefix: str) -> 
             assert provider_of_kind("example.com", prefix + kind) is None
             assert provider_of_kind(group, f"My{prefix}{kind}") is None
     assert provider_of_kind(GROUP, f"{prefix}ControlPlane") is None
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("versioned", [True, False])
-def test_a_token_opens_no_machine_of_another_provider(prefix: str, versioned: bool) -> None:
-    names: JsonObject = {"apiVersion": f"{GROUP}/v1beta1"} if versioned else {"apiGroup": GROUP}
-    config: JsonObject = {**names, "kind": f"{prefix}Config", "name": "blue-w-0"}
-    spec: JsonObject = {"bootstrap": {"configRef": config, "dataSecretName": "blue-w-0"}}
-    member = make_member(bootstrap=bootstrap_config_ref({"spec": spec}))
-
-    denied = refused("abcdef", None, member=member)
-    assert (denied.reason, denied.got) == (Reason.TOKEN_NOT_NAMED, f"a {prefix}Config of {GROUP}")
