@@ -20,7 +20,6 @@ from nodeattest_controller.controllers.bootstrap_config.decide import subject_of
 from nodeattest_controller.model import policy
 from nodeattest_identity.issuer.keys import MAX_SIZE as MAX_KEYS
 from nodeattest_identity.issuer.keys import KeysError, read_jwks, read_pem
-from nodeattest_identity.serve import matches
 from nodeattest_kube import answers
 from nodeattest_kube.answers import parse_event
 from nodeattest_kube.errors import ApiError, KubeconfigError
@@ -88,10 +87,6 @@ def watch_event(line: bytes) -> object:
     return parse_event(line, "", EVENT.values, None)
 
 
-def if_none_match(data: bytes) -> object:
-    return matches('"0123456789abcdef"', data.decode().split("\n"))
-
-
 def law(name: str) -> Parse:
     """Return the law of a fuzz target: it parses, and compares a little."""
     return TARGETS[name].law
@@ -144,8 +139,6 @@ ROWS: Final[dict[str, tuple[Parse, int, Callable[[], bytes]]]] = {
         100,
         lambda: worst.filled(b"\x30\x82\x7f\xf0", b"\x30\x00", b"", cms.MAX_SIZE),
     ),
-    "If-None-Match: candidates": (if_none_match, 100, lambda: b"a,," * (8 * KIB)),
-    "If-None-Match: lines": (if_none_match, 100, lambda: b"\n" * (32 * KIB)),
     "key set: P-521": (read_jwks, 60_000, lambda: worst.jwks("P-521", 128, MAX_KEYS)),
     "key set: RSA": (read_jwks, 100, lambda: worst.jwks("RSA", 1000, MAX_KEYS)),
     "key file: blocks without end": (read_pem, 100, lambda: worst.pem_without_end(MAX_KEYS)),
