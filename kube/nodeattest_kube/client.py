@@ -79,24 +79,19 @@ class ApiClient:
         clock: Callable[[], float] = time.monotonic,
         randint: Callable[[int, int], int] = random.randint,
     ) -> None:
-        """``watch_margin``: seconds after which a watch is given up that the server should have ended.
-
-        Peers that are gone are found sooner, by TCP's own means (``transport``).
-        """
+        """``watch_margin``: seconds after which a watch is given up that the server should have ended."""
         self.server = endpoint.server
         self.requests = 0
         self.on_request: Callable[[str, int | None], None] = lambda _method, _status: None
-        """Gets the method and the status of each answer; None without an answer. For metrics."""
+        """Gets the method and the status of each answer; None without an answer."""
         self.on_contact: Callable[[ApiError | None], None] = lambda _error: None
-        """Gets None for each request that the server granted, and the error of each other. For a report of the
-        connection."""
+        """Gets None for each request that the server granted, and the error of each other."""
         self.has_reported: Callable[[ApiError], bool] = lambda _error: False
         """Whether ``on_contact`` has reported already what an error says; loops then log it as debug only."""
         self.log_name = endpoint.server
         """How log lines name the server."""
         self.may_send: Callable[[], bool] = lambda: True
-        """Whether this process may send a request now; otherwise the request is ``Unreachable``. A process that was
-        stopped and woke late may not."""
+        """Whether this process may send a request; one that was stopped and woke late may not."""
         self._turns: ClusterInput | None = None
         self._bounds = TRUSTED
         self._transport = Transport(endpoint, request_timeout)
@@ -138,7 +133,7 @@ class ApiClient:
 
     @property
     def refused_address(self) -> str:
-        """Why the last connection's address was refused; empty if it was not, or the server answered since."""
+        """Why the last connection's address was refused, unless the server answered since."""
         return self._transport.refused_address
 
     def use_resolver(self, resolver: AbstractResolver) -> None:
@@ -155,10 +150,7 @@ class ApiClient:
         await (asyncio.sleep(0) if self._turns is None else self._turns.turn())
 
     def server_time(self) -> datetime | None:
-        """Return the time on the server's clock, to some seconds; None if no answer told it.
-
-        A server that answers in its place may lie, to the harm of that cluster only.
-        """
+        """Return the time on the server's clock, to some seconds; None if no answer told it."""
         if self._server_time is None:
             return None
         moment, at = self._server_time
@@ -263,11 +255,10 @@ class ApiClient:
     ) -> AsyncGenerator[WatchEvent]:
         """Yield the events of one watch connection until the server ends it; wrap it in ``contextlib.aclosing``.
 
-        It is asked to last ``seconds``, from least to most. Bookmarks are asked for; ``opened`` is called once the
-        server granted the watch; ``skipped`` for each event that is too large, and is left out; without it that is
-        ``TooLarge``. Raises what the server's ERROR event says (``Gone``: list again), ``Unreachable`` if the
-        connection breaks, and ``WatchHung`` if the server does not end it in time, as every server does also when
-        nothing happens.
+        It is asked to last ``seconds``, from least to most, with bookmarks. ``opened`` is called once the server
+        granted the watch; ``skipped`` for each event that is too large, which is ``TooLarge`` without it. Raises what
+        the server's ERROR event says (``Gone``: list again), ``Unreachable`` if the connection breaks, and
+        ``WatchHung`` if the server does not end it in time.
         """
         lasts = self._randint(*seconds)
         asked = {"allowWatchBookmarks": "true", "timeoutSeconds": str(lasts), **(query or {}), "watch": "1"}
@@ -275,12 +266,15 @@ class ApiClient:
         async with self._answer("GET", _target(path, asked), seconds=lasts + self._watch_margin) as answer:
             if opened is not None:
                 opened()
-            while chunk := await _watch_chunk(answer, path):
-                await self._turn()
-                for line in lines.feed(chunk):
-                    event = parse_event(line, path, self._bounds.object.values, skipped)
-                    if event is not None:
-                        yield event
+            try:
+                while chunk := await answer.chunk():
+                    await self._turn()
+                    for line in lines.feed(chunk):
+                        event = parse_event(line, path, self._bounds.object.values, skipped)
+                        if event is not None:
+                            yield event
+            except TimedOut:
+                raise WatchHung(f"GET {path}: the server did not end the watch in its time") from None
         if lines.incomplete:
             raise Unreachable(f"GET {path}: the watch ended within an event")
 
@@ -410,13 +404,6 @@ class ApiClient:
             status: JsonObject = {"message": f"{where}: HTTP {answer.status} {answer.phrase} without a Status object"}
         fallback = answer.phrase or f"HTTP {answer.status}"
         return error_from_status(answer.status, status, fallback=fallback, retry_after=answer.header("Retry-After"))
-
-
-async def _watch_chunk(answer: ApiResponse, path: str) -> bytes:
-    try:
-        return await answer.chunk()
-    except TimedOut:
-        raise WatchHung(f"GET {path}: the server did not end the watch in its time") from None
 
 
 def _target(path: str, query: Mapping[str, str] | None) -> str:

@@ -40,9 +40,9 @@ _RELIST_AFTER: Final = 5
 refuses versions of its future forever (504). One without a watch cache may answer 200 and end a watch from a compacted
 version at once, without an event, in place of 410."""
 _NOT_ITS_FAULT: Final = frozenset({0, 429})
-"""Statuses that say nothing about the version: no answer at all, and a server that is overloaded."""
+"""Statuses that say nothing about the version: no answer, and a server that is overloaded."""
 _AWAY: Final = frozenset({502, 503})
-"""Statuses of a server that stops or starts, and of what stands before it."""
+"""Statuses of a server that stops or starts."""
 _ROOM_PERIOD: Final = 300.0
 """Seconds between two lists for what was left out."""
 _LONGEST_NAME: Final = 1024
@@ -89,9 +89,8 @@ class Reflector(Store):
         """
         super().__init__()
         self.passed_over = 0
-        """How often an object was skipped for its size or its name."""
+        """How often an object was skipped for its size or its name; ``left_out``: since the last list began."""
         self.left_out = 0
-        """The same since the last list began."""
         self.last_error: ApiError | None = None
         self.hung: WatchHung | None = None
         """How a watch hung, until a list after it succeeded: changes that it hid are not in the cache."""
@@ -117,9 +116,8 @@ class Reflector(Store):
         """Whether the last watch brought no event."""
         self._failures, self._log_lines = 0, EventLimiter(clock)
         self._lacking: set[str] = set()
-        """Namespaces with objects that were left out since the last list began."""
         self._lacking_before: set[str] = set()
-        """The same before it, until it is in the cache."""
+        """Namespaces with objects that were left out: since the last list began, and before it until it is done."""
         self._relist_at = float("-inf")
         """When it may be listed again for what was left out, on ``clock``."""
 
@@ -146,7 +144,7 @@ class Reflector(Store):
             return False
 
     def close(self) -> None:
-        """Release the memory once nobody follows the collection any more."""
+        """Release the memory; nobody follows the collection any more."""
         self._budget.close()
 
     async def run(self) -> None:
