@@ -17,8 +17,9 @@ from enum import StrEnum
 from typing import Final, cast
 
 from nodeattest_discovery.token import BOOTSTRAP_GROUP, BootstrapToken, is_token, is_token_id
+from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
-from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
+from nodeattest_parsing.times import try_parse_rfc3339
 from nodeattest_parsing.values import ParseError
 from nodeattest_providers.errors import Denied, Reason
 
@@ -100,7 +101,7 @@ def encode(secret: TokenSecret) -> dict[str, str]:
         "token-id": secret.token.id,
         "token-secret": secret.token.secret,
         "description": secret.description,
-        "expiration": format_rfc3339(secret.expires) if secret.expires else "",
+        "expiration": rfc3339(secret.expires) if secret.expires else "",
         "auth-extra-groups": ",".join(groups),
         **{_USAGE_PREFIX + usage: "true" for usage in sorted(secret.usages)},
     }

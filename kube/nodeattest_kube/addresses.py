@@ -2,8 +2,7 @@
 
 An address is judged as it is handed to ``connect``, after every look-up, so no second answer of a resolver comes in
 between; an IPv4 address in an IPv6 one is judged, too. The pod's own addresses are refused like loopback, because what
-listens on all of them answers there, too. ``environment_proxy`` reads the environment as Go programs do, which know
-networks in NO_PROXY.
+listens on all of them answers there, too.
 Out of scope: further addresses of a node in whose network the pod runs, networks that only the operator knows (a
 NetworkPolicy), and what a proxy connects to.
 Source: IANA special-purpose address registries (RFC 6890); RFC 6052 §2.2 and RFC 8215 (NAT64), RFC 3056 (6to4), RFC
@@ -130,7 +129,7 @@ def _embedded(address: IPAddress) -> Iterator[IPv4Address]:
 
 
 def environment_proxy(server: str, environment: Mapping[str, str]) -> str | None:
-    """Return the proxy's URL for an ``https`` server; None to connect directly."""
+    """Return the proxy's URL for an ``https`` server as Go does, which knows networks in NO_PROXY; None: direct."""
     proxy = environment.get("HTTPS_PROXY") or environment.get("https_proxy")
     if not proxy:
         return None
@@ -141,7 +140,7 @@ def environment_proxy(server: str, environment: Mapping[str, str]) -> str | None
         return None
     with suppress(ValueError):  # a name
         address = ip_address(host)
-        if address.is_loopback or any(address in network for network in _networks_in(exempt)):
+        if address.is_loopback or _within(address, _networks_in(exempt)):
             return None
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if urllib.request.proxy_bypass_environment(authority, {"no": exempt}):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - typeshed lacks it

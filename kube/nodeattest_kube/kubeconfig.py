@@ -1,8 +1,7 @@
 """A kubeconfig becomes one frozen ``ApiEndpoint``: where the API server is and who we are, or ``KubeconfigError``.
 
-Promises: any bytes give an ``ApiEndpoint`` or ``KubeconfigError``; HTTPS only, always verified against the endpoint's
-CAs; a client key touches no disk; nothing in a document makes us run a command; what would change who we are
-(impersonation, basic auth) is refused rather than ignored.
+HTTPS only, always verified against the endpoint's CAs; a client key touches no disk; nothing in a document makes us run
+a command; what would change who we are (impersonation, basic auth) is refused rather than ignored.
 Out of scope: connections (``transport``).
 Source: client-go tools/clientcmd/api/v1/types.go and conversion.go (duplicate names are errors).
 """
@@ -44,12 +43,11 @@ def tls_context(endpoint: ApiEndpoint) -> ssl.SSLContext:
             got=type(error).__name__,
             remedy="check certificate-authority-data: base64 of one or more CERTIFICATE blocks",
         ) from None
-    # VERIFY_X509_STRICT, new in Python 3.13's default context, refuses CAs without a subject key identifier, which
-    # clusters of many years have. client-go accepts them; the chain to the given CA is verified all the same.
+    # VERIFY_X509_STRICT, new in Python 3.13, refuses CAs without a subject key identifier, which old clusters have.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     # As in Go, each CA that is given is an anchor, self-signed or not: a cluster's CA may be an intermediate one.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    # Without DHE, where the server chooses a group of any size, and we compute with it; ECDHE and TLS 1.3 name theirs.
+    # Without DHE, where the server chooses a group of any size, and we compute with it.
     names = (cipher["name"] for cipher in context.get_ciphers())
     context.set_ciphers(":".join(name for name in names if not name.startswith("DHE-")))
     if endpoint.client_certificate_pem is not None and endpoint.client_key_pem is not None:
@@ -88,9 +86,8 @@ MAX_SELF_CONTAINED: Final = 64 << 10
 """Bytes of a kubeconfig in a Secret; Cluster API's have some 6 KiB. With the next, the bound of PyYAML's work."""
 MAX_SELF_CONTAINED_VALUES: Final = 1024
 """Values and keys of it; a cluster, a user and a context take some twenty."""
-_FILE_LIMIT: Final = 1 << 20
-"""Bytes of a file of the operator's own."""
-_FILE_VALUES: Final = 1 << 16
+_FILE_BOUNDS: Final = 1 << 20, 1 << 16
+"""The same of a file of the operator's own."""
 _MAX_RSA_BITS: Final = 4096
 """Of a client certificate's key: each TLS handshake signs with it, in time cubic in its length."""
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -130,7 +127,7 @@ class ApiEndpoint:
 def parse_kubeconfig(document: bytes, *, addresses: AddressRules | None = None) -> ApiEndpoint:
     """Parse a self-contained kubeconfig, such as a ``<cluster>-kubeconfig`` Secret's; file references are refused.
 
-    Who wrote it may be anybody with rights in one namespace: do not call it in an event loop, and give ``addresses``.
+    Anybody with rights in one namespace may have written it: do not call it in an event loop, and give ``addresses``.
     """
     endpoint = _parse(document, base=None)
     if addresses is not None:
@@ -156,8 +153,7 @@ def in_cluster_endpoint(environment: Mapping[str, str], *, account: Path = _SERV
 
 
 def _parse(document: bytes, *, base: Path | None) -> ApiEndpoint:
-    most = MAX_SELF_CONTAINED if base is None else _FILE_LIMIT
-    max_values = MAX_SELF_CONTAINED_VALUES if base is None else _FILE_VALUES
+    most, max_values = _FILE_BOUNDS if base is not None else (MAX_SELF_CONTAINED, MAX_SELF_CONTAINED_VALUES)
     if len(document) > most:
         _refuse(f"at most {most} bytes", f"{len(document)} bytes", "give one cluster's kubeconfig")
     try:

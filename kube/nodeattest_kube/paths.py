@@ -1,8 +1,6 @@
-"""API paths, built so that no name can leave its segment.
+"""API paths, built so that no name can leave its segment: each is quoted, and none is empty, ``.`` or ``..``.
 
-Promises: every segment is quoted, and none is empty, ``.`` or ``..``.
-Source: Kubernetes API concepts, "Resource URIs"; apimachinery pkg/api/validation/path (names may hold a backslash:
-kube-apiserver takes any name of a CertificateSigningRequest that is one segment).
+Source: Kubernetes API concepts, "Resource URIs"; apimachinery pkg/api/validation/path (names may hold a backslash).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from nodeattest_parsing.times import format_rfc3339, try_parse_rfc3339
+from nodeattest_parsing.times import try_parse_rfc3339
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 _CALENDAR_ENDS: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
@@ -100,4 +100,4 @@ def moment(value: str) -> datetime | None:
 
 def rfc3339(value: datetime) -> str:
     """Write a time as Kubernetes does: UTC, whole seconds, ``Z``."""
-    return format_rfc3339(value)
+    return value.astimezone(UTC).replace(tzinfo=None, microsecond=0).isoformat() + "Z"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_parsing.objects import text
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
@@ -58,7 +58,7 @@ def _check(value: JsonValue, schema: JsonObject, path: str) -> Iterator[Violatio
         case list():
             yield from _check_limits(len(value), schema, "Items", path)
             for number, item in enumerate(value):
-                yield from _check(item, _map(schema, "items"), f"{path}[{number}]")
+                yield from _check(item, mapping(schema, "items"), f"{path}[{number}]")
         case str():
             yield from _check_limits(len(value), schema, "Length", path)
             pattern = text(schema, "pattern")
@@ -84,12 +84,12 @@ def _check_object(value: JsonObject, schema: JsonObject, path: str) -> Iterator[
     for key in [key for key in _list(schema, "required") if isinstance(key, str)]:
         if key not in value:
             yield Violation("FieldValueRequired", "Required value", f"{at}{key}")
-    properties, additional = _map(schema, "properties"), schema.get("additionalProperties")
+    properties, additional = mapping(schema, "properties"), schema.get("additionalProperties")
     for key, item in value.items():
         if not path and key in _META:
             continue
         if key in properties:
-            yield from _check(item, _map(properties, key), f"{at}{key}")
+            yield from _check(item, mapping(properties, key), f"{at}{key}")
         elif isinstance(additional, dict):
             yield from _check(item, additional, f"{at}{key}")
 
@@ -104,11 +104,6 @@ def _check_limits(size: float, schema: JsonObject, suffix: str, path: str) -> It
 
 def _invalid(field: str, value: str, why: str) -> Violation:
     return Violation("FieldValueInvalid", f"Invalid value: {value}: {why}", field)
-
-
-def _map(value: JsonObject, key: str) -> JsonObject:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _list(value: JsonObject, key: str) -> list[JsonValue]:

@@ -1,8 +1,7 @@
-"""Durations as Go's ``time.ParseDuration`` reads them, and times as its ``time.Parse(time.RFC3339, …)``.
+"""Durations as Go's ``time.ParseDuration`` reads them, but for signs, and times as its ``time.Parse(time.RFC3339, …)``.
 
-``parse_seconds`` takes a number of seconds besides, and no negative duration; ``parse_seconds(format_seconds(x)) == x``
-for whole milliseconds. ``parse_whole_seconds`` takes less: whole hours, minutes and seconds, in this order. Ranges are
-the caller's.
+``parse_seconds`` takes a number of seconds besides; ``parse_seconds(format_seconds(x)) == x`` for whole milliseconds.
+``parse_whole_seconds`` takes less: whole hours, minutes and seconds, in this order. Ranges are the caller's.
 
 Exactly the texts that Go takes give a time: that decides whether a bootstrap token has expired. Go takes a fraction
 after a dot or a comma, an hour of one digit, and offsets up to ±24:60; it refuses lower-case letters, a space for the
@@ -51,24 +50,21 @@ _EXPECTED_SECONDS: Final = 'a duration such as "336h", "1h30m" or "500ms", or a 
 
 
 def parse_duration(text: str) -> int:
-    """Return the nanoseconds of a duration such as ``1h30m``; raises ``ParseError``."""
-    unsigned = text[1:] if text[:1] in {"-", "+"} else text
-    if len(text) > _MAX_LENGTH or not (unsigned == "0" or _DURATION.fullmatch(unsigned)):
+    """Return the nanoseconds of a duration such as ``1h30m``, which has no sign; raises ``ParseError``."""
+    if len(text) > _MAX_LENGTH or not (text == "0" or _DURATION.fullmatch(text)):
         raise ParseError(_EXPECTED_DURATION, f"other text of {len(text)} characters")
-    total = sum(int(Decimal(amount) * _UNITS[unit]) for amount, unit in _PART.findall(unsigned))
-    if total > (_MAX if text.startswith("-") else _MAX - 1):
+    total = sum(int(Decimal(amount) * _UNITS[unit]) for amount, unit in _PART.findall(text))
+    if total >= _MAX:
         raise ParseError(_EXPECTED_DURATION, "more than 292 years")
-    return -total if text.startswith("-") else total
+    return total
 
 
 def parse_seconds(text: str) -> float:
-    """Return the seconds of a duration, or of a number of seconds; neither may have a sign. Raises ``ParseError``."""
+    """Return the seconds of a duration, or of a number of seconds; raises ``ParseError``."""
     if _NUMBER.fullmatch(text):
         if float(text) > _MAX_SECONDS:
             raise ParseError(_EXPECTED_SECONDS, "more than 292 years")
         return float(text)
-    if text[:1] in {"-", "+"}:
-        raise ParseError(_EXPECTED_SECONDS, "a sign")
     try:
         nanoseconds = parse_duration(text)
     except ParseError as error:
@@ -140,8 +136,3 @@ def try_parse_rfc3339(text: str) -> datetime | None:
         return parse_rfc3339(text)
     except ParseError:
         return None
-
-
-def format_rfc3339(value: datetime) -> str:
-    """Write a time as Kubernetes does: UTC, whole seconds, ``Z``."""
-    return value.astimezone(UTC).replace(tzinfo=None, microsecond=0).isoformat() + "Z"

@@ -108,7 +108,7 @@ def test_a_name_of_no_key_to_drop_is_said_and_ends_with_1(run: Run, tmp_path: Pa
     [
         (("--max-age", "0s"), "--max-age: expected 1s to 168h"),
         (("--max-age", "1"), "--max-age: expected a duration"),
-        (("--retire-after", "-1h"), "--retire-after: expected 0s to"),
+        (("--retire-after", "-1h"), "--retire-after: expected a duration"),
         (
             ("--service-account-key-file", "/nonexistent"),
             "expected a readable file with keys, got 'No such file",

@@ -54,7 +54,7 @@ def test_for_ever_is_said_and_an_id_is_given_once(tool: Tool) -> None:
         (["AAAAAA.0123456789abcdef"], "six, a dot, and sixteen"),
         (["ffffff.0123456789abcde"], "6 and 15 characters"),
         (["ffffff.0123456789abcdef\n"], "17 characters"),
-        (["--ttl=-300ms"], "--ttl: expected 0s to"),
+        (["--ttl=-300ms"], "--ttl: expected a duration"),
         (["--print-join-command", "--provider", "a; reboot"], "a name such as tpm"),
         (["--provider", "tpm"], "--print-join-command"),
     ],

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodeattest_parsing.objects import rfc3339
 from nodeattest_parsing.times import (
     SECOND,
-    format_rfc3339,
     format_seconds,
     parse_duration,
     parse_rfc3339,
@@ -27,27 +27,23 @@ MOST = (1 << 63) - 1
 # go/src/time/time_test.go, parseDurationTests and parseDurationErrorTests
 DURATIONS = {
     "0": 0,
-    "+0": 0,
-    "-5s": -5 * SECOND,
-    "+5s": 5 * SECOND,
     "5.s": 5 * SECOND,
     ".5s": SECOND // 2,
     "100.00100s": 100_001_000_000,
     "12µs": 12_000,
     "12μs": 12_000,
     "10.5s4m": 4 * MINUTE + 10_500_000_000,
-    "-2m3.4s": -(2 * MINUTE + 3_400_000_000),
     "1h2m3s4ms5us6ns": HOUR + 2 * MINUTE + 3 * SECOND + 4_005_006,
     "9007199254740993ns": (1 << 53) + 1,
     "9223372036854775807ns": MOST,
-    "-9223372036854775808ns": -(1 << 63),
     "9223372036s854ms775us807ns": MOST,
     "0.100000000000000000000h": 6 * MINUTE,
     "0.830103483285477580700h": 49 * MINUTE + 48_372_539_827,
 }
 NO_DURATIONS = (
     "", "3", "-", "s", ".", "-.", ".s", "+.s", "1d", "1h ", " 1h", "1 h", "1H", "--1h", "1h-1m", "+-1h",
-    "1,5h", "3000000h", "9223372036854775808ns", "9223372036854775.808us", "9223372036854ms775us808ns",
+    "1,5h", "3000000h", "-5s", "+5s", "+0",
+    "9223372036854775808ns", "9223372036854775.808us", "9223372036854ms775us808ns",
     "-9223372036854775809ns", "\u0661s", "1s\n", "1" * 200 + "s",
 )  # fmt: skip
 NO_SECONDS = (
@@ -82,12 +78,12 @@ def test_a_number_of_seconds_is_a_duration_or_a_bare_number() -> None:
 
 @given(st.text(alphabet="0123456789.+-hmsunµ ", max_size=20) | st.text(max_size=80))
 def test_any_text_is_a_duration_or_refused(text: str) -> None:
-    for parse, least in ((parse_duration, -(1 << 63)), (parse_seconds, 0)):
+    for parse in (parse_duration, parse_seconds):
         try:
             found = parse(text)
         except ParseError:
             continue
-        assert least <= found <= MOST
+        assert 0 <= found <= MOST
 
 
 @given(st.integers(min_value=0, max_value=9 * 10**12))
@@ -147,7 +143,7 @@ def test_what_go_reads_as_no_time_is_refused(text: str) -> None:
 @given(moments)
 def test_what_is_written_is_read(moment: datetime) -> None:
     assert parse_rfc3339(moment.isoformat().replace("+00:00", "Z")) == moment
-    assert parse_rfc3339(format_rfc3339(moment)) == moment.replace(microsecond=0)
+    assert parse_rfc3339(rfc3339(moment)) == moment.replace(microsecond=0)
 
 
 @given(st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=offsets))  # noqa: DTZ001 - bounds have no zone
