@@ -1,8 +1,8 @@
-"""The controller's settings: one frozen value, valid from its birth.
+"""The controller's settings: one frozen value that is in range and consistent.
 
-Promises: a ``Settings`` that exists is in range and consistent; anything else is a ``SettingsError`` whose message
-names the field, what was expected and what was found. Leaves reading files and flags to ``configfile``, and the
-environment to nobody. Source: the names and defaults follow kube-controller-manager where it has the same setting.
+Anything else is a ``SettingsError`` that names the field, what was expected and what was found.
+Out of scope: reading files and flags (``configfile``); nothing is read from the environment.
+Source: names and defaults follow kube-controller-manager where it has the same setting.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _ACRONYMS: Final = {"ca": "CA", "cidrs": "CIDRs", "id": "ID", "oid": "OID"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All that the controller is told; times are seconds."""
+    """The controller's settings; times are seconds."""
 
     identity: str
-    """Who this replica is in Leases: unique among replicas, made in ``main``."""
+    """This replica's identity in Leases, unique among replicas."""
     kubeconfig: Path | None = None
     """The management cluster's; None means the pod's own service account."""
     namespace: str = "nodeattest-system"
@@ -93,17 +93,17 @@ class Settings:
     lease_name: str = "node-attestation-controller"
     """The Lease of leader election; ``watchFilter`` is appended to its name."""
     lease_duration: float = 15.0
-    """How long the others wait for a leader that renews its Lease no more, in whole seconds."""
+    """How long other replicas wait for a leader that no longer renews its Lease, in whole seconds."""
     renew_deadline: float = 10.0
-    """How long a leader goes on trying to renew before it stops; less than ``leaseDuration``."""
+    """How long a leader tries to renew its Lease before it stops; less than ``leaseDuration``."""
     retry_period: float = 2.0
-    """Between two tries to take or renew a Lease."""
+    """Between two attempts to take or renew a Lease."""
     health_bind_address: str = "127.0.0.1:9440"
     """Serves /healthz, /livez and /readyz; port 0 takes a free one."""
     metrics_bind_address: str = "127.0.0.1:8080"
     """Serves /metrics; ``0`` serves none, port 0 takes a free one."""
     metrics_secure: bool = False
-    """Serve them over HTTPS, to whom the API server authenticates and allows it."""
+    """Serve them over HTTPS, to clients that the API server authenticates and allows."""
     metrics_cert_dir: str | None = None
     """Folder of its ``tls.crt`` and ``tls.key``, read again when they change; None: a self-signed certificate."""
     metrics_audiences: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Settings:
     webhook_cert_dir: str | None = None
     """Folder of the webhook's ``tls.crt`` and ``tls.key``, read again when they change; required with an address."""
     webhook_client_ca_file: Path | None = None
-    """CAs of the client certificates that API servers show the webhook; None: they show none, and anybody may ask."""
+    """CAs of the client certificates that API servers present to the webhook; None: anybody may call it."""
     webhook_client_names: tuple[str, ...] = ()
     """Common names of these certificates; empty: any that the CA signed."""
     webhook_allowed_cidrs: tuple[str, ...] = ()
@@ -130,15 +130,15 @@ class Settings:
     issuer_max_age: float = _HOUR
     """How long others may keep the documents: a new key must be published so long before it signs."""
     workers: int = 32
-    """How many requests are worked on at the same time."""
+    """Requests that are worked on at the same time."""
     clusters_per_namespace: int = 200
-    """How many Clusters of one namespace are served; more wait."""
+    """Clusters of one namespace that are served; more wait."""
     certificate_lifetime: float = 14 * _DAY
-    """Where the policy names none."""
+    """Of a certificate, if the policy names none."""
     wait_limit: float = 15 * _MINUTE
     """How long after its creation a request may wait for its Machine."""
     challenge_key_rotation: float = _DAY
-    """The previous key is kept for one rotation more, much longer than a challenge can be answered (300 s)."""
+    """Between two rotations. The previous key is kept for one more, much longer than a challenge is valid (300 s)."""
     provider_id_oid: str = PROVIDER_ID_OID
     """Of the certificate request's extension that holds the provider ID; ours in the agent is the default."""
     request_timeout: float = 10.0
@@ -147,7 +147,7 @@ class Settings:
     """Networks that a workload cluster's kubeconfig may lead to although they are loopback, link-local, a cloud's, or
     of the controller's pod."""
     verification_timeout: float = 20.0
-    """For one provider's verification of one request: those that ask a platform may hang."""
+    """For one provider's verification of one request; a platform that it asks may hang."""
     log_level: str = "info"
     """The least that is logged: debug, info, warning or error."""
     log_format: str = "json"
@@ -155,10 +155,10 @@ class Settings:
     platforms: Mapping[str, Mapping[str, JsonValue]] = field(
         default_factory=dict[str, Mapping[str, JsonValue]], repr=False
     )
-    """By provider: where its platform's API is and whose certificates it trusts; read by the provider itself."""
+    """By provider: where its platform's API is, and whose certificates it trusts."""
 
     def __post_init__(self) -> None:
-        """Refuse to exist out of range."""
+        """Raise ``SettingsError`` for a value out of range."""
         for name, (low, high) in _RANGES.items():
             value: float = getattr(self, name)
             if not low <= value <= high:
@@ -174,7 +174,7 @@ class Settings:
         _check_issuer(self)
 
     def enabled(self, controller: str) -> bool:
-        """Return whether a controller runs in this process; only implemented ones ever do."""
+        """Return whether a controller runs in this process."""
         return controller in _enabled(self.controllers)
 
     @property
@@ -191,7 +191,7 @@ class Settings:
         return name if self.watch_filter is None else f"{name}-{self.watch_filter}"
 
     def workload_addresses(self, pod_ips: str) -> AddressRules:
-        """Return what kubeconfigs of workload clusters may lead to; ``pod_ips`` is the value of ``POD_IPS``."""
+        """Return which addresses kubeconfigs may name; ``pod_ips`` is the value of ``POD_IPS``."""
         allowed = tuple(parse_network(each) for each in self.allowed_addresses)
         try:
             return AddressRules(allowed, parse_pod_ips(pod_ips))
