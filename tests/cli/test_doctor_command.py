@@ -71,3 +71,8 @@ def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys:
         in out
     )
     assert "?     bootstrap-tokens fleet/green: 403 Forbidden" in out
+
+
+def test_when_the_time_is_over_nothing_more_is_asked(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *fleet.access, "--timeout", "0"]) == 3
+    assert "the time in which this process may ask is over" in capsys.readouterr().err

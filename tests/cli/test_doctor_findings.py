@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -48,8 +48,8 @@ GROUP = "attestation.cluster.x-k8s.io"
 class Installation:
     """A protected cluster ``blue`` with an attested machine ``a`` and a joining one ``b``; ``green`` has no policy."""
 
-    def __init__(self, management: FakeApi | None = None) -> None:
-        self.management, self.workload = management or FakeApi(), FakeApi()
+    def __init__(self) -> None:
+        self.management, self.workload = FakeApi(), FakeApi()
         self.now = datetime.now(UTC)
         self.denied: tuple[str, str, str] | None = None
         """Verb and resource of a right that is lacking, and how the name of its user begins."""
@@ -78,10 +78,8 @@ class Installation:
             each.documents["/version"] = {"gitVersion": "v1.34.1"}
             each.answers[REVIEWS.format(kind)] = self._review
 
-    async def findings(self, timeout: float = 600.0, namespace: str | None = "fleet") -> dict[str, HealthFinding]:  # noqa: ASYNC109 - the command's own
+    async def findings(self, namespace: str | None = "fleet") -> dict[str, HealthFinding]:
         """Check it; returns the findings by id."""
-        ends = datetime.now(UTC) + timedelta(seconds=timeout)
-        self.management.may_send = lambda: datetime.now(UTC) < ends
 
         async def reach(_cluster: JsonObject) -> ApiClient:
             if self.unreachable:
@@ -356,31 +354,6 @@ async def test_nothing_is_said_of_what_could_not_be_read() -> None:
     world.management.on_call = refuse
     fine = {name for name, one in (await world.findings()).items() if one.severity is OK}
     assert fine == {"management-version", "cluster-api-version"}
-
-
-class Endless(FakeApi):
-    """A server one of whose lists has pages without end."""
-
-    async def pages(
-        self,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        limit: int = 500,
-        *,
-        skipped: Callable[[], None] | None = None,
-    ) -> AsyncGenerator[JsonObject]:
-        while path.endswith("/nodeattestationpolicies"):
-            await self.get("/version")
-            yield {"items": []}
-        async for page in super().pages(path, query, limit, skipped=skipped):
-            yield page
-
-
-async def test_a_list_that_never_ends_is_left_in_time_and_what_comes_after_it_is_said_to_be_unread() -> None:
-    found = await Installation(Endless()).findings(timeout=0.3)
-    assert "the time in which this process may ask is over" in found["policies"].found
-    assert found["clusters-without-policy"].severity is UNKNOWN
-    assert exit_code(found.values()) != 0
 
 
 async def test_the_webhook_is_tried_once_in_each_namespace_whose_policy_enforces() -> None:
