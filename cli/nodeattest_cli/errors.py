@@ -1,7 +1,4 @@
-"""How a command ends: the exit codes, and the exceptions that lead to them. One line each, never a traceback.
-
-Promises: a message says what was expected, what was found and what to do. docs/commands.md has the table for users.
-"""
+"""How a command ends: exit codes (docs/commands.md), and the exceptions that lead to them. One line, no traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from enum import IntEnum
 from http import HTTPStatus
 
 from nodeattest_kube.errors import ApiError
-from nodeattest_providers.errors import Denied, Unavailable
+from nodeattest_providers.errors import Denied
 
 
 class ExitCode(IntEnum):
@@ -58,15 +55,9 @@ def api_error(error: ApiError, hint: str = "") -> UserError:
 
 
 @contextmanager
-def user_errors(what: str, *, found: bool = False) -> Generator[None]:
-    """Turn ``Denied`` and ``Unavailable`` within the block into errors about ``what``, without their reasons.
-
-    ``found``: it was read from a cluster, and is not the user's own words.
-    """
+def user_errors(what: str) -> Generator[None]:
+    """Turn a ``Denied`` within the block into an error about ``what``, without its reason."""
     try:
         yield
     except Denied as denied:
-        kind = StateError if found else UserError
-        raise kind(f"{what}: expected {denied.expected}, got {denied.got}; {denied.remedy}") from None
-    except Unavailable as unavailable:
-        raise AccessError(f"{what}: {unavailable.detail}; {unavailable.remedy}") from None
+        raise UserError(f"{what}: expected {denied.expected}, got {denied.got}; {denied.remedy}") from None

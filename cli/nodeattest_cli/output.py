@@ -1,7 +1,6 @@
 """What commands print: lines, and with ``-o`` JSON and tables.
 
-Promises: nothing that somebody else wrote is obeyed by a terminal, or makes a line of its own: it stands as an escape.
-A table has one line a row, and its columns are as wide as their widest cell.
+Text that somebody else wrote is escaped, so that it makes no line of its own and no terminal obeys it.
 Source: encoding/json; cli-runtime pkg/printers.
 """
 

@@ -1,7 +1,7 @@
 """``nodeattest render``: bootstrap configuration as the webhook would make it, without a cluster.
 
-Promises: YAML in, YAML out; objects of other kinds pass, and keys keep their order. A contradiction writes nothing at
-all and lists every reason.
+YAML in, YAML out: objects of other kinds pass, and keys keep their order. A contradiction writes nothing at all and
+lists every reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 import yaml
 
 from nodeattest_cli.documents import read_objects
-from nodeattest_cli.errors import ExitCode, UserError
+from nodeattest_cli.errors import ExitCode, UserError, user_errors
 from nodeattest_cli.options import files_option
 from nodeattest_cli.output import print_exactly, print_lines
 from nodeattest_controller.controllers.bootstrap_config.admission_review import paths as paths_changed
@@ -30,7 +30,6 @@ from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import parse_setting
-from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID, ProviderName
 from nodeattest_providers.node_interface import JsonValue
 
@@ -113,10 +112,8 @@ def _policy(path: str) -> Policy:
     found = [each for each in read_objects(path) if text(each, "kind") == "NodeAttestationPolicy"]
     if len(found) != 1:
         raise UserError(f"{path}: expected one NodeAttestationPolicy, got {len(found)}")
-    try:
+    with user_errors(path):
         return parse_attestation_policy(found[0])
-    except Denied as denied:
-        raise UserError(f"{path}: expected {denied.expected}, got {denied.got}; {denied.remedy}") from None
 
 
 def _plan(flags: dict[str, object], policy: Policy | None, document: JsonObject) -> RenderOptions:

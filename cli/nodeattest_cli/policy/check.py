@@ -1,8 +1,7 @@
 """``nodeattest policy check``: check a NodeAttestationPolicy without a cluster, by the rules of the controller.
 
-Promises: whatever the controller would refuse is found here, all of it and not only the first: the schema of the
-shipped CRD, unknown fields with the nearest known one, the controller's own parser, and every installed provider's own
-reading of its section, third parties' too. No network: a provider's verifier is made offline.
+All errors are reported, not only the first: of the shipped CRD's schema, unknown fields with the nearest known one, of
+the controller's own parser, and of every installed provider's section.
 """
 
 from __future__ import annotations
