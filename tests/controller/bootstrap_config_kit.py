@@ -28,7 +28,7 @@ from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_sandbox.apiserver.patch import json_patch
+from nodeattest_sandbox.apiserver.writes import json_patch
 from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.http_server import Reply
 

@@ -25,7 +25,7 @@ from nodeattest_kube.errors import AlreadyExists, ApiError, Conflict, NotFound, 
 from nodeattest_kube.input_scheduler import ClusterInput
 from nodeattest_parsing.objects import dig, text
 from nodeattest_parsing.values import JsonObject, JsonValue
-from nodeattest_sandbox.apiserver.patch import merge_patch
+from nodeattest_sandbox.apiserver.writes import merge_patch
 
 SUBRESOURCES = ("status", "approval")
 

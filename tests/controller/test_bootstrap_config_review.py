@@ -20,7 +20,7 @@ from nodeattest_controller.controllers.bootstrap_config.admission_review import 
 )
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_sandbox.apiserver.patch import json_patch as apply_json_patch
+from nodeattest_sandbox.apiserver.writes import json_patch as apply_json_patch
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"])
 KEYS = st.sampled_from(["a", "b/c", "d~e", "~1", ""])

@@ -16,7 +16,7 @@ from nodeattest_controller.model.policy import parse_attestation_policy, policy_
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason, Unavailable
-from nodeattest_sandbox.apiserver import schema
+from nodeattest_sandbox.apiserver import crd
 from nodeattest_sandbox.apiserver.kinds import Kind
 
 
@@ -133,8 +133,8 @@ def selector(operator: str, *values: str) -> JsonValue:
 def refused_by_server(policy: JsonObject) -> list[str]:
     """Answer as an API server: defaults, then schema and rules."""
     received = copy.deepcopy(policy)
-    schema.apply(KIND, received)
-    by_schema = [f"{cause.field}: {cause.message}" for cause in schema.validate(KIND, received)]
+    crd.apply(KIND, received)
+    by_schema = [f"{cause.field}: {cause.message}" for cause in crd.validate(KIND, received)]
     return by_schema or list(violations(SCHEMA, received))
 
 

@@ -19,7 +19,7 @@ import yaml
 from images.debian import TREE
 from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, text_at
-from nodeattest_sandbox.apiserver.patch import json_patch
+from nodeattest_sandbox.apiserver.writes import json_patch
 
 _FIELDS: Final = frozenset({"apiVersion", "kind", "resources", "patches", "images"})
 PROVIDER: Final = "addon-nodeattest"

@@ -21,10 +21,17 @@ from nodeattest_sandbox.apiserver import reviews, writes
 from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind, Kinds
-from nodeattest_sandbox.apiserver.patch import json_patch, merge_patch
 from nodeattest_sandbox.apiserver.rbac import RequestInfo, read_request
-from nodeattest_sandbox.apiserver.reads import Pager, WatchRequest, list_body, object_body, read_version, watch_lines
-from nodeattest_sandbox.apiserver.selectors import Match, read_selectors
+from nodeattest_sandbox.apiserver.reads import (
+    Match,
+    Pager,
+    WatchRequest,
+    list_body,
+    object_body,
+    read_selectors,
+    read_version,
+    watch_lines,
+)
 from nodeattest_sandbox.apiserver.status_errors import (
     ApiError,
     bad_request,
@@ -35,7 +42,7 @@ from nodeattest_sandbox.apiserver.status_errors import (
 )
 from nodeattest_sandbox.apiserver.store import Stored
 from nodeattest_sandbox.apiserver.users import User
-from nodeattest_sandbox.apiserver.writes import Write
+from nodeattest_sandbox.apiserver.writes import Write, json_patch, merge_patch
 
 
 class AuditLog:

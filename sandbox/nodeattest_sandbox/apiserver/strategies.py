@@ -14,12 +14,60 @@ import binascii
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from nodeattest_sandbox.apiserver import crd, csr
+from nodeattest_sandbox.apiserver import crd
 from nodeattest_sandbox.apiserver.admission import NODE_RULES, POLICIES, validate_policy
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, child, map_at, maps_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.status_errors import Cause, bad_request, invalid_field
+from nodeattest_sandbox.apiserver.status_errors import Cause, bad_request, forbidden_field, invalid_field
 from nodeattest_sandbox.apiserver.users import User
+
+_DECISIONS: Final = frozenset({"Approved", "Denied"})
+
+
+def _csr_create(value: JsonMap, user: User) -> None:
+    """Put the requester in place of what the client wrote about itself, and empty the status."""
+    spec = child(value, "spec")
+    for key in ("uid", "extra"):
+        spec.pop(key, None)
+    spec["username"] = user.name
+    spec["groups"] = list(user.groups)
+    value["status"] = {}
+
+
+def _csr_update(value: JsonMap, before: JsonMap, subresource: str, now: str) -> list[Cause]:
+    """Restore what this door does not open, and return what is wrong with the change."""
+    value["spec"] = before["spec"]
+    if not subresource:
+        value["status"] = before.get("status", {})
+        return []
+    new, old = list(maps_at(value, "status", "conditions")), list(maps_at(before, "status", "conditions"))
+    if subresource == "approval":
+        value["status"] = {**map_at(before, "status")}
+    else:  # /status keeps decisions as they are
+        others = [one for one in new if text_at(one, "type") not in _DECISIONS]
+        new = [one for one in old if text_at(one, "type") in _DECISIONS] + others
+    conditions: list[JsonValue] = [_timed(one, old, now) for one in new]
+    if conditions:
+        child(value, "status")["conditions"] = conditions
+    kinds = [text_at(one, "type") for one in new]
+    causes = [
+        forbidden_field("status.conditions", f'updates may not remove a condition of type "{kind}"')
+        for kind in (text_at(one, "type") for one in old)
+        if kind not in kinds
+    ]
+    certificate, given = text_at(before, "status", "certificate"), text_at(value, "status", "certificate")
+    if certificate not in {"", given}:
+        causes.append(forbidden_field("status.certificate", "updates may not modify existing certificate content"))
+    return causes
+
+
+def _timed(condition: JsonMap, before: list[JsonMap], now: str) -> JsonMap:
+    """Return a condition with both times; the transition's is kept while the status is the same."""
+    known = ((text_at(one, "type"), text_at(one, "status"), text_at(one, "lastTransitionTime")) for one in before)
+    same = (text_at(condition, "type"), text_at(condition, "status"))
+    since = next((time for *one, time in known if tuple(one) == same and time), now)
+    return {"lastUpdateTime": now, "lastTransitionTime": since, **condition}
+
 
 NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -122,7 +170,7 @@ _BINDINGS: Final = (f"{_RBAC}/rolebindings", f"{_RBAC}/clusterrolebindings")
 def prepare_create(kind: Kind, value: JsonMap, user: User, now: str) -> list[Cause]:
     """Bring a new object into its first state and return what is wrong with it."""
     if kind.collection == _CSR:
-        csr.prepare_create(value, user)
+        _csr_create(value, user)
     elif kind.collection == "/namespaces":
         value["status"] = {"phase": "Active"}
         labels = child(child(value, "metadata"), "labels")
@@ -135,7 +183,7 @@ def prepare_create(kind: Kind, value: JsonMap, user: User, now: str) -> list[Cau
 def prepare_update(kind: Kind, value: JsonMap, before: JsonMap, subresource: str, now: str) -> list[Cause]:
     """Restore what the written door does not open, and return what is wrong with the change."""
     if kind.collection == _CSR:
-        return csr.prepare_update(value, before, subresource, now)
+        return _csr_update(value, before, subresource, now)
     if subresource:
         _only_status(kind, value, before)
         return []

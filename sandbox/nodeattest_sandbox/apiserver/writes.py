@@ -9,12 +9,15 @@ Source: k8s.io/apiserver/pkg/registry/{rest,generic/registry}.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
-from nodeattest_sandbox.apiserver import crd, schema, strategies
+import jsonpatch
+from jsonpointer import JsonPointerException
+
+from nodeattest_sandbox.apiserver import crd, strategies
 from nodeattest_sandbox.apiserver.admission import admit, refuse_by_policy
 from nodeattest_sandbox.apiserver.cluster import Cluster
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, child, dump, items_at, map_at, text_at
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, child, dump, items_at, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind
 from nodeattest_sandbox.apiserver.rbac import RequestInfo
 from nodeattest_sandbox.apiserver.status_errors import (
@@ -29,6 +32,32 @@ from nodeattest_sandbox.apiserver.status_errors import (
 )
 from nodeattest_sandbox.apiserver.store import Key, Stored, key_of
 from nodeattest_sandbox.apiserver.users import User
+
+
+def merge_patch(value: JsonValue, patch: JsonValue) -> JsonValue:
+    """Apply an RFC 7396 merge patch."""
+    if not isinstance(patch, dict):
+        return patch
+    merged: JsonMap = {**value} if isinstance(value, dict) else {}
+    for key, change in patch.items():
+        if change is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), change)
+    return merged
+
+
+def json_patch(value: JsonMap, operations: JsonValue) -> JsonMap:
+    """Apply an RFC 6902 patch; one that does not apply is a 422."""
+    if not isinstance(operations, list):
+        raise bad_request("error decoding patch: not a list of operations")
+    try:
+        patched: Any = jsonpatch.apply_patch(value, cast("list[Any]", operations))
+    except (jsonpatch.JsonPatchException, JsonPointerException) as problem:
+        message = f"the server rejected our request due to an error in our request: {problem}"
+        raise ApiError(422, "Invalid", message, {}) from problem
+    return map_at(cast("JsonValue", patched))
+
 
 _GENERATED: Final = "bcdfghjklmnpqrstvwxz2456789"  # No vowels, as in apimachinery's rand.String.
 _SERVER_OWNED: Final = (
@@ -79,11 +108,11 @@ def create(write: Write, body: JsonMap) -> Stored:
     metadata.update(cluster.new_metadata())
     if kind.custom or kind.collection == crd.COLLECTION:
         metadata["generation"] = 1
-    schema.apply(kind, value)
+    crd.apply(kind, value)
     causes = strategies.prepare_create(kind, value, write.user, cluster.timestamp())
     if not name:
         causes.append(invalid_field("metadata.name", '""', "name or generateName is required"))
-    _refuse(write, name, [*causes, *schema.validate(kind, value)])
+    _refuse(write, name, [*causes, *crd.validate(kind, value)])
     admit(cluster.authorizer, write.user, write.info, value, None)
     refuse_by_policy(cluster.store, write.user, write.info, value, dry_run=write.dry_run)
     if kind.namespaced and cluster.store.get("/namespaces", Key("", text_at(metadata, "namespace"))) is None:
@@ -103,10 +132,10 @@ def update(write: Write, body: JsonMap, before: Stored) -> Stored:
     for key in (*_SERVER_OWNED, "managedFields"):
         metadata.pop(key, None)
     metadata.update({key: old[key] for key in (*_SERVER_OWNED, "resourceVersion") if key in old})
-    schema.apply(kind, value)
+    crd.apply(kind, value)
     causes = strategies.prepare_update(kind, value, before.value, write.info.subresource, cluster.timestamp())
     metadata = child(value, "metadata")
-    _refuse(write, write.info.name, [*causes, *schema.validate(kind, value)])
+    _refuse(write, write.info.name, [*causes, *crd.validate(kind, value)])
     admit(cluster.authorizer, write.user, write.info, value, before.value)
     if value == before.value:
         return before
