@@ -24,14 +24,7 @@ from nodeattest_providers.identifiers import (
     SignerName,
 )
 from nodeattest_providers.keys import PublicKey
-from nodeattest_providers.node_interface import (
-    Binding,
-    Evidence,
-    FirstRequestRef,
-    JsonValue,
-    NodeCsr,
-    SecretBytes,
-)
+from nodeattest_providers.node_interface import Binding, Evidence, FirstRequestRef, JsonValue, NodeCsr, SecretBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

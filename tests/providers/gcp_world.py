@@ -13,14 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from tpm_world import (
-    VERSION,
-    EkKey,
-    SoftTpm,
-    answer_to,
-    facts_of,
-    request_of,
-)
+from tpm_world import VERSION, EkKey, SoftTpm, answer_to, facts_of, request_of
 from worlds import Calls
 
 from clouds.gcp.cloud import CloudSwitches, GoogleCloud

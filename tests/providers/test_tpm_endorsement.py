@@ -12,17 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from ec2_world import FROM_EC2, INSTANCE, OURS
-from tpm_authority import (
-    EK_USAGE,
-    SAN,
-    YEAR,
-    Authority,
-    Extension,
-    key_usage,
-    leaf_extensions,
-    name_of,
-    self_signed,
-)
+from tpm_authority import EK_USAGE, SAN, YEAR, Authority, Extension, key_usage, leaf_extensions, name_of, self_signed
 from tpm_world import MACHINE, NOW, SoftTpm, facts_of, ledger, machine, new_key, parsed, request_of, sound_round, verify
 from worlds import denied_for
 

@@ -7,28 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from firmware import (
-    NO_ACTION,
-    Measurement,
-    crypto_agile_log,
-    event,
-    header,
-    sha1_log,
-    typical_boot,
-)
+from firmware import NO_ACTION, Measurement, crypto_agile_log, event, header, sha1_log, typical_boot
 from hypothesis import given
 from hypothesis import strategies as st
-from tpm_boots import (
-    BOOT as MEASURED_BOOT,
-)
-from tpm_boots import (
-    SELECTION,
-    TPM,
-    answer,
-    registers,
-    settings_of,
-    verify_log,
-)
+from tpm_boots import BOOT as MEASURED_BOOT
+from tpm_boots import SELECTION, TPM, answer, registers, settings_of, verify_log
 from tpm_world import facts_of
 from worlds import denied_for
 

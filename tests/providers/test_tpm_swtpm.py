@@ -9,15 +9,7 @@ import pytest
 from firmware import NO_ACTION, Measurement, boot, crypto_agile_log, typical_boot
 from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing
 from tpm_tss import connected, extend_with, tss
-from tpm_world import (
-    CSR,
-    binding_of,
-    challenge_of,
-    facts_of,
-    published,
-    request_of,
-    verify,
-)
+from tpm_world import CSR, binding_of, challenge_of, facts_of, published, request_of, verify
 from worlds import denied_for
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable

@@ -29,10 +29,7 @@ from tpm_world import (
 from worlds import denied_for
 
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
-from nodeattest_providers.identifiers import (
-    ANNOTATION_TPM_ENDORSEMENT_KEY,
-    ClusterPin,
-)
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, ClusterPin
 from nodeattest_providers.node_interface import JsonValue, SecretBytes
 from nodeattest_providers.tpm.protocol import Challenge, SecondEvidence
 from nodeattest_providers.tpm.structures import Alg, PcrSelection

@@ -6,15 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_providers import (
-    canonical_json,
-    challenge_response,
-    cms,
-    envelope,
-    identifiers,
-    node_interface,
-    pkcs10,
-)
+from nodeattest_providers import canonical_json, challenge_response, cms, envelope, identifiers, node_interface, pkcs10
 from nodeattest_providers.aws import checks
 from nodeattest_providers.aws import protocol as aws
 from nodeattest_providers.azure import protocol as azure

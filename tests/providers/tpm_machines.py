@@ -5,24 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tpm_world import (
-    MACHINE,
-    binding_of,
-    challenge_of,
-    facts_of,
-    machine,
-    published,
-    request_of,
-)
+from tpm_world import MACHINE, binding_of, challenge_of, facts_of, machine, published, request_of
 
 from nodeattest_providers.node_interface import Attestor, Evidence, JsonValue
 from nodeattest_providers.tpm.attestor import TpmAttestor
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
-from nodeattest_providers.tpm.protocol import (
-    FirstEvidence,
-    SecondEvidence,
-    parse_evidence,
-)
+from nodeattest_providers.tpm.protocol import FirstEvidence, SecondEvidence, parse_evidence
 from nodeattest_providers.verifier_interface import Facts, NodeRequest
 from nodeattest_sandbox.swtpm import SoftwareTpm
 

@@ -12,13 +12,7 @@ from datetime import UTC, datetime
 from time import sleep
 from typing import Any, cast
 
-from nodeattest_providers.aws.node import (
-    NAME,
-    InstanceCredentials,
-    Session,
-    parse_imds_document,
-    parse_imds_signature,
-)
+from nodeattest_providers.aws.node import NAME, InstanceCredentials, Session, parse_imds_document, parse_imds_signature
 from nodeattest_providers.aws.protocol import (
     PROVIDER,
     SIGNED_HEADERS,

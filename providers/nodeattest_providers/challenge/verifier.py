@@ -35,13 +35,7 @@ from nodeattest_providers.config_fields import Section
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
-from nodeattest_providers.verifier_interface import (
-    AttestedNode,
-    BootState,
-    CheckedSigner,
-    Facts,
-    NodeRequest,
-)
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
 
 
 @dataclass(frozen=True, slots=True)

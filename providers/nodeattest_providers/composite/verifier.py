@@ -24,13 +24,7 @@ from nodeattest_providers.composite.protocol import (
 )
 from nodeattest_providers.config_fields import invalid, name_pin, pins_for, split_pin
 from nodeattest_providers.errors import ChallengeRequired, Denied, Reason, Unavailable
-from nodeattest_providers.identifiers import (
-    NodeName,
-    ProviderID,
-    ProviderName,
-    Purpose,
-    printable,
-)
+from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose, printable
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue
 from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.registry import BUILT_IN

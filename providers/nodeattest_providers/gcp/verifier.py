@@ -22,14 +22,7 @@ from nodeattest_providers.tpm.boot_state import check_recorded_boot
 from nodeattest_providers.tpm.protocol import FirstEvidence
 from nodeattest_providers.tpm.structures import PublicArea
 from nodeattest_providers.tpm.verifier import TpmProtocolSigner
-from nodeattest_providers.verifier_interface import (
-    Addresses,
-    AttestedNode,
-    BootState,
-    Facts,
-    LedgerFacts,
-    NodeRequest,
-)
+from nodeattest_providers.verifier_interface import Addresses, AttestedNode, BootState, Facts, LedgerFacts, NodeRequest
 
 PIN: Final = "instance"
 """The ledger's name for an instance's numeric ID."""

@@ -23,12 +23,7 @@ from nodeattest_providers.certificate_chain import X509_ERRORS, chain_problem, c
 from nodeattest_providers.checks import Checks, Rules, one_of
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY
-from nodeattest_providers.keys import (
-    ENDORSEMENT_FINGERPRINT,
-    FINGERPRINT_FORM,
-    check_key_type,
-    endorsement_fingerprint,
-)
+from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT, FINGERPRINT_FORM, check_key_type, endorsement_fingerprint
 from nodeattest_providers.tpm.config import TpmPolicy
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
 from nodeattest_providers.tpm.protocol import FirstEvidence

@@ -60,13 +60,7 @@ from nodeattest_providers.tpm.protocol import (
     qualifying_data,
 )
 from nodeattest_providers.tpm.structures import PublicArea, parse_public
-from nodeattest_providers.verifier_interface import (
-    AttestedNode,
-    BootState,
-    CheckedSigner,
-    Facts,
-    NodeRequest,
-)
+from nodeattest_providers.verifier_interface import AttestedNode, BootState, CheckedSigner, Facts, NodeRequest
 
 _START_OVER: Final = "file a new first request and answer its own challenge"
 _START_OVER_OR_PIN: Final = (
