@@ -21,13 +21,14 @@ from nodeattest_controller.controllers.node_attested.conditions import (
 from nodeattest_controller.model.attestation_object import owner_of, parse_attestation
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import MachineView, cluster_of
+from nodeattest_controller.model.policy import Policy, policy_for
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, NotFound
 from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig
-from nodeattest_parsing.objects import condition, items, mapping, metadata, moment, rfc3339, text
+from nodeattest_parsing.objects import condition, items, key_of, mapping, metadata, moment, rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import ProviderID
@@ -146,6 +147,14 @@ def index(documents: Iterable[JsonObject], key: ClusterKey | None = None) -> Inv
             spec: JsonObject = {"clusterName": name, **mapping(document, "spec")}
             put(str(number), {**document, "metadata": meta, "spec": spec})
     return inventory
+
+
+def ruling_policy(cluster: JsonObject, documents: Iterable[JsonObject], inventory: Inventory, now: datetime) -> Policy:
+    """Return a cluster's one policy, as the controller chooses it; raises ``Denied`` or ``Unavailable``."""
+    key = ClusterKey(key_of(cluster))
+    return policy_for(
+        cluster, of_kind(documents, POLICY), recorded=lambda name: inventory.machines_under(key, name, now)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

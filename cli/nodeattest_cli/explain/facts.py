@@ -15,7 +15,7 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_cli.fleet import POLICY, index, of_kind
+from nodeattest_cli.fleet import POLICY, index, of_kind, ruling_policy
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import bundle_pins
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
@@ -30,7 +30,7 @@ from nodeattest_controller.model.kubeadm_config import (
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, check_cluster_active, machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, instances_have_machines
 from nodeattest_controller.model.node_names import claimed_names
-from nodeattest_controller.model.policy import Policy, parse_attestation_policy, policy_for
+from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_controller.model.resolver import Infrastructure, platform_endorsement_keys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.references import slim_object
@@ -132,8 +132,7 @@ class DocumentFacts(FactSource):
         """Return the policy that selects the Cluster; without a Cluster, the only one that was given."""
         policies = of_kind(self.documents, POLICY)
         if self._policy is None and policies and self._cluster is not None:
-            under, key, now = self.inventory.machines_under, self.key, self.now()
-            self._policy = policy_for(self._cluster, policies, recorded=lambda name: under(key, name, now))
+            self._policy = ruling_policy(self._cluster, policies, self.inventory, self.now())
         elif self._policy is None and len(policies) == 1:
             self._policy = parse_attestation_policy(policies[0])
         if self._policy is None:

@@ -19,7 +19,7 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.fleet import POLICY, index, list_objects, no_cluster, of_kind, read_fleet, workload_client
+from nodeattest_cli.fleet import index, list_objects, no_cluster, of_kind, read_fleet, ruling_policy, workload_client
 from nodeattest_cli.machines.records import change_record, check_reason, record_path
 from nodeattest_cli.machines.rejoin import TOKEN_LIFETIME, RejoinToken, issue_token
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option
@@ -28,7 +28,6 @@ from nodeattest_controller.controllers.auto_approval.decide import is_attested
 from nodeattest_controller.model.attestation_object import new_for_adoption, parse_attestation, reset
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import policy_for
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
@@ -160,7 +159,7 @@ async def _survey(client: ApiClient, namespace: str, cluster: str | None) -> _Re
     """Read the clusters of a namespace; raises ``UserError`` where there is none of that name."""
     now, report = datetime.now(UTC), _Report([], 0, [])
     documents = await read_fleet(client, namespace, *_RESOURCES)
-    inventory, policies = index(documents), of_kind(documents, POLICY)
+    inventory = index(documents)
     clusters = [one for one in of_kind(documents, *CLUSTER_KINDS) if cluster in {None, text(one, "metadata", "name")}]
     if not clusters:
         raise no_cluster(cluster, namespace)
@@ -173,8 +172,7 @@ async def _survey(client: ApiClient, namespace: str, cluster: str | None) -> _Re
             report.unreachable.append((key, str(error)))
             continue
         try:
-            ruling = policy_for(one, policies, recorded=lambda name, key=key: inventory.machines_under(key, name, now))
-            providers = tuple(sorted(ruling.attestors))
+            providers = tuple(sorted(ruling_policy(one, documents, inventory, now).attestors))
         except (Denied, Unavailable):
             providers = ()
         outside = [node for node in nodes if not is_attested(node, key, inventory, now)]

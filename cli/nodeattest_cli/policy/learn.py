@@ -18,13 +18,11 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import StateError, UserError
-from nodeattest_cli.fleet import ATTESTATION, POLICY, index, named, of_kind, read_fleet
+from nodeattest_cli.fleet import ATTESTATION, index, named, of_kind, read_fleet, ruling_policy
 from nodeattest_cli.options import cluster_option, connected, namespace_option
 from nodeattest_cli.output import print_lines
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS
-from nodeattest_controller.model.policy import policy_for
-from nodeattest_controller.runtime.indexes import cluster_key
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
@@ -87,7 +85,7 @@ def learn(
     documents = run(connection, lambda client: read_fleet(client, where, *resources, cluster=cluster))
     known = [registers_from_attestation(one) for one in of_kind(documents, ATTESTATION)]
     chosen = _chosen(known, machine, cluster)
-    policy = _policy(documents, where, chosen[0].cluster)
+    policy = _policy(documents, chosen[0].cluster)
     print_lines(*_yaml(propose(chosen, policy), chosen, has_policy=policy is not None))
 
 
@@ -152,15 +150,13 @@ def _chosen(known: Sequence[BootRecord], names: Sequence[str], cluster: str | No
     return chosen
 
 
-def _policy(documents: Sequence[JsonObject], namespace: str, cluster: str) -> TpmPolicy | None:
+def _policy(documents: Sequence[JsonObject], cluster: str) -> TpmPolicy | None:
     """Return the policy that selects a cluster; None where there is none yet."""
-    inventory, key, now = index(documents), cluster_key(namespace, cluster), datetime.now(UTC)
     found = named(of_kind(documents, *CLUSTER_KINDS), cluster)
     if found is None:
         raise StateError(f"the Cluster or ClusterRecord {cluster} of these machines is gone")
     try:
-        policies = of_kind(documents, POLICY)
-        policy = policy_for(found, policies, recorded=lambda name: inventory.machines_under(key, name, now))
+        policy = ruling_policy(found, documents, index(documents), datetime.now(UTC))
         settings = policy.settings(ProviderName("tpm"))
         return parse_policy(settings) if "pcrs" in settings else None
     except Unavailable:
