@@ -149,7 +149,7 @@ def index(documents: Iterable[JsonObject], key: ClusterKey | None = None) -> Inv
     return inventory
 
 
-def ruling_policy(cluster: JsonObject, documents: Iterable[JsonObject], inventory: Inventory, now: datetime) -> Policy:
+def cluster_policy(cluster: JsonObject, documents: Iterable[JsonObject], inventory: Inventory, now: datetime) -> Policy:
     """Return a cluster's one policy, as the controller chooses it; raises ``Denied`` or ``Unavailable``."""
     key = ClusterKey(key_of(cluster))
     return policy_for(

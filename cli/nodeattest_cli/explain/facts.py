@@ -15,7 +15,7 @@ from typing import Final
 
 from cryptography import x509
 
-from nodeattest_cli.fleet import POLICY, index, of_kind, ruling_policy
+from nodeattest_cli.fleet import POLICY, cluster_policy, index, of_kind
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.certificate_authority import bundle_pins
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, summarize
@@ -132,7 +132,7 @@ class DocumentFacts(FactSource):
         """Return the policy that selects the Cluster; without a Cluster, the only one that was given."""
         policies = of_kind(self.documents, POLICY)
         if self._policy is None and policies and self._cluster is not None:
-            self._policy = ruling_policy(self._cluster, policies, self.inventory, self.now())
+            self._policy = cluster_policy(self._cluster, policies, self.inventory, self.now())
         elif self._policy is None and len(policies) == 1:
             self._policy = parse_attestation_policy(policies[0])
         if self._policy is None:

@@ -19,7 +19,7 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import ExitCode, StateError, UserError
-from nodeattest_cli.fleet import index, list_objects, no_cluster, of_kind, read_fleet, ruling_policy, workload_client
+from nodeattest_cli.fleet import cluster_policy, index, list_objects, no_cluster, of_kind, read_fleet, workload_client
 from nodeattest_cli.machines.records import change_record, check_reason, record_path
 from nodeattest_cli.machines.rejoin import TOKEN_LIFETIME, RejoinToken, issue_token
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option
@@ -172,7 +172,7 @@ async def _survey(client: ApiClient, namespace: str, cluster: str | None) -> _Re
             report.unreachable.append((key, str(error)))
             continue
         try:
-            providers = tuple(sorted(ruling_policy(one, documents, inventory, now).attestors))
+            providers = tuple(sorted(cluster_policy(one, documents, inventory, now).attestors))
         except (Denied, Unavailable):
             providers = ()
         outside = [node for node in nodes if not is_attested(node, key, inventory, now)]

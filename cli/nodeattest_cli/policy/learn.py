@@ -18,7 +18,7 @@ import click
 
 from nodeattest_cli.connection import Connection, run
 from nodeattest_cli.errors import StateError, UserError
-from nodeattest_cli.fleet import ATTESTATION, index, named, of_kind, read_fleet, ruling_policy
+from nodeattest_cli.fleet import ATTESTATION, cluster_policy, index, named, of_kind, read_fleet
 from nodeattest_cli.options import cluster_option, connected, namespace_option
 from nodeattest_cli.output import print_lines
 from nodeattest_controller.model.attestation_object import parse_attestation
@@ -156,7 +156,7 @@ def _policy(documents: Sequence[JsonObject], cluster: str) -> TpmPolicy | None:
     if found is None:
         raise StateError(f"the Cluster or ClusterRecord {cluster} of these machines is gone")
     try:
-        policy = ruling_policy(found, documents, index(documents), datetime.now(UTC))
+        policy = cluster_policy(found, documents, index(documents), datetime.now(UTC))
         settings = policy.settings(ProviderName("tpm"))
         return parse_policy(settings) if "pcrs" in settings else None
     except Unavailable:
