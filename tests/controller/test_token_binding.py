@@ -17,7 +17,7 @@ from management_kit import tasks
 from polling import until
 
 from nodeattest_controller.controllers.csr.machine_checks import own_token
-from nodeattest_controller.model.bootstrap_providers import BOOTSTRAP_PROVIDERS, provider_of_kind
+from nodeattest_controller.model.bootstrap_providers import BOOTSTRAP_PROVIDERS, control_plane_provider
 from nodeattest_controller.model.kubeadm_config import NamedTokens, bound_group, named_tokens
 from nodeattest_controller.model.machine_view import (
     ContractReference,
@@ -277,16 +277,9 @@ async def test_a_refusal_follows_a_read_and_a_token_that_was_replaced_passes_no_
             await site.check(member, "fedcba")
 
 
-CONTROL_PLANE = "controlplane.cluster.x-k8s.io"
-PREFIXES = sorted(BOOTSTRAP_PROVIDERS)
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_each_kind_of_a_provider_is_known_in_its_own_group_only(prefix: str) -> None:
-    provider = BOOTSTRAP_PROVIDERS[prefix]
-    for group, kinds in ((GROUP, ("Config", "ConfigTemplate")), (CONTROL_PLANE, ("ControlPlane",))):
-        for kind in kinds:
-            assert provider_of_kind(group, prefix + kind) is provider
-            assert provider_of_kind("example.com", prefix + kind) is None
-            assert provider_of_kind(group, f"My{prefix}{kind}") is None
-    assert provider_of_kind(GROUP, f"{prefix}ControlPlane") is None
+@pytest.mark.parametrize("kind", sorted(BOOTSTRAP_PROVIDERS))
+def test_a_control_plane_is_known_by_its_kind_in_its_own_group_only(kind: str) -> None:
+    for group, named in (("controlplane.cluster.x-k8s.io", kind), ("example.com", kind), (GROUP, f"My{kind}")):
+        reference: JsonObject = {"apiGroup": group, "kind": named, "name": "blue"}
+        found = control_plane_provider({"spec": {"controlPlaneRef": reference}})
+        assert (found is BOOTSTRAP_PROVIDERS[kind]) is (group == "controlplane.cluster.x-k8s.io")
