@@ -1,7 +1,5 @@
-"""Informers of bootstrap tokens and of cluster-info.
+"""Informers of bootstrap tokens and of cluster-info: field selectors limit what is watched, and so the permissions.
 
-Field selectors limit the watch to these, so that a watcher needs no further permissions
-(``manifests/workload-discovery``, ``manifests/discovery-front``).
 Source: Kubernetes API concepts, "Field selectors".
 """
 

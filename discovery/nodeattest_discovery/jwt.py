@@ -1,9 +1,7 @@
 """Questions of proposal 000: short-lived JWTs under a bootstrap token's secret (HS256).
 
 ``verify`` proves that the sender knew the token's secret within the last two minutes, and computes the same MAC whether
-the token exists or not.
-A JWT always has ``typ``, a signature of cluster-info (``jws``) never: one key makes both, and neither passes for the
-other.
+the token exists or not. A JWT always has ``typ``, a signature of cluster-info (``jws``) never: one key makes both.
 Source: companion proposal 000, "JWT authentication"; RFC 7515 §5.2, RFC 7519 §4.1 and §7.2, RFC 8725.
 """
 

@@ -1,8 +1,7 @@
 """CA pins: ``sha256:<hex>`` of a certificate's SubjectPublicKeyInfo, as kubeadm's ``--discovery-token-ca-cert-hash``.
 
-Promises: text gives a pin or ``Denied``; ``select_pinned`` returns only certificates that are pinned themselves, so a
-bundle into which somebody mixed a CA of their own is worth no more than the pinned part of it. kubeadm trusts the whole
-bundle as soon as one certificate matches.
+``select_pinned`` returns only certificates that are pinned themselves, so a bundle into which somebody mixed a CA of
+their own is worth no more than its pinned part. kubeadm trusts the whole bundle as soon as one certificate matches.
 Source: kubeadm app/util/pubkeypin; RFC 7469 §2.4.
 """
 
@@ -23,10 +22,8 @@ _PIN: Final = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII | re.IGNORECASE)
 
 _MOST_FIELDS: Final = 10
 """Fields of a TBSCertificate (RFC 5280 §4.1)."""
-
 _VERSION: Final = 0xA0
 """Its first field, [0] EXPLICIT; a certificate of version 1 has none."""
-
 _FIELDS_BEFORE_KEY: Final = 5
 """serialNumber, signature, issuer, validity, subject."""
 

@@ -1,6 +1,6 @@
 """TLS towards API servers: whose certificates pass, and for which name; one place for discovery and the agent.
 
-Promises: TLS 1.2 or newer, no DHE; each CA that is given is an anchor, self-signed or not, and names count in the SAN
+TLS 1.2 or newer, no DHE; each CA that is given is an anchor, self-signed or not, and names count in the SAN
 only, both as in Go, so that what kubelet trusts is trusted here; nothing from the environment; no key touches a disk.
 Standard library only: every call of the agent pays for it.
 Source: Go crypto/x509 Certificate.Verify; RFC 9525 §2; OpenSSL X509_V_FLAG_PARTIAL_CHAIN.

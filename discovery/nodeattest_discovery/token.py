@@ -1,7 +1,7 @@
 """Bootstrap tokens: ``<id>.<secret>``, six and sixteen characters of ``[a-z0-9]``.
 
-Promises: text gives a token or ``Denied``; a token never shows its secret, not even in its ``repr``. The id is public
-(it names the Secret and the user), the secret is 82.7 bits of entropy.
+A token never shows its secret, not even in its ``repr``. The id is public (it names the Secret and the user), the
+secret is 82.7 bits of entropy.
 Source: k8s.io/cluster-bootstrap token/api/types.go and token/util.
 """
 
