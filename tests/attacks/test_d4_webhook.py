@@ -32,8 +32,6 @@ ROUND_TRIP: Final = 0.1
 
 
 class Strangers:
-    """All of them."""
-
     def __init__(self, port: int, ca_file: Path) -> None:
         self._port = port
         self._tls = ssl.create_default_context(cafile=ca_file)

@@ -67,7 +67,6 @@ KINDS: Final = {
 
 
 def made(kind: Kind, name: str, cluster: str, spec: Object, **metadata: Any) -> Object:
-    """Make an object of a cluster."""
     labels = {CLUSTER_LABEL: cluster, **metadata.pop("labels", {})}
     return {
         "apiVersion": kind.api_version,

@@ -17,5 +17,4 @@ CORPUS: Final = Path(__file__).parents[1] / "vectors" / "fuzz"
 
 
 def seeds_of(target: Target) -> list[Path]:
-    """List the seeds of a target."""
     return sorted(path for path in (CORPUS / target.name).glob("*") if path.is_file())

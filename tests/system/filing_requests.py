@@ -42,7 +42,6 @@ class Filed:
         return "Approved" if "Approved" in kinds else ""
 
     def annotation(self, key: str) -> str:
-        """Read one of its annotations."""
         return text_at(self.read(), "metadata", "annotations", key)
 
 

@@ -77,7 +77,6 @@ class Controller:
         return sum(float(line.split()[-1]) for line in wanted)
 
     def kill(self) -> None:
-        """Kill -9."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -205,7 +205,6 @@ def written_certificates(obj: JsonObject) -> list[Signed]:
 
 
 def signed_certificate(where: str, pem: bytes) -> Signed:
-    """Read a certificate in PEM."""
     certificate = x509.load_pem_x509_certificate(pem)
     spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     node = str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
