@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import pytest
-from cases import attacks
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks
 
 from nodeattest_identity.addon.gateway.backends import ready_endpoints
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, identify

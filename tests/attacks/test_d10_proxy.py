@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from cases import attacks
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks
 from front_kit import Authority
 from polling import until
 from proxy_kit import LOOPBACK, Answer, Script, exchange, fixed, proxy, read_answer, request, upstream

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
-from cases import attacks
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from polling import until
 from proxy_kit import AUDIENCE, ISSUER, LOOPBACK, Answer, Seen, exchange, request, sidecar, upstream, users_token

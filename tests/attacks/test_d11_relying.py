@@ -7,8 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks, evaluated
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from issuer_server import IssuerServer, Reply, issuer_server

@@ -9,8 +9,7 @@ from typing import Final
 
 import pytest
 from apiserver_kit import encoded
-from cases import attacks, evaluated
-from catalogue import ROWS, Row
+from catalogue import ROWS, Row, attacks, evaluated
 from counted_calls import calls
 from cryptography.hazmat.primitives.asymmetric import ec
 

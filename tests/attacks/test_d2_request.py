@@ -7,8 +7,7 @@ from typing import Final
 
 import pytest
 from apiserver_kit import encoded
-from cases import attacks, evaluated
-from catalogue import ROWS, Row
+from catalogue import ROWS, Row, attacks, evaluated
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa
 from handmade import (

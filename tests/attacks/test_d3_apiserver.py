@@ -24,8 +24,7 @@ from apiserver_kit import (
     rule,
     user,
 )
-from cases import attacks
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks
 from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, text_at

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import ROWS, Row
+from catalogue import ROWS, Row, attacks, evaluated
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import DNS, SAN, extended, extension, seq
 

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks, evaluated
 from test_challenge_secret import OWNER, SECRET, changed, machine_owner, own_config, owned
 from test_d4_policy import answer, answered
 from worlds import FACTS

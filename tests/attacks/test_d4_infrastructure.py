@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from cases import attacks
-from catalogue import Expected, Row
+from catalogue import Expected, Row, attacks
 from cryptography import x509
 from csr_world import CAPI, CSRS, attested
 from late_machines import FOREIGN_GROUP, put_config

@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from cases import attacks
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks
 from node_attested_world import NOW, NodeAttestedWorld, claim, machine
 
 from nodeattest_controller.runtime.cluster_controller import CSRDenied

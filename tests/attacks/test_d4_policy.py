@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import pytest
 from builders import CREATED, decide, make_member, make_request
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from cryptography.hazmat.primitives.asymmetric import ec
 from worlds import FACTS, OLD_PIN, PIN, SECRET, SERVING_CSR, answering, csr_of, filed
 

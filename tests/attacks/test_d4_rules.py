@@ -10,8 +10,7 @@ from typing import Final
 import pytest
 from builders import ATTESTED, CREATED, ENTRY, decide, make_member, make_request, recorded
 from builders import bound as joined
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 
 from nodeattest_controller.controllers.csr.checks import new_key, own_hardware, proven_machine
 from nodeattest_controller.controllers.csr.machine_checks import bound_token, not_bound_otherwise

@@ -14,8 +14,7 @@ from typing import Final
 import pytest
 from bootstrap_config_kit import alone, config, handled, review
 from builders import CREATED
-from cases import attacks, evaluated
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks, evaluated
 from counted_calls import calls
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import pytest
-from cases import attacks
-from catalogue import Expected, Row
+from catalogue import Expected, Row, attacks
 from cryptography.hazmat.primitives.asymmetric import ec
 from csr_world import CAPI, CSRS, TwoRounds, attested
 from late_machines import BOOTSTRAP, put_config

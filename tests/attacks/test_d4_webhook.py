@@ -14,8 +14,7 @@ from typing import Final
 
 import pytest
 from bootstrap_config_kit import KUBECONFIG, answer_of, config, review
-from cases import attacks
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks
 from front_kit import LOOPBACK, Authority
 from virtual import advance, run_virtually
 

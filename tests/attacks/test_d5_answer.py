@@ -9,8 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from tpm_authority import Authority
 from tpm_world import (
     CSR,

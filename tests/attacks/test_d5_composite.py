@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from composite_world import (
     CHALLENGE,
     TPM,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from other_agent import OTHERS_TEMPLATE, STRANGER, strangers_first
 from tpm_machines import Exchange, attestor_of, by_allow_list, by_certificate, exchange, filed, filed_nothing, read
 from tpm_tss import P384, activate, connected, extend_with, imported_key, primary, quote, sign, tss

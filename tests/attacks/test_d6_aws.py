@@ -11,8 +11,7 @@ from aws_attacks import Stage
 from aws_cloud import ACCOUNT, node_role
 from aws_signing import RoleSession
 from aws_world import INSTANCE, Node, filed_aws, region_certificate, region_key, trust_bundle
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa

@@ -12,8 +12,7 @@ from datetime import timedelta
 
 import pytest
 from azure_world import AZURE, document_for, facts_for, now, request_of, signer_for_cloud, with_document
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from gcp_world import (
     MACHINE_ID,
     NUMBER,

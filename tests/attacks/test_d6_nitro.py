@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from aws_attacks import Stage
 from aws_cloud import ACCOUNT, Answer, Cloud, another_ca
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_world import SoftTpm, facts_of, machine, new_key, request_of
 

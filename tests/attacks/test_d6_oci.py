@@ -9,8 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from oci_world import Authority, Instance, OracleCloud, facts_for, ocid, request_of, subject

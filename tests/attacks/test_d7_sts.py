@@ -11,8 +11,7 @@ from aws_attacks import Stage
 from aws_cloud import ACCOUNT, ROLE, Answer, node_role, refusal
 from aws_signing import sign
 from aws_world import INSTANCE, Node, filed_aws, filed_with, with_headers
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from worlds import OLD_PIN, PIN, T1
 
 from nodeattest_providers.aws.protocol import AwsEvidence, sts_request

@@ -13,8 +13,7 @@ from typing import Final
 import pytest
 from agent_cluster import Authority, FakeApi, filed_ids, tells_provider_id
 from agent_machine import NODE, Machine
-from cases import attacks
-from catalogue import Row, Verdict
+from catalogue import Row, Verdict, attacks
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID

@@ -12,8 +12,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 import pytest
-from cases import attacks
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks
 from controller_rows import ADDRESS, AS_NODE, CLUSTER, HOSTNAME, MACHINE, OTHER, Elsewhere, Scene, never_joined_serves
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes

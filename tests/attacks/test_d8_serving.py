@@ -8,8 +8,7 @@ from typing import Final
 
 import pytest
 from builders import bound, decide, make_member, make_request
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import DNS, OTHER_NAME, PROVIDER_ID, SAN, TRUE, extended, extension, general, seq
 

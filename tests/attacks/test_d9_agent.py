@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from agent_cluster import Authority, FakeApi
-from cases import attacks
-from catalogue import Row, Verdict
+from catalogue import Row, Verdict, attacks
 from discovered_cluster import Discoverer, give_kubelet_configuration, other_cluster, publish
 from polling import eventually
 from test_credential import challenge_then_sign, make_due

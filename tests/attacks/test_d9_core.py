@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from core_kit import (
     CA,
     KEY_PEM,

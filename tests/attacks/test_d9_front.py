@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Expected, Row, Verdict
+from catalogue import Expected, Row, Verdict, attacks, evaluated
 from front_kit import Answer, Authority, KnownCluster, ask, front, get, secret_object
 from jwt_kit import CLAIMS, HEADER, NOW, TOKEN, jwt, spell
 from lying_servers import Ca, Reply, config_map, status

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from discovery_cases import CASES, TOKEN, World, standing
 from lying_servers import QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
 from test_by_file import Cluster, downgrade, text_of

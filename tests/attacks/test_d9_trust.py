@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pytest
-from cases import attacks, evaluated
-from catalogue import Row
+from catalogue import Row, attacks, evaluated
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from lying_servers import LOOPBACK, QUIET, Ca, LyingServer, Reply, VirtualTime, config_map, signed, status
