@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from clouds import cms
-from fuzz.keys import NOW, TPM_KEY, USAGES
+from fuzz.target import NOW, TPM_KEY, USAGES
 from nodeattest_parsing.strict_base64 import encode_base64url
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers import pem

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from fuzz.keys import NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of
-from fuzz.target import require, target, text_of
+from fuzz.target import NODE_KEY, NOW, authority, key_pem, kubelets_certificate, pem_of, require, target, text_of
 from nodeattest_authenticator import certificate
 from nodeattest_authenticator.api_client import parse_csr_object
 from nodeattest_authenticator.cluster import kubelet_config

@@ -7,8 +7,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fuzz.keys import NOW
-from fuzz.target import attempt, evidence_target, require, settings_target, target, text_of, text_target
+from fuzz.target import NOW, attempt, evidence_target, require, settings_target, target, text_of, text_target
 from nodeattest_providers import canonical_json
 from nodeattest_providers.aws import config as aws_config
 from nodeattest_providers.aws import node as imds

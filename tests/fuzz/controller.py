@@ -6,8 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from fuzz.keys import NOW
-from fuzz.target import by_file, require, target, text_of
+from fuzz.target import NOW, by_file, require, target, text_of
 from nodeattest_cli.cluster_info import view
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError

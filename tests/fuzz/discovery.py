@@ -10,8 +10,7 @@ from typing import Final, cast
 
 import yaml
 
-from fuzz.keys import NOW
-from fuzz.target import refused, require, target, text_of
+from fuzz.target import NOW, refused, require, target, text_of
 from nodeattest_discovery import clusterinfo, jws, jwt, pins, secret, token
 from nodeattest_discovery.front import authenticate, bearer_token
 from nodeattest_discovery.node import by_file, client

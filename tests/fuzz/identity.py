@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from fuzz.keys import AUTHORITY_KEY, NODE_KEY, NOW, TPM_KEY
-from fuzz.target import require, target, text_of
+from fuzz.target import AUTHORITY_KEY, NODE_KEY, NOW, TPM_KEY, require, target, text_of
 from nodeattest_identity.addon.gateway import keyset
 from nodeattest_identity.addon.gateway.front_proxy import FrontProxyTrust, TrustError, identify, read_trust
 from nodeattest_identity.addon.gateway.target import ROOT, StatusError, parse
@@ -119,7 +118,7 @@ def _target(found: RequestTarget, data: bytes) -> None:
         require(not {".", ".."} & {segment.partition(";")[0] for segment in segments}, "no dot segment")
         require(read.count("/") == slashes and "\\" not in read, "no further separator")
         require("\0" not in read, "no NUL")
-    require("" not in found.segments[:-1], "no empty segment")
+    require("//" not in found.path, "no empty segment")
 
 
 def _fields(data: bytes) -> RawHeaders:

@@ -18,8 +18,7 @@ from typing import Any, Final, cast
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fuzz.keys import AUTHORITY_KEY, NODE_KEY
-from fuzz.target import Plain
+from fuzz.target import AUTHORITY_KEY, NODE_KEY, Plain
 from nodeattest_providers import pem
 
 _ODD: Final[tuple[object, ...]] = (

@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fuzz import identity
 from fuzz.catalogue import TARGETS
-from fuzz.keys import NOW, authority
+from fuzz.target import NOW, authority
 from nodeattest_controller.controllers.bootstrap_config import admission_review
 from nodeattest_controller.controllers.bootstrap_config.decide import subject_of
 from nodeattest_controller.model import policy

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from fuzz.keys import NOW, TPM_KEY, authority
-from fuzz.target import attempt, require, settings_target, target
+from fuzz.target import NOW, TPM_KEY, attempt, authority, require, settings_target, target
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.tpm import attestor

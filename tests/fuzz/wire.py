@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from fuzz.keys import authority
-from fuzz.target import attempt, evidence_target, require, target, text_of, text_target
+from fuzz.target import attempt, authority, evidence_target, require, target, text_of, text_target
 from nodeattest_providers import canonical_json, cms, der, envelope, node_interface, pem, provider_id_template
 from nodeattest_providers.challenge import protocol as challenge_protocol
 from nodeattest_providers.composite import protocol as composite_protocol
