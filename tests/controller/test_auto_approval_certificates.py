@@ -26,6 +26,8 @@ from nodeattest_controller.controllers.auto_approval.certificates import (
     InTreeCertificates,
     describe,
     last_approval,
+    parse_summary,
+    summarize,
 )
 from nodeattest_controller.controllers.auto_approval.decide import MAX_LISTED
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
@@ -69,7 +71,13 @@ class Watched:
         return [str(each) for each in self.certificates.foreign.values() if each.request != witness]
 
     def issue(
-        self, node: str, user: str = "system:bootstrap:abcdef", *, approved: bool = True, issued: bool = True
+        self,
+        node: str,
+        user: str = "system:bootstrap:abcdef",
+        *,
+        request: str = "",
+        approved: bool = True,
+        issued: bool = True,
     ) -> str:
         """File, approve and issue as kube-controller-manager would; returns the request's name."""
         key, names = ec.generate_private_key(ec.SECP256R1()), (NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME)
@@ -88,7 +96,7 @@ class Watched:
         if approved and issued:
             status["certificate"] = base64.b64encode(pem).decode()
         meta: JsonObject = {"creationTimestamp": rfc3339(now)}
-        self.api.put(f"{CSRS}/{node}", {"metadata": meta, "spec": spec, "status": status})
+        self.api.put(f"{CSRS}/{request or node}", {"metadata": meta, "spec": spec, "status": status})
         return node
 
 
@@ -137,6 +145,44 @@ async def test_a_node_that_renews_itself_is_found_if_it_has_a_record_and_is_youn
         created: JsonObject = {"creationTimestamp": rfc3339(datetime.now(UTC) - age)}
         watched.api.put(f"/api/v1/nodes/{name}", {"metadata": created})
     assert bool(await watched.foreign()) is is_found
+
+
+async def test_a_node_is_read_once_for_all_its_requests_and_one_that_cannot_be_read_excuses_none(
+    watched: Watched,
+) -> None:
+    for request in ("first", "second"):
+        watched.issue(RECORDED.name, f"system:node:{RECORDED.name}", request=request)
+    assert len(await watched.foreign()) == 2
+    watched.api.calls.clear()
+    await watched.certificates.review(LONG_AGO, None)
+    assert watched.api.count("LIST", "/nodes") == 1
+    watched.api.fail("LIST", "/nodes", Unreachable("down"))
+    with pytest.raises(Unreachable):
+        await watched.certificates.review(LONG_AGO, None)
+
+
+async def test_while_a_request_is_left_out_nobody_knows_all_of_them(watched: Watched) -> None:
+    watched.api.put(f"{CSRS}/{'x' * 2000}", {"spec": {"signerName": IN_TREE_SIGNER}})
+    await until(lambda: "too large" in watched.certificates.trouble())
+
+
+@pytest.mark.parametrize("is_issued", [False, True])
+def test_a_certificate_of_no_known_version_is_found_as_any_other(is_issued: bool) -> None:
+    """The requester chooses the version of a request, which API servers do not check."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    if is_issued:
+        builder = x509.CertificateBuilder(x509.Name([]), x509.Name([]), key.public_key(), 1, now, now)
+        label, der = b"CERTIFICATE", builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
+    else:
+        csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+        label, der = b"CERTIFICATE REQUEST", csr.public_bytes(Encoding.DER)
+    version = der.index(b"\x02\x01") + 2
+    body = base64.encodebytes(der[:version] + b"\x09" + der[version + 1 :])
+    pem = base64.b64encode(b"-----BEGIN %b-----\n%b-----END %b-----\n" % (label, body, label)).decode()
+    status: JsonObject = {"certificate": pem} if is_issued else {"conditions": [{"type": "Approved"}]}
+    found = parse_summary(summarize({"spec": {"request": pem}, "status": status}))
+    assert found is not None
+    assert (found.node_name, bool(found.serial)) == ("unknown", is_issued)
 
 
 def certificate(number: int) -> InTreeCertificate:

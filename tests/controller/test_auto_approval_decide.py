@@ -128,6 +128,7 @@ def test_only_what_kubeadm_makes_under_its_name_is_kubeadms(made: JsonObject, is
 
 def grant(name: str, subject: SubjectKind, permission: Permission, *, is_kubeadms: bool = True) -> RoleGrant:
     return RoleGrant(
+        created="2026-01-01T00:00:00Z",
         name=name,
         uid="u",
         resource_version="1",

@@ -41,6 +41,7 @@ from nodeattest_parsing.objects import flag, items, mapping, strings, text, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 KEY: Final = ClusterKey("fleet/blue")
+BOUND_AT: Final = "2026-01-01T00:00:00Z"
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 POLICY: Final = f"{ADMISSION}/validatingadmissionpolicies/{POLICY_NAME}"
 BINDINGS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -92,7 +93,8 @@ class AutoApprovalWorld:
         ):
             reference: JsonObject = {"kind": "ClusterRole", "name": NODE_CLIENT_ROLE.replace("nodeclient", permission)}
             subjects: list[JsonValue] = [{"kind": "Group", "name": group}]
-            self.workload.put(f"{BINDINGS}/{name}", {"roleRef": reference, "subjects": subjects})
+            meta: JsonObject = {"creationTimestamp": BOUND_AT}
+            self.workload.put(f"{BINDINGS}/{name}", {"metadata": meta, "roleRef": reference, "subjects": subjects})
 
     def bindings(self) -> set[str]:
         """Name the bindings that are left."""
@@ -210,6 +212,8 @@ async def test_bindings_that_kubeadm_restores_are_deleted_again_and_grant_nothin
         assert world.bindings() == {KUBEADM_ROTATION}
         assert world.condition()["reason"] == "Open"
         await world.finds(reconciler, "ClosedForBootstrap", "False")
+    # what was issued meanwhile is known for an hour only
+    assert any(f"{KUBEADM_BOOTSTRAP} " in told and BOUND_AT in told for told in world.api.events("message"))
 
 
 @pytest.mark.parametrize("lost", ["lead", "enforcement"])

@@ -17,7 +17,6 @@ from datetime import datetime
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
@@ -25,6 +24,7 @@ from nodeattest_controller.controllers.auto_approval.approval_block import IN_TR
 from nodeattest_controller.controllers.auto_approval.decide import (
     CSR_GROUP,
     CSR_RESOURCE,
+    RUNBOOK,
     ApprovalReason,
     Finding,
     join_first,
@@ -33,11 +33,12 @@ from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.errors import ApiError, Forbidden
+from nodeattest_kube.errors import Forbidden
 from nodeattest_kube.reflector import Reflector
 from nodeattest_parsing.objects import condition, flag, items, moment, rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.identifiers import NODE_USER_PREFIX, NodeName, Purpose
 
 BESIDES: Final = "; besides: "
@@ -127,6 +128,8 @@ class InTreeCertificates:
             return str(error) if error is not None else "the first list is not complete yet"
         if self._requests.hung is not None:
             return str(self._requests.hung)
+        if self._requests.left_out:
+            return f"one is too large to be read, and may hide a certificate until it is deleted (see {RUNBOOK})"
         is_silent = self._clock() - self._requests.last_contact > MAX_SILENCE
         return f"no contact for minutes: {error}" if is_silent else ""
 
@@ -134,35 +137,35 @@ class InTreeCertificates:
         """Evaluate every approved request; returns the foreign ones that the cluster still has.
 
         ``since``: requests that are older are no violation. ``reviewed``: an operator has handled certificates of
-        requests that are older.
+        requests that are older. Raises ApiError.
         """
         if reviewed is not None:
             kept = self.foreign.items()
             self.foreign = {uid: each for uid, each in kept if each.created is None or each.created >= reviewed}
-        found: list[InTreeCertificate] = []
+        found, older = list[InTreeCertificate](), dict[str, bool]()
         for summary in list(self._requests.values()):
             issued = parse_summary(summary)
             if issued is None or (issued.created is not None and issued.created < since):
                 continue
             if not is_foreign(issued, self._key, self._inventory):
                 continue
-            if issued.renews_itself and await self._is_older_node(issued.node_name, since):
-                continue
+            if issued.renews_itself:
+                if issued.node_name not in older:
+                    older[issued.node_name] = await self._is_older_node(issued.node_name, since)
+                if older[issued.node_name]:
+                    continue
             found.append(issued)
             if issued.uid in self.foreign or len(self.foreign) < MAX_FOREIGN:
                 self.foreign[issued.uid] = issued
         return found
 
     async def _is_older_node(self, name: str, since: datetime) -> bool:
-        """Return whether a Node is older, or cannot be read now: an adopted node may renew until kubelet restarts."""
-        try:
-            async for page in self._client.pages(paths.core_path("nodes"), {"fieldSelector": f"metadata.name={name}"}):
-                for node in items(page, "items"):
-                    created = moment(text(node, "metadata", "creationTimestamp"))
-                    if text(node, "metadata", "name") == name and created is not None:
-                        return created < since
-        except ApiError:
-            return True
+        """Return whether a Node is older: an adopted node may renew until kubelet restarts."""
+        async for page in self._client.pages(paths.core_path("nodes"), {"fieldSelector": f"metadata.name={name}"}):
+            for node in items(page, "items"):
+                created = moment(text(node, "metadata", "creationTimestamp"))
+                if text(node, "metadata", "name") == name and created is not None:
+                    return created < since
         return False
 
     def _changed(self, _name: str, summary: JsonObject | None) -> None:
@@ -220,7 +223,7 @@ def summarize(csr: JsonObject) -> JsonObject:
             read: JsonObject = {**_name_and_key(issued), "serial": f"{issued.serial_number:x}", "notAfter": end}
         else:
             read = _name_and_key(x509.load_pem_x509_csr(_decode(request)))
-    except (ValueError, TypeError, UnsupportedAlgorithm, OverflowError):
+    except (*X509_ERRORS, OverflowError):
         read = {"node": _UNREADABLE, "serial": _UNREADABLE if certificate else ""}
     return {"metadata": meta, "approved": True, "username": text(csr, "spec", "username")[:256], **read}
 

@@ -78,6 +78,7 @@ class RoleGrant:
     name: str
     uid: str
     resource_version: str
+    created: str
     role: str
     permissions: frozenset[Permission]
     to: frozenset[SubjectKind]
@@ -118,6 +119,7 @@ def grant_of(binding: JsonObject, permissions_of: dict[str, frozenset[Permission
         name=name,
         uid=text(binding, "metadata", "uid"),
         resource_version=text(binding, "metadata", "resourceVersion"),
+        created=text(binding, "metadata", "creationTimestamp"),
         role=role,
         permissions=permissions,
         to=to,

@@ -272,7 +272,7 @@ class AutoApprovalReconciler(ClusterReconciler):
                 groups.add(group)
             grant = grant_of(binding, permissions_of)
             if grant is not None:
-                kept.take(grant.name, grant.role, grant.uid, grant.resource_version)
+                kept.take(grant.name, grant.role, grant.uid, grant.resource_version, grant.created)
                 grants.append(grant)
         lets_nodes_renew = any(SubjectKind.NODES in grant.to for grant in grants)
         return AuditFacts(
@@ -323,8 +323,10 @@ class AutoApprovalReconciler(ClusterReconciler):
         path = paths.object_path(*_BINDINGS, binding.name)
         with suppress(NotFound, Conflict):
             await self._client.delete(path, uid=binding.uid, resource_version=binding.resource_version)
-            self._events.info("deleted an auto-approving binding", binding=binding.name, role=binding.role)
-            self._events.event("Normal", DELETED, f"deleted ClusterRoleBinding {binding} in the workload cluster")
+            what = {"binding": binding.name, "role": binding.role, "created": binding.created}
+            self._events.info("deleted an auto-approving binding", **what)
+            message = f"deleted ClusterRoleBinding {binding} of {binding.created} in the workload cluster"
+            self._events.event("Normal", DELETED, message)
 
     # Certificates
 
