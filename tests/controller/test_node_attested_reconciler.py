@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -24,8 +26,8 @@ from polling import until
 
 from nodeattest_controller.controllers.node_attested.reconciler import NODE_PERIOD, OBJECT_BURST, STATUS_REMEDY
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.runtime.indexes import Inventory
-from nodeattest_kube.errors import ApiError, Forbidden
+from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
+from nodeattest_kube.errors import ApiError, Conflict, Forbidden
 from nodeattest_parsing.objects import items, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Reason
@@ -162,6 +164,23 @@ async def test_a_treatment_that_a_process_recorded_and_did_not_live_to_make_is_m
     async with second.running():
         await second.resync()
         assert second.taints(ME) == ["Taint"]
+
+
+async def test_a_treatment_that_fails_is_made_again_soon() -> None:
+    world = NodeAttestedWorld()
+    world.policy(onFailure="Taint")
+    world.joined(ME, refused=BAD)
+    world.workload_api.fail("PATCH", "/nodes/", Conflict(409, "Conflict", "kubelet was faster"))
+    async with world.running():
+        await until(lambda: world.taints(ME) == ["Taint"])
+
+
+def test_the_reconcilers_of_disconnected_clusters_are_forgotten() -> None:
+    world, cluster = NodeAttestedWorld(), ClusterKey("fleet/gone")
+    reconciler = weakref.ref(world.controller.for_cluster(cluster, world.workload_api))
+    gc.collect()
+    world.controller.refused(replace(refusal(BAD), cluster=cluster))
+    assert reconciler() is None
 
 
 async def test_a_refusal_is_not_written_over_a_record_that_changed_meanwhile() -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal
+from weakref import WeakValueDictionary
 
 from nodeattest_controller.controllers.node_attested.conditions import (
     CONDITION,
@@ -121,8 +122,8 @@ class NodeAttestedController:
 
     def __init__(self, deps: ReconcilerDeps) -> None:
         self._deps = deps
-        self._reconcilers: dict[ClusterKey, NodeAttestedReconciler] = {}
-        """The newest reconciler of each cluster; an older one has ended."""
+        self._reconcilers: WeakValueDictionary[ClusterKey, NodeAttestedReconciler] = WeakValueDictionary()
+        """The newest reconciler of each connected cluster."""
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> NodeAttestedReconciler:
         """Make the reconciler of one connection."""
@@ -131,13 +132,13 @@ class NodeAttestedController:
 
     def granted(self, verdict: CSRIssued) -> None:
         """Take in a certificate."""
-        if verdict.cluster in self._reconcilers:
-            self._reconcilers[verdict.cluster].granted(verdict)
+        if (reconciler := self._reconcilers.get(verdict.cluster)) is not None:
+            reconciler.granted(verdict)
 
     def refused(self, verdict: CSRDenied) -> None:
         """Take in a denial."""
-        if verdict.cluster in self._reconcilers:
-            self._reconcilers[verdict.cluster].refused(verdict)
+        if (reconciler := self._reconcilers.get(verdict.cluster)) is not None:
+            reconciler.refused(verdict)
 
 
 class NodeAttestedReconciler(ClusterReconciler):
@@ -282,8 +283,8 @@ class NodeAttestedReconciler(ClusterReconciler):
             self._node_read_at.pop(provider_id, None)
             await self._nodes.release(member, attestation)
         else:
-            self._node_read_at[provider_id] = self._clock()
             await self._nodes.treat(member, attestation, decision)
+            self._node_read_at[provider_id] = self._clock()
         if self._attestation(provider_id) is not attestation:
             self._enqueue("machine", provider_id)
 
