@@ -2,7 +2,8 @@
 
 Health is served over plain HTTP. With ``metricsSecure``, a TokenReview tells who asks for metrics, and a
 SubjectAccessReview whether they may ``get`` ``/metrics``. Without an answer nobody reads anything. A decision is kept
-for ten seconds at most, by an HMAC of the token; no token or user is logged. Reviews are limited by address and in all.
+for ten seconds at most, by an HMAC of the token; no token or user is logged. Four reviews are under way at most. Each
+address has a rate limit, and so has each token that was allowed in the last hour.
 Source: controller-runtime pkg/metrics/filters (WithAuthenticationAndAuthorization); authentication.k8s.io/v1 and
 authorization.k8s.io/v1; apiserver pkg/authorization/authorizerfactory/delegating.go.
 """
@@ -60,6 +61,8 @@ _MAX_WAIT: Final = 4.0
 """Seconds for a turn, and again for both reviews: Prometheus gives up after ten by default."""
 BURST, RATE = 10, 1.0
 """Reviews of one address at once, and a second after that."""
+_KNOWN_SECONDS: Final = 3600.0
+"""Kubelet renews a Pod's token after 48 minutes by default."""
 _RETRY: Final = {"Retry-After": "5"}
 _LIMITS: Final = ConnectionLimits(
     connections=64,
@@ -133,6 +136,8 @@ class ScrapeAuthorizer:
         self._secret = secrets.token_bytes(32)
         self._clock = clock
         self._cache: ExpiringCache[bytes, HTTPStatus] = ExpiringCache(_MAX_CACHED, clock)
+        self._known: ExpiringCache[bytes, bool] = ExpiringCache(_MAX_CACHED, clock)
+        """Tokens, by HMAC, that were allowed in the last hour."""
         self._limiter = RateLimiter(burst=BURST, per_second=RATE, clock=clock)
         self._semaphore = FairSemaphore(
             limit=_REVIEWS, limit_of_peer=_REVIEWS_OF_CLIENT, max_waiting=_MAX_WAITING, timeout=_MAX_WAIT
@@ -149,8 +154,12 @@ class ScrapeAuthorizer:
         key = hmac.digest(self._secret, token, "sha256")
         decision = self._cache.get(key)
         if decision is None:
-            decision = await self._decide(token, peer)
-            self._cache.put(key, decision, self._clock() + _KEPT_SECONDS[decision])
+            # A known token has limits of its own: others behind the same address cannot lock it out.
+            decision = await self._decide(token, key.hex() if self._known.get(key) else peer)
+            now = self._clock()
+            self._cache.put(key, decision, now + _KEPT_SECONDS[decision])
+            if decision is HTTPStatus.OK:
+                self._known.put(key, value=True, until=now + _KNOWN_SECONDS)
         if decision is HTTPStatus.UNAUTHORIZED:
             message = "expected a token that the API server authenticates"
             raise ScrapeRefusedError(decision, message, {"WWW-Authenticate": "Bearer"})
@@ -159,6 +168,7 @@ class ScrapeAuthorizer:
             raise ScrapeRefusedError(decision, expected, {})
 
     async def _decide(self, token: bytes, peer: str) -> HTTPStatus:
+        """Return what the API server decides; ``peer``: whose limits the review counts against."""
         if not self._limiter.take(peer):
             message = f"expected at most {RATE:g} review a second from one address, got more: try again in a second"
             raise ScrapeRefusedError(HTTPStatus.TOO_MANY_REQUESTS, message, {"Retry-After": "1"})

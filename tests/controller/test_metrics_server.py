@@ -151,6 +151,18 @@ async def test_one_addresss_tokens_are_limited_and_take_nothing_from_another_or_
     assert await scrapers.ask("made-up", SCRAPER) == 401
 
 
+async def test_a_token_of_the_last_hour_is_not_locked_out_by_others_at_its_address() -> None:
+    scrapers = Scrapers(Reviews())
+    for number in range(60):
+        assert await scrapers.ask(TOKEN) == 200
+        scrapers.now += 59.0
+        assert 429 in [await scrapers.ask(f"made-up-{number}-{again}") for again in range(BURST + 1)]
+    scrapers.now += 3601.0
+    for again in range(BURST):
+        await scrapers.ask(f"made-up-{again}")
+    assert await scrapers.ask(TOKEN) == 429
+
+
 @pytest.mark.parametrize(
     ("error", "status", "told"),
     [

@@ -187,6 +187,14 @@ async def test_a_dry_run_is_refused_and_told_to_nobody() -> None:
         assert bool(world.told()) is told
 
 
+@pytest.mark.parametrize(
+    ("cluster", "namespace"), [("a/b", "default"), ("..", "default"), ("prod", "a/b"), ("prod", "")]
+)
+async def test_a_name_that_is_no_path_segment_names_no_cluster(cluster: str, namespace: str) -> None:
+    named = config(labels={"cluster.x-k8s.io/cluster-name": cluster})
+    assert (await Reviewed().review(named, namespace=namespace)).outcome is AdmissionOutcome.UNCONCERNED
+
+
 async def test_a_control_plane_is_left_as_it_is_once_it_has_a_machine() -> None:
     world, mine = Reviewed(), control_plane(labels=OF_CLUSTER)
     assert (await world.review(mine, mine)).outcome is AdmissionOutcome.RENDERED

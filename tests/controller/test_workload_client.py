@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,7 @@ from polling import others_run, until
 from nodeattest_controller.model.csr_request import RequestState, summarize
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.workload_client import MAX_METADATA, WorkloadClient
+from nodeattest_kube.errors import Conflict
 from nodeattest_kube.store import MemoryPool
 from nodeattest_parsing.objects import metadata
 from nodeattest_parsing.values import JsonObject
@@ -68,6 +70,36 @@ async def test_a_request_is_woken_by_others_writes_and_not_by_our_own(server: ty
         assert woken == []
         api.put(f"{CSRS}/r", {**api.objects[f"{CSRS}/r"], "status": {}})
         await until(lambda: woken == ["r"])
+
+
+class Overtaken(FakeApi):
+    """Shows another's write to the request before ours is answered or refused."""
+
+    refuses = False
+
+    async def merge_patch(self, path: str, body: JsonObject) -> JsonObject:
+        written = await super().merge_patch(path, body)
+        self.put(path, {**self.objects[path], "status": {}})
+        await others_run()
+        if self.refuses:
+            raise Conflict(409, "Conflict", "another version")
+        return written
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_anothers_write_during_ours_wakes_the_request_even_if_ours_is_refused(*, refuses: bool) -> None:
+    api, woken = Overtaken(), list[str]()
+    api.refuses = refuses
+    file_request(api, "r", {})
+    workload = client_of(api, woken.append)
+    async with tasks(workload.run()):
+        assert await workload.requests.wait_synced(20)
+        woken.clear()
+        kept = workload.requests.get("r")
+        assert kept is not None
+        with suppress(Conflict):
+            await workload.publish_annotations(kept, {"a": "b"})
+        assert woken == ["r"]
 
 
 @pytest.mark.parametrize("fat", FAT)

@@ -212,19 +212,19 @@ class WorkloadClient:
         return {**request, "status": {**mapping(request, "status"), "conditions": [*kept, entry]}}
 
     async def _write(self, name: str, request: Awaitable[JsonObject]) -> JsonObject:
-        """Write, and wake the request for what somebody else wrote meanwhile; the caller retries a failed write."""
+        """Write, and wake the request for what somebody else wrote meanwhile."""
         before = self._open_version(name)
         self._writing.add(name)
         try:
             written = await request
+            if self._open_version(name):  # else the watch has shown how it ended
+                self._own_writes[name].add(text(written, "metadata", "resourceVersion"))
+            return written
         finally:
             self._writing.discard(name)
-        now = self._open_version(name)
-        if now:  # else the watch has shown how it ended
-            self._own_writes[name].add(text(written, "metadata", "resourceVersion"))
-            if now != before and now not in self._own_writes[name]:
+            now = self._open_version(name)
+            if now not in {"", before} and now not in self._own_writes.get(name, ()):
                 self._on_request(name)
-        return written
 
     def _open_version(self, name: str) -> str:
         """Return the resourceVersion of an open request; empty if there is none."""

@@ -71,7 +71,7 @@ class FactReader:
 
     async def of(self, subject: Subject) -> RenderFacts | None:
         """Return what is known of the subject's cluster; None if it has none, or one that no policy selects."""
-        if self.namespace not in {None, subject.namespace}:
+        if self.namespace not in {None, subject.namespace} or not paths.is_segment(subject.namespace):
             return None
         policies = await self._list(OWN_GROUP, OWN_VERSION, "nodeattestationpolicies", subject.namespace)
         cluster = await self._cluster(subject) if policies else None
@@ -117,6 +117,8 @@ class FactReader:
         if not version:
             return None
         if subject.cluster:
+            if not paths.is_segment(subject.cluster):  # API servers validate names after their webhooks
+                return None
             with suppress(NotFound):
                 path = paths.object_path(CLUSTER_GROUP, version, "clusters", subject.cluster, namespace=namespace)
                 return await self._client.get(path)
