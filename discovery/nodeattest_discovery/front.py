@@ -60,17 +60,17 @@ class Metrics(ProgramMetrics):
         super().__init__()
         self._answers = Counter(
             "nodeattest_discovery_requests",
-            "Responses by service and status.",
-            ("service", "code"),
+            "Responses by status.",
+            ("code",),
             registry=self.registry,
         )
         self.turned_away = Counter(
             "nodeattest_discovery_connections_turned_away", "Connections over a limit.", registry=self.registry
         )
 
-    def answered(self, service: str, status: HTTPStatus) -> None:
+    def answered(self, status: HTTPStatus) -> None:
         """Count a response."""
-        self._answers.labels(service, str(status.value)).inc()
+        self._answers.labels(str(status.value)).inc()
 
 
 TokenLookup = Callable[[str], Mapping[str, object] | None]
@@ -82,8 +82,8 @@ _DUMMY_SECRET: Final[Mapping[str, object]] = {
     "type": secret.SECRET_TYPE,
     "data": secret.encode(TokenSecret(token=_DUMMY_TOKEN, expires=datetime(9999, 1, 1, tzinfo=UTC))),
 }
-"""What is read where there is no Secret, so that this takes as long: all that a usual token has, expiration and group
-too. ``jwt.verify`` takes no token of this for good, because 000000 is asked for under its own Secret or none."""
+"""Read in place of a Secret that does not exist, so that this takes as long: it has all that a usual token has, with
+expiration and group. ``jwt.verify`` never accepts its token: it gets None if there is no Secret."""
 _REMEDY: Final = "check the token: kubeadm token list"
 
 
@@ -134,9 +134,9 @@ _log = logging.getLogger(__name__)
 _SIGNATURE: Final = "X-Kubernetes-JWS"
 
 _UNKNOWN: Final = "none"
-_LINES, _LINE_RATE = 50, 1.0
-"""Log lines about refused requests of all clients at once, and a second after that; metrics count all of them."""
 """In the log if no token was named."""
+_LINES, _LINE_RATE = 50, 1.0
+"""Log lines about refused requests: of all clients at once, and a second after that. Metrics count all of them."""
 
 
 class DiscoveryService:
@@ -164,7 +164,7 @@ class DiscoveryService:
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
         """Answer a request of a client."""
         reply = self._reply(request, client)
-        self._metrics.answered("discovery", reply.status)
+        self._metrics.answered(reply.status)
         return reply
 
     def _reply(self, request: web.BaseRequest, client: str) -> Reply:
@@ -265,9 +265,9 @@ class FrontSettings:
     """The serving certificate and its chain; read again when the file changes."""
     key: Path
     audience: str | None = None
-    """The cluster's identifier, where it has one: a JWT that names another is refused."""
+    """The cluster's identifier, if it has one: a JWT that names another is refused."""
     max_stale: float = 300.0
-    """Seconds that what was read last is answered with while the API server is away."""
+    """Seconds for which the last state is served while the API server is away."""
     health: BindAddress | None = None
     limits: FrontLimits = field(default_factory=FrontLimits)
 
@@ -289,7 +289,7 @@ class ClusterCache:
         self._info = informers.watch_cluster_info(client, _ignore, clock=clock)
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled."""
+        """Follow the cluster until canceled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tokens.run())
             group.create_task(self._info.run())

@@ -105,7 +105,7 @@ class _Asker:
             raise Unavailable(
                 Reason.CLUSTER_INFO_UNSIGNED,
                 f"{server.url} has no signature of the token {self.token.id}",
-                remedy="see that the token exists and may sign (nodeattest token list), and that a signer runs",
+                remedy="see that the token exists and may sign (kubeadm token list), and that a signer runs",
             )
         text = published.text()
         # 2
@@ -173,7 +173,7 @@ class _Asker:
                 Reason.API_UNAVAILABLE,
                 f"the discovery front {front.url} answered with HTTP status {answer.status}"
                 + (hint if answer.status == http.HTTPStatus.UNAUTHORIZED else ""),
-                remedy="see that the token exists and may sign and authenticate: nodeattest token list",
+                remedy="see that the token exists and may sign and authenticate: kubeadm token list",
             )
         signatures = [value for name, value in answer.headers if name == _SIGNATURE]
         if not signatures:
