@@ -73,6 +73,13 @@ def result(case: Case) -> tuple[AdmissionOutcome, list[JsonObject], str]:
     return verdict.outcome, items(spec_of(stored), "files"), " ".join(verdict.all_warnings(is_verified=True))
 
 
+def pooled(*files: JsonObject) -> JsonObject:
+    """A MachinePool's configuration."""
+    whole = config(*files)
+    owner: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachinePool", "name": "pool"}
+    return {**whole, "metadata": {**mapping(whole, "metadata"), "ownerReferences": [owner]}}
+
+
 def scaled(*files: JsonObject, **spec: JsonValue) -> JsonObject:
     """A control plane with three machines."""
     return control_plane(*files, replicas=3, spec=spec)
@@ -116,6 +123,9 @@ UNRENDERED = {
     "the token is written: data exist": Case(config(MINE, token="t"), N, [MINE], config(MINE)),
     "it could not be rendered before": Case(
         config(CONFLICT), L, [CONFLICT], config(CONFLICT, labels={}), "without attestation"
+    ),
+    "it could not be rendered before, and a pool takes it": Case(
+        pooled(CONFLICT), D, [], config(CONFLICT, labels={}), "remove it"
     ),
     "it cannot be rendered any more": Case(config(CONFLICT), D, [], config(MINE), "remove it"),
     "a control plane gets its owner": Case(control_plane(MINE), R, [MINE, agent()], control_plane(MINE)),

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from fake_api import FakeApi
 from rights import apply
+from virtual import advance, run_virtually
 
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.metrics_server import BURST, ScrapeAuthorizer, ScrapeRefusedError, serve_health
@@ -19,7 +20,7 @@ from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden, Unreachable
 from nodeattest_parsing.objects import dig
-from nodeattest_parsing.values import JsonObject
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
@@ -58,6 +59,7 @@ class Reviews(FakeApi):
         super().__init__()
         self.good = {TOKEN}
         self.status: JsonObject = {"authenticated": True, "user": USER} if status is None else status
+        self.allowed = True
         self.asked: list[JsonObject] = []
         self.answers = {TOKEN_REVIEWS: self._authenticate, ACCESS_REVIEWS: self._authorize}
 
@@ -68,7 +70,7 @@ class Reviews(FakeApi):
 
     def _authorize(self, body: JsonObject) -> JsonObject:
         self.asked.append(body)
-        return {**body, "status": {"allowed": True}}
+        return {**body, "status": {"allowed": self.allowed}}
 
 
 async def test_the_api_server_is_asked_about_the_user_as_it_named_them() -> None:
@@ -91,16 +93,20 @@ async def test_the_api_server_is_asked_about_the_user_as_it_named_them() -> None
             async with web.get("/metrics", headers=headers) as answer:
                 assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
                 assert "nodeattest_" not in await answer.text()
+        good = {"Authorization": f"Bearer {TOKEN}"}
+        for method, path, refused in (("POST", "/metrics", 405), ("GET", "/readyz", 404)):
+            async with web.request(method, path, headers=good) as answer:
+                assert answer.status == refused
         assert len(api.asked) == 2
 
 
 class Scrapers:
     """An authorizer, its clock, and who asks it."""
 
-    def __init__(self, api: Reviews) -> None:
+    def __init__(self, api: Reviews, *audiences: str) -> None:
         self.now = 1000.0
         self.api = api
-        self._authorizer = ScrapeAuthorizer(api, audiences=(), clock=lambda: self.now)
+        self._authorizer = ScrapeAuthorizer(api, audiences=audiences, clock=lambda: self.now)
 
     async def ask(self, token: str = TOKEN, peer: str = SCRAPER) -> int:
         """Ask with a token."""
@@ -122,6 +128,50 @@ async def test_a_decision_is_kept_for_a_short_time_and_for_its_token_only() -> N
     assert await scrapers.ask() == 200
     scrapers.now += 11
     assert await scrapers.ask() == 401
+
+
+async def test_a_refusal_is_kept_for_two_seconds_only() -> None:
+    api = Reviews()
+    scrapers, api.good, api.allowed = Scrapers(api), set(), False
+    assert await scrapers.ask() == 401
+    api.good = {TOKEN}
+    scrapers.now += 2
+    assert await scrapers.ask() == 403
+    api.allowed = True
+    scrapers.now += 2
+    assert await scrapers.ask() == 200
+
+
+@pytest.mark.parametrize(("audiences", "status"), [(["other", "mine"], 200), (["other"], 401), ([], 401)])
+async def test_a_token_for_other_audiences_reads_nothing(audiences: list[JsonValue], status: int) -> None:
+    api = Reviews({"authenticated": True, "user": USER, "audiences": audiences})
+    assert await Scrapers(api, "mine", "also mine").ask() == status
+    assert dig(api.asked[0], "spec", "audiences") == ["mine", "also mine"]
+
+
+def test_few_reviews_are_under_way_and_none_for_long() -> None:
+    api, under_way = Reviews(), 0
+
+    async def hang(_method: str, _path: str) -> None:
+        nonlocal under_way
+        under_way += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            under_way -= 1
+
+    async def main() -> None:
+        api.on_call, scrapers = hang, Scrapers(api)
+        asked = [asyncio.create_task(scrapers.ask(f"token-{number}")) for number in range(5)]
+        await advance(1.0)
+        assert under_way == 2
+        asked += [asyncio.create_task(scrapers.ask("token", f"10.0.1.{number}")) for number in range(9)]
+        await advance(1.0)
+        assert under_way == 4
+        await advance(8.0)
+        assert [task.result() for task in asked] == [503] * len(asked)
+
+    run_virtually(main())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from csr_world import CAPI, NODE, PROVIDER_ID, OneRound, World, attested, machine
 
+from nodeattest_controller.model.node_names import POOL_REMEDY
 from nodeattest_kube.errors import Forbidden
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -110,3 +111,5 @@ async def test_while_a_pools_infrastructure_cannot_be_read_its_instances_wait(po
     assert pool.annotation(ANNOTATION_REASON).startswith("PlatformUnavailable: ")
     await pool.reconcile()
     assert pool.condition("Denied") == "NodeNameMismatch"
+    [denied] = items(mapping(pool.csr(), "status"), "conditions")
+    assert text(denied, "message") == POOL_REMEDY

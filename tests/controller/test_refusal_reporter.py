@@ -18,9 +18,11 @@ from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import 
     BURST,
     EVENT,
     MAX_REFUSED,
+    NAMESPACES,
     PERIOD,
     RefusalReporter,
 )
+from nodeattest_kube.errors import Forbidden
 from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
@@ -43,7 +45,7 @@ class World:
         )
         deployment: JsonObject = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment", "name": "md-0",
                                   "uid": "d-0"}  # fmt: skip
-        self.put("machinesets", "MachineSet", "md-0-x", ownerReferences=[deployment])
+        self.put("machinesets", "MachineSet", "md-0-x", ownerReferences=[deployment, {**deployment, "name": "md-1"}])
         self.reporter = RefusalReporter(
             self.api,
             events=EventRecorder(self.api, component="t", instance="t", now=self.now, clock=lambda: self.seconds),
@@ -111,9 +113,12 @@ async def test_a_machine_set_and_its_deployment_are_told_and_the_policy_names_th
         owned(apiVersion="cluster.x-k8s.io/../v1"),
     ],
 )
-async def test_an_owner_that_is_not_there_is_not_written_about(about: Subject) -> None:
+async def test_an_owner_that_is_not_there_is_not_written_about(
+    about: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World()
     await world.report(about)
+    assert caplog.records == []
     assert (world.told(), world.entries()) == ([], [])
     assert world.api.writes() == []
 
@@ -142,11 +147,35 @@ async def test_a_status_names_the_last_owners_and_a_flood_is_left_out() -> None:
 
 async def test_reviews_that_a_stranger_makes_up_silence_no_api_server() -> None:
     world = World()
-    for number in range(BURST * 2):
+    for number in range(NAMESPACES * BURST):
         await world.report(owned(name=f"gone-{number}"), client="10.9.9.9")
         await world.report(in_namespace(f"n-{number}", owned(name="gone")), client="10.9.9.9")
+    assert world.api.count("GET") == NAMESPACES * BURST
     await world.report(owned())
     assert world.told() == [("MachineSet", "md-0-x"), ("MachineDeployment", "md-0")]
+
+
+async def test_a_report_that_fails_is_logged_once_in_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    for number in range(5):
+        world.api.fail("GET", "/machinesets/", Forbidden(403, "Forbidden", "no"))
+        await world.report(owned(uid=str(number)))
+    assert [record.getMessage() for record in caplog.records] == ["cannot report a refused configuration"]
+
+
+async def test_few_reports_are_under_way_and_one_caller_has_half_of_them() -> None:
+    world, under_way = World(), list[int]()
+
+    async def hang(_method: str, _path: str) -> None:
+        await asyncio.Event().wait()
+
+    world.api.on_call = hang
+    for caller in ("10.9.9.1", "10.9.9.2", "10.9.9.3"):
+        for _report in range(BURST):
+            await world.report(owned(), client=caller)
+        under_way.append(world.api.count("GET", "machinesets"))
+    assert under_way == [8, 16, 16]
+    await world.reporter.drain(0.0)
 
 
 # What is read of the management cluster for a decision, and what a dry run leaves

@@ -102,6 +102,20 @@ async def test_anothers_write_during_ours_wakes_the_request_even_if_ours_is_refu
         assert woken == ["r"]
 
 
+async def test_a_write_reaches_only_the_version_that_was_evaluated() -> None:
+    api = FakeApi()
+    file_request(api, "r", {})
+    workload, evaluated = client_of(api), api.objects[f"{CSRS}/r"]
+    api.put(f"{CSRS}/r", {**evaluated, "status": {}})
+    for write in (
+        workload.publish_annotations(evaluated, {"a": "b"}),
+        workload.approve(evaluated, "Attested", ""),
+        workload.publish_certificate(evaluated, "PEM"),
+    ):
+        with pytest.raises(Conflict):
+            await write
+
+
 @pytest.mark.parametrize("fat", FAT)
 async def test_fat_metadata_is_not_kept_and_the_request_can_still_be_ended(fat: str) -> None:
     api = FakeApi()
