@@ -7,7 +7,8 @@ blocks is stored.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import unquote
 
@@ -33,11 +34,11 @@ from nodeattest_controller.controllers.auto_approval.reconciler import (
 )
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.indexes import ClusterKey
-from nodeattest_controller.runtime.informers import ListLimit
-from nodeattest_kube.errors import ApiError, Forbidden, TooLarge, Unreachable
+from nodeattest_controller.runtime.informers import MOST, ListLimit
+from nodeattest_kube.errors import ApiError, Forbidden, TooLarge, TooManyRequests, Unreachable
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_parsing.objects import condition as find
-from nodeattest_parsing.objects import flag, items, mapping, strings, text, text_map
+from nodeattest_parsing.objects import flag, items, mapping, rfc3339, strings, text, text_map
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 KEY: Final = ClusterKey("fleet/blue")
@@ -95,6 +96,13 @@ class AutoApprovalWorld:
             subjects: list[JsonValue] = [{"kind": "Group", "name": group}]
             meta: JsonObject = {"creationTimestamp": BOUND_AT}
             self.workload.put(f"{BINDINGS}/{name}", {"metadata": meta, "roleRef": reference, "subjects": subjects})
+
+    def issue(self, created: datetime | None = None) -> None:
+        """Have a certificate issued to a bootstrap token."""
+        approved: JsonObject = {"conditions": [{"type": "Approved"}], "certificate": "bm8gY2VydGlmaWNhdGU="}
+        spec: JsonObject = {"signerName": IN_TREE_SIGNER, "username": "system:bootstrap:abcdef"}
+        meta: JsonObject = {"creationTimestamp": rfc3339(created)} if created is not None else {}
+        self.workload.put(f"{CSRS}/node-csr-1", {"metadata": meta, "spec": spec, "status": approved})
 
     def bindings(self) -> set[str]:
         """Name the bindings that are left."""
@@ -165,6 +173,7 @@ def _role(permission: str) -> JsonObject:
 
 
 NO_RIGHT = Forbidden(403, "Forbidden", "may not")
+SLOW_DOWN = TooManyRequests(429, "TooManyRequests", "later")
 
 
 def fail(world: AutoApprovalWorld, error: ApiError, *calls: tuple[str, str]) -> None:
@@ -310,9 +319,7 @@ async def test_what_the_in_tree_signer_issued_without_attestation_takes_preceden
     world = AutoApprovalWorld()
     async with world.running():
         await world.reports("Closed")
-        approved: JsonObject = {"conditions": [{"type": "Approved"}], "certificate": "bm8gY2VydGlmaWNhdGU="}
-        spec: JsonObject = {"signerName": IN_TREE_SIGNER, "username": "system:bootstrap:abcdef"}
-        world.workload.put(f"{CSRS}/node-csr-1", {"spec": spec, "status": approved})
+        world.issue()
         assert "node-csr-1" in await world.reports("CertificatesIssued", "False")
         calls = world.workload.count("POST", _REVIEWS)
         await until(lambda: world.workload.count("POST", _REVIEWS) > calls + 8)
@@ -359,7 +366,104 @@ async def test_a_policy_that_cannot_be_used_changes_nothing_and_hides_no_reporte
     assert world.bindings() == {KUBEADM_BOOTSTRAP, KUBEADM_ROTATION}
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_is_issued_under_an_audit_is_no_violation(restarts: bool) -> None:
+    world = AutoApprovalWorld(status={"conditions": [REPORTED]})
+    world.issue(datetime.now(UTC) - timedelta(seconds=1))
+    world.bind_as_kubeadm()
+    add_policy(world.api, enforcement="Audit")
+    async with world.watching() as reconciler:
+        await world.finds(reconciler, "Audit", "False")
+        world.workload.remove(f"{BINDINGS}/{KUBEADM_ROTATION}")
+        await world.finds(reconciler, "Audit", "False")
+        add_policy(world.api)
+        [cluster] = world.management.clusters_in("fleet")
+        await until(lambda: world.management.policy_of(cluster).enforce)
+        if not restarts:
+            await world.finds(reconciler, "Closed", "True")
+    if restarts:
+        async with world.watching() as reconciler:
+            await world.finds(reconciler, "Closed", "True")
+    assert world.api.events().count("InTreeApprovalAudit") == 1
+    assert ISSUED not in world.api.events()
+
+
+@pytest.mark.parametrize("what", ["Cluster", "policy", "review"])
+@pytest.mark.parametrize(("day", "reason"), [(1, "CertificatesIssued"), (3, "Closed")])
+async def test_a_violation_is_younger_than_cluster_policy_and_review(what: str, day: int, reason: str) -> None:
+    world, time = AutoApprovalWorld(), f"2026-01-0{day}T00:00:00Z"
+    created: JsonObject = {"creationTimestamp": time}
+    world.issue(datetime(2026, 1, 2, tzinfo=UTC))
+    if what == "policy":
+        world.api.put(world.policy, {**world.api.objects[world.policy], "metadata": created})
+    else:
+        world.put_cluster(metadata=created if what == "Cluster" else reviewed(time))
+    async with world.watching() as reconciler:
+        await world.finds(reconciler, reason, "True" if reason == "Closed" else "False")
+    closed = world.metrics.registry.get_sample_value("nodeattest_in_tree_approval_blocked", {"cluster": KEY})
+    assert closed == (reason == "Closed")
+
+
 # What cannot be verified
+
+
+@pytest.mark.parametrize(
+    ("error", "left"), [(NO_RIGHT, {KUBEADM_ROTATION}), (SLOW_DOWN, {KUBEADM_BOOTSTRAP, KUBEADM_ROTATION})]
+)
+async def test_a_block_that_may_not_be_installed_keeps_no_binding(error: ApiError, left: set[str]) -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+    fail(world, error, ("POST", ADMISSION))
+    async with world.watching() as reconciler:
+        with suppress(TooManyRequests):  # nothing more is asked of a server that wants no more
+            await world.finds(reconciler, "CannotVerify", "Unknown")
+    assert world.bindings() == left
+
+
+@pytest.mark.parametrize("group", ["system:bootstrappers:custom", "system:nodes", KUBEADM_TOKEN_GROUP])
+async def test_whoever_has_a_permission_that_no_binding_grants_is_found(group: str) -> None:
+    world, asked = AutoApprovalWorld(), list[list[str]]()
+    subjects: list[JsonValue] = [{"kind": "Group", "name": f"system:bootstrappers:x{each}"} for each in range(300)]
+    subjects.append({"kind": "Group", "name": "system:bootstrappers:custom"})
+    world.workload.put(f"{BINDINGS}/b", {"roleRef": {"kind": "ClusterRole", "name": "view"}, "subjects": subjects})
+
+    def allow(body: JsonObject) -> JsonObject:
+        asked.append(strings(body, "spec", "groups"))
+        return {**body, "status": {"allowed": group in asked[-1]}}
+
+    world.workload.answers[_REVIEWS] = allow
+    async with world.watching() as reconciler:
+        await world.finds(reconciler, "ForeignAuthorizer", "False")
+    assert max(map(len, asked)) == 256
+
+
+LONG: Final = "x" * (401 * MOST)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "body"),
+    [
+        (f"{ROLES}/long", LONG, {"rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}),
+        (f"{BINDINGS}/long", "b", {"subjects": [{"kind": "Group", "name": f"system:bootstrappers:{LONG}"}]}),
+        (
+            f"{BINDINGS}/long",
+            LONG,
+            {
+                "roleRef": {"kind": "ClusterRole", "name": NODE_CLIENT_ROLE},
+                "subjects": [{"kind": "Group", "name": "system:nodes"}],
+            },
+        ),
+        ("/api/v1/nodes/long", LONG, {}),
+    ],
+    ids=["roles", "groups", "bindings", "nodes"],
+)
+async def test_no_list_takes_memory_without_end(path: str, name: str, body: JsonObject) -> None:
+    world = AutoApprovalWorld()
+    world.bind_as_kubeadm()
+    world.workload.put(path, {"metadata": {"name": name}, **body})
+    async with world.watching() as reconciler:
+        with pytest.raises(TooLarge):
+            await reconciler.reconcile()
 
 
 def test_a_list_that_does_not_end_is_an_error() -> None:
@@ -420,6 +524,24 @@ async def test_a_cluster_that_no_policy_selects_any_more_loses_the_block_and_any
     role = world.workload.objects[ROLE]
     assert items(role, "rules")
     assert text_map(role, "metadata", "annotations") == {"rbac.authorization.kubernetes.io/autoupdate": "true"}
+
+
+async def test_a_cluster_that_another_replica_serves_keeps_the_block() -> None:
+    world = AutoApprovalWorld()
+    async with world.running():
+        await world.reports("Closed")
+        world.owned = False
+        world.api.remove(world.policy)
+        await until(lambda: not world.management.policies("fleet"))
+    assert POLICY in world.workload.objects
+
+
+async def test_nothing_is_blocked_at_first_contact_under_an_audit() -> None:
+    world = AutoApprovalWorld(initialized=False)
+    add_policy(world.api, enforcement="Audit")
+    async with world.running():
+        await world.reports("NotInitialized")
+    assert world.workload.count("POST", ADMISSION) == 0
 
 
 async def test_a_block_that_cannot_be_removed_is_reported_and_the_end_comes_all_the_same(
