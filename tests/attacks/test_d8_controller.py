@@ -95,6 +95,13 @@ def decided(kind: str, **request: Any) -> Attack:
     return lambda scene: meddled(scene, status=conditions, **request)
 
 
+async def approved_by_others(scene: Scene) -> Expected:
+    ended = await decided("Approved")(scene)
+    assert scene.world.condition("Failed") == ended.reason  # who was approved cannot be denied
+    assert scene.world.attestations() == []
+    return ended
+
+
 def of_signer(name: str) -> Attack:
     return lambda scene: meddled(scene, signerName=name)
 
@@ -190,7 +197,7 @@ async def by_a_machine_that_never_joined(scene: Scene) -> Expected:
 
 
 CASES: Final[Mapping[str, Attack]] = {
-    "D3-73": decided("Approved"),
+    "D3-73": approved_by_others,
     "D3-74": decided("Denied"),
     "D3-75": decided("Immortal", node=NodeName("somebody")),
     "D3-76": of_signer("kubernetes.io/kube-apiserver-client-kubelet"),
@@ -251,6 +258,11 @@ async def outcome(pki: ClusterPki, row: str, attack: Attack) -> Expected:
 @pytest.mark.parametrize(("row", "attack"), attacks(CASES))
 async def test_no_certificate_names_what_is_not_the_nodes(pki: ClusterPki, row: Row, attack: Attack) -> None:
     assert await outcome(pki, row.id, attack) == row.expected
+
+
+@pytest.mark.parametrize("attack", [kubelet("10.0.0.9"), attested("10.0.0.9")], ids=["kubelet's own", "attested"])
+async def test_an_address_that_only_the_platform_lists_is_granted(pki: ClusterPki, attack: Attack) -> None:
+    assert await outcome(pki, "D8-106", attack) == Expected(Verdict.ACCEPT, "")
 
 
 @pytest.mark.parametrize("attack", [kubelet("10.0.0.1"), attested("10.0.0.1")], ids=["kubelet's own", "attested"])

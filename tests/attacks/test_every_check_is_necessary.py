@@ -1,6 +1,6 @@
 """Each declared check is removed in turn: some attack then ends otherwise. docs/proof/checks.md has the attacks.
 
-Here are the controller's checks. Those of verifiers are removed by ``cases.evaluated``, for each row of the page.
+Here are the controller's checks. Those of verifiers are removed by ``catalogue.evaluated``, for each row of the page.
 """
 
 from __future__ import annotations

@@ -154,6 +154,8 @@ def test_a_key_is_found_for_its_own_purpose_only() -> None:
     assert ledger.entry_for(spki, Purpose.SERVING) == ledger.issued[-1]
     assert ledger.serves_otherwise(spki, Purpose.CLIENT)
     assert not ledger.serves_otherwise(spki, Purpose.SERVING)
+    with pytest.raises(Denied, match=Reason.KEY_REUSED):
+        decide(new_key, make_request(key=key), machine=make_member(), attestation=ledger)
     assert spki not in ledger.facts(make_request()).bound_spkis
 
 

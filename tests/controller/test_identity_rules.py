@@ -155,6 +155,7 @@ RECORD = make_member(kind="MachineRecord", given_name=NODE)
         (make_member(node_ref_name=NODE, node_ref_uid="n-0"), REGISTERED),
         (OF_POOL, REGISTERED),
         (RECORD, REGISTERED),  # nobody writes its nodeRef
+        (replace(RECORD, node_ref_name=NODE), {"metadata": {"uid": "n-0"}, "spec": {}}),  # unless an operator does
     ],
 )
 def test_a_node_that_joined_before_is_adopted_as_the_machines_own(member: MachineView, node: JsonObject) -> None:

@@ -39,6 +39,8 @@ async def test_a_node_and_its_machine_that_are_not_there_yet_are_waited_for() ->
     facts.gathered |= {"machine": (make_member(), None), "node": (unset, None)}
     with pytest.raises(Unavailable, match=Reason.MACHINE_NOT_READY):
         await node_registered.run(facts)
+    facts.gathered["machine"] = (make_member(node_ref_uid="n"), None)
+    await node_registered.run(facts)
 
 
 def test_a_machine_on_its_way_out_does_not_hide_the_one_that_stays() -> None:

@@ -104,6 +104,14 @@ async def test_an_instance_that_boots_before_it_has_its_machine_waits_for_it(poo
     assert text(pool.csr(), "status", "certificate")
 
 
+async def test_an_instance_with_a_proven_name_needs_no_machine(pool: Pool) -> None:
+    pool.has_infrastructure("FarmMachine")
+    pool.prover.registered[PROVIDER_ID] = NODE
+    pool.prover.answer = replace(attested(), proven_node_name=NODE)
+    assert await pool.join() == ""
+    assert text(pool.csr(), "status", "certificate")
+
+
 async def test_while_a_pools_infrastructure_cannot_be_read_its_instances_wait(pool: Pool) -> None:
     pool.has_infrastructure("")
     pool.management_api.fail("GET", "/farmpools/", Forbidden(403, "Forbidden", "no"))

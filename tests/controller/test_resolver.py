@@ -81,6 +81,12 @@ def test_token_and_provider_id_lead_to_the_same_machine(binding: TokenBinding) -
     assert "node-1" in refused.value.expected
 
 
+def test_without_token_binding_the_provider_id_alone_selects() -> None:
+    select(ITS_ID, [make_member()], [other(), other(name="node-2", uid="m-2")], TokenBinding.OFF)
+    with pytest.raises(Denied, match=Reason.MACHINE_AMBIGUOUS):
+        select(NO_ID, [], [other(), other(name="node-2", uid="m-2")], TokenBinding.OFF)
+
+
 STATED: JsonObject = {"spec": {"providerID": "metal3://stated"}}
 TOLD = ExpectedProviderID(ProviderID("x://1"), "a source")
 PREFIX = ExpectedProviderID(ProviderID("byoh://host/"), "a source", is_prefix=True)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from builders import make_member
+from builders import decide, make_member, make_request
 
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.model.node_names import NameContext
 from nodeattest_controller.model.serving_names import (
     check_sans_listed,
     check_sans_unclaimed,
@@ -17,6 +18,7 @@ from nodeattest_controller.model.serving_names import (
     normalize_host,
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
+from nodeattest_controller.verification.shared_checks import names_unclaimed
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import NodeName
@@ -124,3 +126,18 @@ def test_the_inventory_finds_another_machine_in_any_spelling(kind: str, listed: 
     assert inventory.conflicting_members(cluster_key("fleet", "d"), place, "x://mine") == []
     inventory.put_machine("other", None)
     assert inventory.conflicting_members(cluster, place, "x://mine") == []
+
+
+def test_who_has_the_nodes_name_by_its_objects_shares_no_other_name() -> None:
+    guest: JsonObject = {
+        "metadata": {"name": "guest", "namespace": "fleet", "uid": "guest"},
+        "spec": {"clusterName": "c", "providerID": "x://guest"},
+        "status": {"addresses": [{"type": "InternalDNS", "address": name} for name in ("node-0", "db.example.com")]},
+    }
+    inventory = Inventory()
+    inventory.put_machine("guest", guest)
+    around = NameContext(claimants=(), holders=())
+    facts = {"machine": make_member(), "inventory": inventory, "name_context": around, "cluster": {}}
+    decide(names_unclaimed, make_request(dns_names=("node-0",)), **facts)
+    with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
+        decide(names_unclaimed, make_request(dns_names=("node-0", "db.example.com")), **facts)
