@@ -13,6 +13,7 @@ from scripted import (
     Handler,
     Server,
     answers,
+    event,
     kubeconfig,
     listing,
     refuses,
@@ -230,6 +231,40 @@ async def test_a_server_that_does_not_answer_is_unreachable_in_time(server: Serv
     async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=0.2) as client:
         with pytest.raises(errors.Unreachable, match="time limit"):
             await client.get("/x")
+
+
+async def test_the_head_of_a_watch_must_come_within_the_time_limit_of_a_request(server: Server) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await hang(request)
+        raise AssertionError
+
+    server.script = [never]
+    async with asyncio.timeout(60), ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=0.2) as client:
+        reported: list[errors.ApiError | None] = []
+        client.on_contact = reported.append
+        with pytest.raises(errors.Unreachable, match="time limit") as raised:
+            await anext(client.watch("/x", seconds=(600, 600)))
+        assert reported == [raised.value]
+
+
+@pytest.mark.parametrize("kind", ["list", "watch"])
+async def test_what_follows_the_head_of_a_list_or_watch_may_take_longer(server: Server, kind: str) -> None:
+    go = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await go.wait()
+        await response.write(json.dumps(listing(1)).encode() if kind == "list" else event("ADDED", thing("a", 1)))
+        return response
+
+    server.script = [slow]
+    async with ApiClient.from_kubeconfig(server.kubeconfig(), request_timeout=0.5) as client:
+        answer = asyncio.ensure_future(anext(client.pages("/x") if kind == "list" else client.watch("/x")))
+        done, _ = await asyncio.wait({answer}, timeout=1.0)
+        assert not done
+        go.set()
+        assert await answer
 
 
 async def test_a_server_of_another_ca_is_unreachable_and_sees_no_token(server: Server) -> None:

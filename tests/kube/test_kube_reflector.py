@@ -469,6 +469,15 @@ async def test_what_is_left_out_stays_known_until_a_list_is_whole(server: Server
     assert not rig.reflector.lacks_any_of("blue")
 
 
+async def test_beyond_ten_thousand_namespaces_with_left_out_objects_each_may_lack_some(
+    server: Server, client: ApiClient
+) -> None:
+    nameless = [thing("..", 2, namespace=f"n{number}") for number in range(10_000)]
+    rig = Rig(client)
+    await rig.follow(server, answers(listing(1, *nameless)), streams())
+    assert rig.reflector.lacks_any_of("another")
+
+
 async def test_after_an_event_that_was_too_large_the_collection_is_listed_again(
     server: Server, client: ApiClient
 ) -> None:
