@@ -11,18 +11,20 @@ import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from nodeattest_providers.platform import CallOutcome
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession, StreamReader
+    from aiohttp import AddrInfoType, ClientSession, StreamReader
 
 
-_GRACE: Final = 0.25
-"""Seconds until connections that were broken off are closed (aiohttp, "Graceful shutdown")."""
+_CLOSING_TURNS: Final = 100
+"""Turns of the event loop until all connections are closed; fewer than ten suffice."""
 _MAX_DIGITS: Final = 5
 """Of a number of seconds: a day has five; more would only be cut to the longest wait."""
 
@@ -70,7 +72,7 @@ class CloudHttp:
         self._proxy = proxy
         self._limits = limits
         self._session: ClientSession | None = None
-        self._broken_off = False
+        self._sockets: WeakSet[socket] = WeakSet()
 
     async def exchange(
         self,
@@ -102,17 +104,25 @@ class CloudHttp:
             outcome, problem = CallOutcome.UNREACHABLE, f"cannot be reached ({type(error).__name__})"
         except (ClientError, OSError, ValueError) as error:
             outcome, problem = CallOutcome.FAILED, f"gave no whole answer ({type(error).__name__})"
-        self._broken_off = True
         raise ExchangeError(outcome, problem)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections, whatever the peers do: a TLS connection would wait for its peer's close_notify."""
         if self._session is not None:
             await self._session.close()
             self._session = None
-        if self._broken_off:  # those close by themselves, and aiohttp waits for the others only
-            self._broken_off = False
-            await asyncio.sleep(_GRACE)
+        for each in list(self._sockets):
+            with suppress(OSError):  # it is closed
+                each.shutdown(SHUT_RDWR)
+        for _ in range(_CLOSING_TURNS):
+            if all(each.fileno() < 0 for each in self._sockets):
+                break
+            await asyncio.sleep(0)
+
+    def _new_socket(self, address: AddrInfoType) -> socket:
+        made = socket(*address[:3])
+        self._sockets.add(made)
+        return made
 
     async def _bounded(self, content: StreamReader) -> bytes:
         body = bytearray()
@@ -127,7 +137,12 @@ class CloudHttp:
             from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
             self._session = ClientSession(
-                connector=TCPConnector(limit=self._limits.connections, ssl=self._trust(), force_close=True),
+                connector=TCPConnector(
+                    limit=self._limits.connections,
+                    ssl=self._trust(),
+                    force_close=True,
+                    socket_factory=self._new_socket,
+                ),
                 timeout=ClientTimeout(total=self._limits.seconds, connect=self._limits.connect_seconds),
                 cookie_jar=DummyCookieJar(),
                 trust_env=False,

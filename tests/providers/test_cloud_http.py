@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import socket
 import ssl
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from test_metadata import answering, serving
@@ -20,6 +25,7 @@ from nodeattest_providers.cloud_http import (
     retry_after_seconds,
 )
 from nodeattest_providers.platform import CallOutcome
+from nodeattest_sandbox.pki import server_tls
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 
@@ -51,6 +57,37 @@ async def test_an_answer_that_comes_late_in_a_connection_is_nobodys() -> None:
     await asyncio.gather(*filter(None, served))
     server.close()
     assert (first.body, second.body) == (b"me", b"us")
+
+
+@pytest.mark.parametrize("body", [b"us", bytes(99)], ids=["whole", "broken off"])
+def test_closing_ends_a_tls_connection_whose_peer_does_not(tmp_path: Path, body: bytes) -> None:
+    ca, context = server_tls(tmp_path, "loopback")
+    over = threading.Event()
+
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def serve(listener: socket.socket) -> None:
+        with context.wrap_socket(listener.accept()[0], server_side=True) as accepted:
+            accepted.recv(4096)
+            accepted.sendall(answering("200 OK", body))
+            over.wait(30)
+
+    async def ask(url: str) -> int:
+        limits = ResponseLimits(seconds=30.0, answer_bytes=64, connections=1)
+        trust = ssl.create_default_context(cafile=ca)
+        http, opened = CloudHttp(trust=lambda: trust, proxy=None, limits=limits), open_files()
+        with contextlib.suppress(ExchangeError):
+            await http.exchange("GET", url, headers={})
+        await http.aclose()
+        return open_files() - opened
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve, listener)
+        left = asyncio.run(ask(f"https://127.0.0.1:{listener.getsockname()[1]}/"))
+        over.set()
+        served.result()
+    assert left == 1  # the server's own socket
 
 
 @pytest.mark.parametrize(
