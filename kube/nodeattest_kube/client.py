@@ -58,7 +58,7 @@ _TOKEN_PERIOD: Final = 60.0
 """Seconds between two reads of a token's file. A projected service-account token is replaced when 80 % of its life, at
 least 8 minutes, is gone."""
 WATCH_SECONDS: Final = (60, 90)
-"""How long a watch is asked to last, drawn anew each time so that a fleet's watches do not end together. A server on
+"""How long a watch is asked to last, drawn for each watch so that a fleet's watches do not end together. A server on
 which nothing happens sends no bookmark either, so only a new watch shows that it is there: within the shortest limit
 for a cache without contact (120 s, ``--max-stale`` of ``discovery serve``)."""
 _LIST_TIMEOUTS: Final = 6.0

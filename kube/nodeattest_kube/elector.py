@@ -116,7 +116,7 @@ class LeaseElector:
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait until we lead, then run ``lead``; return when it returns, raise ``LostLease`` when we may not lead on.
 
-        ``lead`` is cancelled, and awaited, when the lease is lost or we are cancelled. The lease is released after
+        ``lead`` is canceled, and awaited, when the lease is lost or we are canceled. The lease is released after
         every end of ``lead`` but a lost lease.
         """
         while not await self._attempt():  # noqa: ASYNC110 - what is awaited lies on a server

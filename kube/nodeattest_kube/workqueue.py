@@ -239,7 +239,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """Start the key's back-off anew: it went well, or it is gone."""
+        """Reset the key's back-off: it went well, or it is gone."""
         self._failures.pop(key, None)
 
     def drop(self, key: K) -> None:

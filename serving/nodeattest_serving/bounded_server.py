@@ -1,9 +1,9 @@
 """A TCP or TLS server with connection limits that hold before the handshake: per client and in total.
 
 At a limit, a new connection replaces another one (``ConnectionSlots``). A handshake that takes too long is aborted, and
-handshakes begin at a bounded rate, round robin among clients. If clients can be authenticated by
-their handshake or their address, the other connections have slots of their own. Connections from outside the allowed
-networks are closed at accept.
+handshakes begin at a bounded rate, round robin among clients. If clients can be authenticated by their handshake or
+their address, the other connections have slots of their own. Connections from outside the allowed networks are closed
+at accept.
 Out of scope: the protocol (``make``), its time limits, and the report of a connection's end (``ended``).
 """
 

@@ -65,7 +65,7 @@ class FairSemaphore:
         try:
             async with asyncio.timeout(self._timeout):
                 await turn
-        except BaseException as error:  # a cancelled waiter leaves the queue, too
+        except BaseException as error:  # a canceled waiter leaves the queue, too
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._release(peer)  # it was served in the same moment
             else:
@@ -99,7 +99,7 @@ class FairSemaphore:
         for waiting in [each for each in self._queues if self._held[each] < self._limit_of_peer]:
             queue = self._queues.pop(waiting)
             turn = queue.popleft()
-            while turn.done() and queue:  # cancelled, and its task has not run yet
+            while turn.done() and queue:  # canceled, and its task has not run yet
                 turn = queue.popleft()
             if queue:
                 self._queues[waiting] = queue

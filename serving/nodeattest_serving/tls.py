@@ -82,7 +82,7 @@ class ServingCertificate:
             _log.info("took the new serving certificate of %s", self._certificate)
 
     def _rebuild(self, state: _State | None = None) -> bool:
-        """Make the context anew; False, with one warning for each content, if the files cannot be used."""
+        """Make a new context; False, with one warning for each content, if the files cannot be used."""
         try:
             self._current = self._make()
         except (OSError, ValueError) as error:

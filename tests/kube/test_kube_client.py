@@ -322,6 +322,15 @@ async def test_pages_follow_the_continue_token(server: Server, client: ApiClient
     ]
 
 
+async def test_a_list_that_continues_at_itself_ends(server: Server, client: ApiClient) -> None:
+    server.script = [answers(listing(7, continues="next"))]
+    pages = client.pages("/x")
+    for _ in range(2):
+        await anext(pages)
+    with pytest.raises(errors.Malformed, match="continues at itself"):
+        await anext(pages)
+
+
 async def test_an_answer_larger_than_any_honest_one_is_not_held(server: Server, client: ApiClient) -> None:
     server.script = [streams(*[b" " * (1 << 20)] * 4, then=hang)]
     with pytest.raises(errors.TooLarge, match="larger"):

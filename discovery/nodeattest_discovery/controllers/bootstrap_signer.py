@@ -122,7 +122,7 @@ def desired_cluster_info(config_map: JsonObject, signatures: Signatures) -> Json
 
 
 def current_signatures(config_map: JsonObject) -> JsonObject:
-    """Return the signatures that are in cluster-info, and what else is spelt like one."""
+    """Return the signatures that are in cluster-info, and other keys with their prefix."""
     return {key: value for key, value in mapping(config_map, "data").items() if key.startswith(SIGNATURE_PREFIX)}
 
 
@@ -165,7 +165,7 @@ class BootstrapSigner:
         self._enqueue()
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Run until canceled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.info.run())

@@ -61,7 +61,7 @@ class TokenCleaner:
             self._process_at(key, moment)
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Run until canceled."""
         try:
             await self._queue.run(self._process, _WORKERS)
         finally:
@@ -125,7 +125,7 @@ _MAX_BYTES: Final = 16 << 20
 """Of tokens kept of one cluster: some ten thousand."""
 
 Supervise = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]
-"""Runs the controller of a name, and starts it anew after a bug."""
+"""Runs the controller of a name, and restarts it after a bug."""
 
 
 async def _run_once(_name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -156,7 +156,7 @@ class TokenControllers:
         self._cleaner: TokenCleaner | None = None
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tokens.run())
             for name in sorted(self._enabled):
