@@ -13,7 +13,10 @@ from typing import Final
 
 from tests.docs.test_trusted_core import GROUPS, TREE, files
 
-TESTS: Final = ("parsing", "vectors", "providers", "controller", "attacks")
+TESTS: Final = (
+    *("parsing", "vectors", "providers", "controller", "attacks", "examples"),
+    *("cli/test_explain.py", "cli/test_policy_simulate.py", "cli/test_machines.py", "cli/test_machine_commands.py"),
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -25,7 +28,7 @@ def main(arguments: list[str]) -> int:
         lines += ["[report]", "show_missing = true", "skip_covered = true", "fail_under = 100", "precision = 2"]
         configuration.write_text("\n".join(lines), encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not conformance", *arguments]
-        command += ["--cov", f"--cov-config={configuration}", *(f"tests/{folder}" for folder in TESTS)]
+        command += ["--cov", f"--cov-config={configuration}", *(f"tests/{path}" for path in TESTS)]
         return subprocess.run(command, cwd=TREE, check=False).returncode
 
 

@@ -47,16 +47,15 @@ class Checks:
             raise Denied(reason, expected=expected, got=got, remedy=remedy, checks=self._done, annotations=annotations)
 
     def outcome(self, name: str, section: str, denied: Denied | None) -> None:
-        """Record how a parser or a platform decided; a refusal is raised with the record so far."""
-        self.require(
-            denied is None,
-            name,
-            section=section,
-            reason=denied.reason if denied else Reason.EVIDENCE_MALFORMED,
-            expected=denied.expected if denied else _WELL_FORMED,
-            got=denied.got if denied else _WELL_FORMED,
-            remedy=denied.remedy if denied else "",
-        )
+        """Record the decision of a parser or a platform. Raises a refusal with the record so far."""
+        if denied is not None:
+            raise self.refused(name, section, denied)
+        self._done.append(Check(name, section, _WELL_FORMED, _WELL_FORMED, passed=True))
+
+    def refused(self, name: str, section: str, denied: Denied) -> Denied:
+        """Record a check that failed and return its refusal with the record so far."""
+        self._done.append(Check(name, section, denied.expected, denied.got, passed=False))
+        return self.denied(denied)
 
     def unavailable(self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0) -> Unavailable:
         """Make the ``Unavailable`` of a check that needs somebody who cannot be asked now, with the record so far."""
@@ -184,11 +183,10 @@ def check_block(checks: Checks, evidence: Evidence, provider: ProviderName, vers
 
 
 def check_parsed(checks: Checks, name: str, section: str, parse: Callable[[], _T]) -> _T:
-    """Parse, and record how it went."""
+    """Parse and record the outcome. Raises ``Denied`` with the record so far."""
     try:
         value = parse()
     except Denied as denied:
-        checks.outcome(name, section, denied)
-        raise  # not reached: the failed check raises, with the record so far
+        raise checks.refused(name, section, denied) from None
     checks.outcome(name, section, None)
     return value

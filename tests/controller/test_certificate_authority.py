@@ -30,7 +30,12 @@ Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
 
 def ca(
-    key: Key, *, days: int = 3650, name: str = "kubernetes", begin: datetime = NOW - timedelta(days=1)
+    key: Key,
+    *,
+    days: int = 3650,
+    name: str = "kubernetes",
+    begin: datetime = NOW - timedelta(days=1),
+    has_identifier: bool = True,
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
@@ -38,8 +43,9 @@ def ca(
         .not_valid_before(begin)
         .not_valid_after(NOW + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
+    if has_identifier:
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     return builder.sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
 
 
@@ -120,6 +126,16 @@ def test_purpose_and_names_go_together(
     key = spki(ec.generate_private_key(ec.SECP256R1()))
     with pytest.raises(ValueError, match="a serving certificate has names"):
         sign_certificate(authority, node_name=NODE, spki=key, lifetime=3600, now=NOW, purpose=purpose, names=names)
+
+
+def test_a_ca_without_a_key_identifier_signs_by_its_key_and_a_client_certificate_has_no_names() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    bare = load_authority(secret(ca(key, has_identifier=False), key=key), "c")
+    issued = sign_certificate(bare, node_name=NODE, spki=spki(key), lifetime=3600, now=NOW)
+    found = x509.load_pem_x509_certificate(issued.pem.encode())
+    identifier = found.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    assert identifier == x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    assert names_in(issued.pem) == SubjectAltNames()
 
 
 def test_a_certificate_never_outlives_its_ca() -> None:

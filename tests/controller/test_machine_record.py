@@ -52,7 +52,7 @@ def test_a_record_is_paused_by_its_field_or_by_cluster_apis_annotation() -> None
         ({"bootstrapTokenID": "abcdef.0123456789abcdef"}, "spec.bootstrapTokenID: the six"),
         ({"nodeName": "Node_0"}, "spec.nodeName: an RFC 1123"),
         ({"providerID": "a\u200bb"}, "spec.providerID: 1 to"),
-        ({"clusterName": None}, "spec.clusterName: a string"),
+        ({"clusterName": None, "bootstrapTokenID": None, "endorsementKeyHash": None}, "spec.clusterName: a string"),
         ({"paused": "yes"}, "spec.paused: true or false"),
         ({"addresses": {}}, "spec.addresses: an array"),
         ({"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}] * (MAX_ADDRESSES + 1)}, "at most"),

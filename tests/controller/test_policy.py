@@ -98,6 +98,7 @@ def test_a_cluster_that_turned_kubelet_authentication_off_authorizes_nobody() ->
         {"providers": {"tpm": {}}},
         {"maxFailedShare": 101},
         {"tpm": {"pcrs": 1.5}},
+        {"tpm": {"pcrs": [0] * 60_001}},
         {"clusterSelector": {"matchLabel": {"env": "prod"}}},
         {"clusterSelector": {"matchExpressions": [{"key": "env", "operator": "In"}]}},
         {"clusterSelector": {"matchExpressions": [{"key": "env", "operator": "Exists", "values": ["a"]}]}},

@@ -42,13 +42,14 @@ class InsecureSigner(ClusterAPISigner):
         )
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Refuse, as every renewal; raises Denied."""
+        """Refuse, as every renewal. Raises ``Denied``."""
         del facts, boot
-        _check_first_join(Checks(), is_renewal=True)
-        return ()
+        return _check_first_join(Checks(), is_renewal=True)
 
 
-def _check_first_join(checks: Checks, *, is_renewal: bool) -> None:
+def _check_first_join(checks: Checks, *, is_renewal: bool) -> tuple[str, ...]:
+    """Refuse renewals. Return nothing that is unknown."""
     remedy = "use a secure attestation provider, whose certificates rotate, or replace the machine"
     rules = Rules(checks, _SECTION, Reason.ROTATION_NOT_ALLOWED, remedy)
     rules.require(not is_renewal, "first join", "a bootstrap token's request", "a node's own")
+    return ()

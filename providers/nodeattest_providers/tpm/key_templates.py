@@ -215,11 +215,10 @@ def signature_is_valid(ak: PublicArea, signature: Signature, message: bytes) -> 
     if (signature.scheme, signature.hash_alg) != ak.scheme or signature.hash_alg is not Alg.SHA256:
         return False
     try:
-        match ak.key:
-            case rsa.RSAPublicKey():
-                ak.key.verify(signature.value, message, padding.PKCS1v15(), hashes.SHA256())
-            case ec.EllipticCurvePublicKey():
-                ak.key.verify(signature.value, message, ec.ECDSA(hashes.SHA256()))
+        if isinstance(ak.key, rsa.RSAPublicKey):
+            ak.key.verify(signature.value, message, padding.PKCS1v15(), hashes.SHA256())
+        else:
+            ak.key.verify(signature.value, message, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         return False
     return True

@@ -57,11 +57,10 @@ def make_credential(ek: PublicArea, name: bytes, credential: bytes, *, random: C
     """
     if len(credential) > digest_size(ek.name_alg):
         raise ValueError("a credential is at most a digest of the nameAlg long")
-    match ek.key:
-        case rsa.RSAPublicKey():
-            seed, secret = _share_rsa(ek.key, ek.name_alg, random)
-        case ec.EllipticCurvePublicKey():
-            seed, secret = _share_ecc(ek.key, ek.name_alg, random)
+    if isinstance(ek.key, rsa.RSAPublicKey):
+        seed, secret = _share_rsa(ek.key, ek.name_alg, random)
+    else:
+        seed, secret = _share_ecc(ek.key, ek.name_alg, random)
     return Credential(blob=protect(ek, seed, name, credential), secret=secret)
 
 

@@ -139,10 +139,9 @@ def _check_owner_of_record(facts: CSRFacts) -> None:
     inventory, key = facts.source.inventory, facts.source.key
     record = inventory.attestation(key, facts.request.csr.provider_id)
     owner = inventory.machine_by_uid(key, record.owner_uid) if record is not None else None
-    if record is None or owner is None or not facts.request.is_renewal:
+    if record is None or owner is None or owner.provider_id == record.provider_id or not facts.request.is_renewal:
         return
-    if owner.provider_id != record.provider_id:
-        raise provider_id_changed(owner, record.provider_id, f"{owner.provider_id} ({owner.provider_id_source})")
+    raise provider_id_changed(owner, record.provider_id, f"{owner.provider_id} ({owner.provider_id_source})")
 
 
 def _check_same(facts: CSRFacts, machine: MachineView, others: Sequence[MachineView]) -> None:

@@ -1,0 +1,226 @@
+"""What every provider's signer does where its own evidence does not matter: defaults, empty settings, rare inputs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import cms_documents as documents
+import pytest
+from composite_world import composite
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from tpm_authority import EK_USAGE, YEAR, Authority, Key, PublicKey, name_of
+from tpm_world import NOW, SoftTpm, ak_prefix, facts_of, ledger, new_key, parsed, request_of, rsa_ak_prefix
+
+from nodeattest_providers import cms
+from nodeattest_providers.aws.config import parse_policy as aws_policy
+from nodeattest_providers.azure.config import parse_policy as azure_policy
+from nodeattest_providers.azure.verifier import foreign_name
+from nodeattest_providers.certificate_chain import ChainError, ChainVerifier
+from nodeattest_providers.config_fields import parse_setting
+from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.gcp.config import parse_policy as gcp_policy
+from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
+from nodeattest_providers.null.verifier import NullSigner
+from nodeattest_providers.oci.verifier import parse_policy as oci_policy
+from nodeattest_providers.platform import OFFLINE, make_signer
+from nodeattest_providers.tpm.key_templates import Alg, Signature, signature_is_valid
+from nodeattest_providers.tpm.make_credential import make_credential
+from nodeattest_providers.tpm.structures import sized
+from nodeattest_providers.verifier_interface import AttestedNode, ClusterAPISigner, Facts, NodeRequest
+
+MODULUS: Final = documents.key().public_key().public_numbers().n
+EMPTY: Final[Mapping[ProviderName, Mapping[str, JsonValue]]] = {}
+
+
+class Minimal(ClusterAPISigner):
+    """A provider's signer that overrides nothing that has a default."""
+
+    provider = ProviderName("minimal")
+    secure = True
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        raise NotImplementedError
+
+    verify_serving_attestation_data = verify_client_attestation_data
+
+
+class MinimalAttestor(Attestor):
+    provider = ProviderName("minimal")
+    versions = (2, 1)
+
+    def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("parse", [aws_policy, azure_policy, gcp_policy, oci_policy])
+def test_a_cloud_without_settings_admits_nobody(parse: Callable[[Mapping[str, JsonValue]], object]) -> None:
+    policy = parse({})
+    names = ("accounts", "roles", "subscriptions", "projects", "tenancies")
+    assert not any(getattr(policy, name, ()) for name in names)
+
+
+def test_a_provider_that_proves_no_node_names_says_so_and_an_unknown_one_may_prove_any() -> None:
+    for provider in ("challenge", "oci", "insecure"):
+        assert make_signer(ProviderName(provider), OFFLINE).provable_names(EMPTY) == {}
+    parts = {ProviderName("composite"): {"allOf": ["tpm", "challenge"]}}
+    assert composite().provable_names(parts) == {}
+    assert composite().provable_names({ProviderName("composite"): {"allOf": ["aws", "challenge"]}}) is None
+    assert Minimal().provable_names(EMPTY) is None
+
+
+def test_a_signer_without_a_platform_knows_no_addresses_keys_or_records() -> None:
+    signer, facts, key = Minimal(), facts_of({}), new_key("ecc-p256").public_key()
+    assert asyncio.run(signer.addresses(facts)) is None
+    assert signer.check_recorded(facts, None) == ("the provider minimal cannot check records",)
+    with pytest.raises(Unavailable, match="endorsement keys"):
+        asyncio.run(signer.endorsement_key(ProviderID("x://1"), accounts=frozenset(), shown=key))
+    aws = make_signer(ProviderName("aws"), OFFLINE)
+    with pytest.raises(Unavailable, match="EC2"):
+        asyncio.run(aws.endorsement_key(ProviderID("x://1"), accounts=frozenset(), shown=key))
+    asyncio.run(aws.aclose())
+
+
+def test_an_attestor_without_a_device_knows_no_provider_id_and_one_version() -> None:
+    attestor = MinimalAttestor()
+    assert attestor.provider_id() is None
+    assert attestor.in_version(2) is attestor
+    with pytest.raises(ValueError, match="version 1"):
+        attestor.in_version(1)
+
+
+def test_a_verification_without_checks_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="without checks"):
+        AttestedNode(provider=ProviderName("tpm"), provider_id=ProviderID("x://1"), checks=())
+
+
+def test_the_null_provider_accepts_everything_for_its_own_signers() -> None:
+    request = replace(request_of(SoftTpm().first()), evidence=Evidence(ProviderName("null"), 1, {}))
+    signer = NullSigner()
+    for verify in (signer.verify_client_attestation_data, signer.verify_serving_attestation_data):
+        attested = asyncio.run(verify(request, facts_of({})))
+        assert attested.provider_id == request.csr.provider_id
+
+
+def test_the_insecure_provider_has_no_serving_signer() -> None:
+    with pytest.raises(ValueError, match="serving"):
+        signer_for(ProviderName("insecure"), Purpose.SERVING)
+
+
+@pytest.mark.parametrize("word", ["tcti", "=1", ""])
+def test_a_setting_without_name_or_value_is_none(word: str) -> None:
+    assert parse_setting(word) is None
+
+
+def test_a_composite_of_a_part_that_is_not_installed_is_left_to_the_controller() -> None:
+    settings: dict[str, JsonValue] = {"allOf": ["tpm", "elsewhere"]}
+    composite().check_settings(settings)
+    tpm, pins = SoftTpm(), ("tpm.ek", "elsewhere.x")
+    facts = facts_of(
+        settings,
+        ledger=replace(ledger(), fingerprints=dict.fromkeys(pins, tpm.fingerprint)),
+        sections={ProviderName("tpm"): tpm.settings},
+    )
+    assert "elsewhere: not installed here" in composite().check_recorded(facts, None)
+    with pytest.raises(Denied) as denied:
+        composite().check_settings({"anyOf": [{"allOf": ["tpm", "challenge"]}] * 17})
+    assert denied.value.reason is Reason.POLICY_INVALID
+
+
+# Certificates
+
+
+def unreadable(certificate: x509.Certificate, name: str) -> x509.Certificate:
+    """Return the certificate with a name that is not UTF-8."""
+    der = certificate.public_bytes(Encoding.DER).replace(name.encode(), b"\xff" * len(name))
+    return x509.load_der_x509_certificate(der)
+
+
+def test_a_signer_whose_names_cannot_be_read_has_signed_nothing() -> None:
+    spoilt = unreadable(documents.certificate(documents.key()), "metadata.azure.com")
+    assert foreign_name(spoilt, "azure.com") == "no names that can be read"
+    read = cms.parse(documents.azure().signed(documents.key()).der())
+    assert not read.signer.is_named_by(spoilt)
+
+
+def test_an_intermediate_that_cannot_be_read_makes_no_chain() -> None:
+    root = Authority.root()
+    leaf = x509.load_der_x509_certificate(root.endorse(new_key("ecc-p256").public_key()))
+    spoilt = unreadable(root.issuer().certificate, "TPM")
+    for intermediate in (b"", spoilt.public_bytes(Encoding.DER)):
+        with pytest.raises(ChainError, match="cannot be read"):
+            ChainVerifier(anchors=(root.certificate,), now=NOW, usage=EK_USAGE).verify(leaf, [intermediate])
+
+
+def issued(key: Key, public: PublicKey, *, ca: bool, algorithm: hashes.HashAlgorithm | None = None) -> x509.Certificate:
+    """Issue a certificate as "maker"; an anchor's own signature does not matter."""
+    builder = x509.CertificateBuilder().subject_name(name_of("maker" if ca else "leaf")).issuer_name(name_of("maker"))
+    builder = builder.public_key(public).serial_number(7).not_valid_before(NOW - YEAR).not_valid_after(NOW + YEAR)
+    builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+    return builder.sign(key, algorithm or hashes.SHA256())
+
+
+@pytest.mark.parametrize(
+    ("public", "algorithm", "problem"),
+    [
+        (ec.generate_private_key(ec.SECP256K1()).public_key(), None, "neither RSA"),
+        (
+            rsa.RSAPublicNumbers(2**32 + 1, documents.key().public_key().public_numbers().n).public_key(),
+            None,
+            "exponent",
+        ),
+        (None, hashes.SHA224(), "other than SHA-256"),
+    ],
+    ids=["curve", "exponent", "hash"],
+)
+def test_an_issuers_key_and_its_signature_are_of_kinds_that_count(
+    public: PublicKey | None, algorithm: hashes.HashAlgorithm | None, problem: str
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    anchor = issued(key, public or key.public_key(), ca=True)
+    leaf = issued(key, key.public_key(), ca=False, algorithm=algorithm)
+    with pytest.raises(ChainError, match=problem):
+        ChainVerifier(anchors=(anchor,), now=NOW, usage=EK_USAGE).verify(leaf, [])
+
+
+def test_a_signature_by_an_algorithm_that_nobody_knows_is_refused() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    leaf = issued(key, key.public_key(), ca=False).public_bytes(Encoding.DER)
+    unknown = leaf.replace(bytes.fromhex("2a8648ce3d040302"), bytes.fromhex("2a8648ce3d04037f"))
+    verifier = ChainVerifier(anchors=(issued(key, key.public_key(), ca=True),), now=NOW, usage=EK_USAGE)
+    with pytest.raises(ChainError, match="other than SHA-256"):
+        verifier.verify(x509.load_der_x509_certificate(unknown), [])
+
+
+# TPM keys
+
+
+def test_a_signature_by_another_scheme_than_the_keys_is_not_valid() -> None:
+    ak = parsed(SoftTpm().ak_public)
+    assert not signature_is_valid(ak, Signature(Alg.RSASSA, Alg.SHA256, b""), b"message")
+
+
+def test_a_credential_is_no_longer_than_a_digest_and_its_key_encrypts() -> None:
+    ek = parsed(SoftTpm().ek_public)
+    with pytest.raises(ValueError, match="at most a digest"):
+        make_credential(ek, b"name", bytes(65), random=bytes)
+    with pytest.raises(ValueError, match="symmetric"):
+        make_credential(replace(ek, symmetric=None), b"name", b"secret", random=bytes)
+
+
+@pytest.mark.parametrize(
+    ("ak", "problem"),
+    [
+        (ak_prefix(symmetric="0006" + "0030" + "0043"), "AES key"),
+        (rsa_ak_prefix(2048) + sized(bytes(255) + b"\x01"), "odd modulus"),
+    ],
+)
+def test_a_public_area_with_an_impossible_number_is_malformed(ak: bytes, problem: str) -> None:
+    with pytest.raises(Denied, match=problem):
+        parsed(ak)
