@@ -8,7 +8,7 @@ import pytest
 from builders import make_member
 
 from nodeattest_controller.model.machine_view import ContractReference, view_of_machine, views_of_pool
-from nodeattest_controller.model.node_names import NameSources, claimed_names, node_names
+from nodeattest_controller.model.node_names import NameSources, claimed_names, node_names, object_names
 from nodeattest_parsing.values import JsonObject, JsonValue
 
 
@@ -96,9 +96,12 @@ METAL = ContractReference("infrastructure.cluster.x-k8s.io", "HetznerBareMetalMa
     ],
 )
 def test_sources_count_in_order_of_trust(changes: dict[str, object], sources: dict[str, Any], names: list[str]) -> None:
-    found = node_names(make_member(**changes), NameSources(**sources))
+    machine = make_member(**changes)
+    found = node_names(machine, NameSources(**sources))
     assert [claim.name for claim in found] == names
     assert all(claim.source for claim in found)
+    if machine.given_name is not None:  # no object's name counts beside it
+        assert set(object_names(machine)) <= {"mine"}
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,12 @@ def provider_id(source: str) -> Expression:
     return parsed
 
 
+def test_an_expression_reads_items_of_lists() -> None:
+    objects: dict[str, JsonObject] = {"infra": {"status": {"addresses": [{"address": "10.0.0.7"}]}}}
+    assert provider_id("acme://{infra.status.addresses[0].address}").value(objects) == "acme://10.0.0.7"
+    assert not provider_id("acme://{infra.status.addresses[1].address}").value(objects)
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -9,13 +9,14 @@ from typing import Final
 
 import cms_documents as documents
 import pytest
-from composite_world import composite
+from composite_world import composite, sound_exchange
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_authority import EK_USAGE, YEAR, Authority, Key, PublicKey, name_of
 from tpm_world import NOW, SoftTpm, ak_prefix, facts_of, ledger, new_key, parsed, request_of, rsa_ak_prefix
+from worlds import denied_for
 
 from nodeattest_providers import cms
 from nodeattest_providers.aws.config import parse_policy as aws_policy
@@ -26,6 +27,7 @@ from nodeattest_providers.config_fields import parse_setting
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.gcp.config import parse_policy as gcp_policy
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.keys import check_public_key
 from nodeattest_providers.node_interface import Attestor, Binding, Evidence, JsonValue, PublishedChallenge
 from nodeattest_providers.null.verifier import NullSigner
 from nodeattest_providers.oci.verifier import parse_policy as oci_policy
@@ -224,3 +226,19 @@ def test_a_credential_is_no_longer_than_a_digest_and_its_key_encrypts() -> None:
 def test_a_public_area_with_an_impossible_number_is_malformed(ak: bytes, problem: str) -> None:
     with pytest.raises(Denied, match=problem):
         parsed(ak)
+
+
+def test_an_rsa_structure_under_another_algorithm_is_no_rsa_key() -> None:
+    spki = documents.key().public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    check_public_key(spki)
+    pss = spki.replace(bytes.fromhex("2a864886f70d010101"), bytes.fromhex("2a864886f70d01010a"))
+    with denied_for(Reason.KEY_NOT_ALLOWED):
+        check_public_key(pss)
+
+
+def test_a_composite_request_names_its_first_request_once_it_answers_one() -> None:
+    exchange = sound_exchange()
+    signer = composite()
+    assert signer.first_request(exchange.first) is None
+    answer = replace(exchange.first, evidence=Evidence(ProviderName("composite"), 1, exchange.answer()))
+    assert signer.first_request(answer) == exchange.ref
