@@ -368,7 +368,8 @@ async def test_a_policy_that_cannot_be_used_changes_nothing_and_hides_no_reporte
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_what_is_issued_under_an_audit_is_no_violation(restarts: bool) -> None:
-    world = AutoApprovalWorld(status={"conditions": [REPORTED]})
+    old: JsonObject = {"creationTimestamp": BOUND_AT}
+    world = AutoApprovalWorld(metadata=old, status={"conditions": [REPORTED]})
     world.issue(datetime.now(UTC) - timedelta(seconds=1))
     world.bind_as_kubeadm()
     add_policy(world.api, enforcement="Audit")

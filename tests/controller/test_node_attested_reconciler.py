@@ -128,6 +128,17 @@ async def test_a_check_of_all_machines_counts_who_joined_under_each_of_two_polic
         assert calls(to_its_end, of=Inventory.machines_under.__code__) == 2
 
 
+async def test_another_provider_id_than_the_recorded_one_is_told_of_once() -> None:
+    world = NodeAttestedWorld()
+    path = world.machine(replace(ME, provider_id=ProviderID("sandbox://other")))
+    known = replace(ledger(ME), provider_id_source="infrastructure")
+    world.ledger(ME, known)
+    async with world.running():
+        await world.resync(60)
+        assert world.said(path) == ("False", Reason.PROVIDER_ID_CHANGED)
+        assert world.told() == [Reason.PROVIDER_ID_CHANGED]
+
+
 # The Node
 
 
