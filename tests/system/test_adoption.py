@@ -7,6 +7,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,9 @@ from needs import kubernetes_folder
 from polling import eventually
 from world import BIN, CSRS, NAMESPACE, Agent, World, built_world
 
+from nodeattest_controller.controllers.auto_approval.approval_block import POLICY_NAME
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at, text_at
+from nodeattest_sandbox.client import ApiRefusal
 from nodeattest_sandbox.control_plane import StartControlPlane, controller_manager
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
@@ -125,6 +128,30 @@ def test_a_node_that_joined_by_kubeadm_is_adopted_and_the_last_automatic_approva
         assert not binding_names(town) & {BOOTSTRAP, ROTATION}
 
     assert adopts(agent, kubeconfig, tpm)[0] == 0  # again, and nobody need be there
+
+    stolen = town.workload.token_kubeconfig(town.token())
+    with pytest.raises(ApiRefusal, match=f"ValidatingAdmissionPolicy '{POLICY_NAME}'"):
+        asks_in_tree(town, "victim", stolen)
+    if real:
+        approver_skips(town, stolen)
+
+
+def approver_skips(town: World, stolen: Path) -> None:
+    """Without the policy, too, kube-controller-manager approves no request of a token: nobody has the permission."""
+    for resource in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        town.workload_admin.delete(f"/apis/admissionregistration.k8s.io/v1/{resource}/{POLICY_NAME}")
+
+    def file() -> str | None:
+        with suppress(ApiRefusal):  # the server evaluates a deleted policy for up to a second
+            return asks_in_tree(town, "victim", stolen)
+
+    def reviews() -> int:
+        return sum(one.resource == "subjectaccessreviews" for one in town.workload.requests())
+
+    name, before = eventually(file, what="the policy's end"), reviews()
+    with controller_manager(town.workload, kubernetes_folder(), ["csrapproving", "csrsigning"]):
+        eventually(lambda: reviews() >= before + 4, what="two attempts of the approver, each with two reviews")
+    assert not map_at(town.workload_admin.get(f"{CSRS}/{name}"), "status")
 
 
 def test_a_machine_that_an_operator_opened_joins_by_the_token_that_was_made_for_it(town: World) -> None:
