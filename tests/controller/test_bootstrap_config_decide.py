@@ -202,8 +202,10 @@ INVALID = policy(certificateLimetime="1h")
         (INVALID, policy(), AdmissionOutcome.DENIED),
         (INVALID, policy(certificateLifetime="9s"), AdmissionOutcome.LEFT),
         (policy(), INVALID, AdmissionOutcome.ACCEPTED),
+        (INVALID, INVALID, N),
+        ({**INVALID, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, policy(), N),
     ],
-    ids=["valid", "a mistyped field", "a provider's section", "made invalid", "invalid before", "repaired"],
+    ids=["valid", "mistyped", "a provider's section", "made invalid", "invalid before", "repaired", "same", "deleted"],
 )
 def test_what_is_invalid_and_was_not_before_is_refused(
     after: JsonObject, before: JsonObject | None, outcome: AdmissionOutcome

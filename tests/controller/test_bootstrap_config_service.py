@@ -110,6 +110,13 @@ async def test_what_is_no_review_is_told_so(body: bytes, more: dict[str, str], s
     assert words in json.loads(reply.body)["message"]
 
 
+async def test_a_flood_of_malformed_reviews_leaves_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async with alone() as handler:
+        for number in range(30):
+            await handled(handler, f"192.0.2.{number}", b"x")
+    assert len(caplog.records) == 20
+
+
 async def test_while_facts_cannot_be_had_new_configuration_waits_and_updates_of_other_things_pass(
     plane: ControlPlane,
 ) -> None:

@@ -14,7 +14,7 @@ from node_attested_world import ISSUED, NOW, ledger, machine
 
 from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine
 from nodeattest_controller.controllers.node_attested.reconciler import MachineCensus
-from nodeattest_controller.metrics import VERDICTS, MachineState, Metrics
+from nodeattest_controller.metrics import VERDICTS, ClusterCertificates, MachineState, Metrics
 from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision, new_attestation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_providers.errors import Reason
@@ -47,6 +47,20 @@ def test_requests_cannot_grow_the_number_of_series() -> None:
     feed()
     bound = 2 * 8 * (len(VERDICTS) + 1) * (len(Reason) + 2) + 200
     assert series(metrics) <= bound  # no series ever goes, so this is the most there was
+
+
+def test_the_series_of_a_cluster_go_with_it() -> None:
+    metrics, key = Metrics(), "fleet/blue"
+    metrics.cluster(key, connected=True)
+    metrics.requests_passed_over(key, 1)
+    metrics.auto_approval_closed(key, closed=True)
+    metrics.in_tree_certificate(key)
+    metrics.standing(key, failing=1, treated=1, withheld=0)
+    metrics.machines(key, ClusterCertificates(states={}, earliest_end=1.0, earliest_lifetime=1.0))
+    assert key.encode() in metrics.render()
+    metrics.forget_cluster(key)
+    metrics.forget_standing(key)
+    assert key.encode() not in metrics.render()
 
 
 def test_a_missing_right_is_counted_apart_and_the_alert_counts_nothing_else() -> None:

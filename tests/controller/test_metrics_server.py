@@ -128,13 +128,7 @@ async def test_a_decision_is_kept_for_a_short_time_and_for_its_token_only() -> N
     assert await scrapers.ask() == 200
     scrapers.now += 11
     assert await scrapers.ask() == 401
-
-
-async def test_a_refusal_is_kept_for_two_seconds_only() -> None:
-    api = Reviews()
-    scrapers, api.good, api.allowed = Scrapers(api), set(), False
-    assert await scrapers.ask() == 401
-    api.good = {TOKEN}
+    api.good, api.allowed = {TOKEN}, False
     scrapers.now += 2
     assert await scrapers.ask() == 403
     api.allowed = True

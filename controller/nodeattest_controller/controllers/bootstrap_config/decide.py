@@ -239,8 +239,8 @@ def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, de
     if policy.enforce and subject.made_by_control_plane:
         return _untouched(subject, policy)
     is_innocent = before is not None and subject.is_providers_own(subject.changes(before))
-    joins_pool = before is not None and subject.pool not in {"", before.pool} and not subject.settled
-    if policy.enforce and is_innocent and not joins_pool:  # one that joins a pool has no machine yet
+    joins_pool = before is not None and subject.pool not in {"", before.pool}
+    if policy.enforce and is_innocent and not joins_pool:  # what a pool takes has no machine yet
         return Verdict(AdmissionOutcome.LEFT, (LEFT_WITHOUT,), denied)
     return _refuse(policy, denied)
 
