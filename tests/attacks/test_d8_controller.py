@@ -260,6 +260,17 @@ async def test_no_certificate_names_what_is_not_the_nodes(pki: ClusterPki, row: 
     assert await outcome(pki, row.id, attack) == row.expected
 
 
+async def test_a_key_with_a_certificate_gets_none_for_other_names(pki: ClusterPki) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+
+    async def attack(scene: Scene) -> Expected:
+        for _repeated in range(2):
+            assert (await attested("10.0.0.1", key=key)(scene)).verdict is Verdict.ACCEPT
+        return await attested(key=key)(scene)
+
+    assert await outcome(pki, "D8-0", attack) == Expected(Verdict.DENY, Reason.KEY_REUSED)
+
+
 @pytest.mark.parametrize("attack", [kubelet("10.0.0.9"), attested("10.0.0.9")], ids=["kubelet's own", "attested"])
 async def test_an_address_that_only_the_platform_lists_is_granted(pki: ClusterPki, attack: Attack) -> None:
     assert await outcome(pki, "D8-106", attack) == Expected(Verdict.ACCEPT, "")

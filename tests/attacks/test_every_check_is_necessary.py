@@ -23,6 +23,7 @@ from nodeattest_controller.controllers.csr.issuer import Issuer
 from nodeattest_controller.model.csr_request import Round, parse_request
 from nodeattest_controller.verification.checks import Pipeline, Stage
 from nodeattest_controller.verification.facts import CSRFacts
+from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import ProviderName, Purpose
 from nodeattest_providers.platform import OFFLINE, make_signer
 from nodeattest_providers.registry import BUILT_IN
@@ -84,6 +85,15 @@ async def test_a_list_without_checks_or_of_which_none_applies_lets_nothing_pass(
         request = parse_request(scene.world.file())
         with pytest.raises(RuntimeError, match="no check"):
             await Pipeline(only).run(CSRFacts(scene.world.facts_of(scene.world.workload), request))
+
+
+async def test_a_fact_that_could_not_be_had_fails_each_check_that_asks(pki: ClusterPki) -> None:
+    async with controller_rows.running(pki, "", without="") as scene:
+        facts = CSRFacts(scene.world.facts_of(scene.world.workload), parse_request(scene.world.file()))
+        await controller_rows.two_policies(scene)
+        for _check in range(2):
+            with pytest.raises(Denied):
+                await facts.policy()
 
 
 def test_every_check_of_the_controllers_lists_has_one_row() -> None:

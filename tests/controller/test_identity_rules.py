@@ -55,6 +55,11 @@ def check(machine: MachineView, *claimants: MachineView, sources: NameSources = 
     check_node_name(NODE, machine, around, sources)
 
 
+def test_a_machine_with_a_node_has_had_its_bootstrap_data() -> None:
+    machine = make_member(bootstrap_ready=False, node_ref_name=NODE)
+    assert find_machine(make_request(), [machine]) is machine
+
+
 @pytest.mark.parametrize(
     ("mine", "other"),
     [

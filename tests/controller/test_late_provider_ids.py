@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final
 
 import pytest
@@ -20,6 +21,7 @@ from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonValue
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import ANNOTATION_REASON, ProviderID
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, NodeRequest
 from nodeattest_sandbox.pki import ClusterPki
 
 EXPECTED: Final = ProviderID("metal3://fleet/rack-1/m-1")
@@ -128,10 +130,21 @@ async def test_a_duplicate_provider_id_ends_no_renewal(pki: ClusterPki) -> None:
         assert await decided(world, "r-2") == "Approved"
 
 
-async def test_a_node_renews_while_its_host_object_is_gone(pki: ClusterPki) -> None:
-    async with late(pki, hostObjects=["BareMetalHost"]) as world:
+class ReadsInfrastructure(OneRound):
+    reads_infrastructure = True
+    keys: Mapping[str, str] = MappingProxyType({})
+
+    async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        self.keys = facts.machine.endorsement_keys
+        return await super().verify_client_attestation_data(request, facts)
+
+
+async def test_a_node_renews_by_its_recorded_key_while_its_host_object_is_gone(pki: ClusterPki) -> None:
+    verifier = ReadsInfrastructure()
+    async with late(pki, verifier, hostObjects=["BareMetalHost"]) as world:
         ask(world, node="rack-1")
         assert await decided(world) == "Approved"
+        source = text(world.attestations()[0], "spec", "nodeNameSource")
         world.management_api.remove(put_host(world, "rack-1", consumer="m-1"))
         put_machine(world, "m-1", "abcdef", provider_id=EXPECTED)
         world.workload_api.put(
@@ -140,3 +153,5 @@ async def test_a_node_renews_while_its_host_object_is_gone(pki: ClusterPki) -> N
         await world.settle()
         ask(world, "r-2", node="rack-1", username="system:node:rack-1", groups=["system:nodes"])
         assert await decided(world, "r-2") == "Approved"
+        assert verifier.keys == {"MachineAttestation spec.fingerprints": "sha256:ek"}
+        assert text(world.attestations()[0], "spec", "nodeNameSource") == source != ""

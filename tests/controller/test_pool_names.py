@@ -112,6 +112,18 @@ async def test_an_instance_with_a_proven_name_needs_no_machine(pool: Pool) -> No
     assert text(pool.csr(), "status", "certificate")
 
 
+async def test_each_instance_of_a_pool_joins_by_its_own_name(pool: Pool) -> None:
+    second, name = ProviderID("metal://rack-1/2"), NodeName("worker-2")
+    pool.pool(providerIDList=[PROVIDER_ID, second])
+    pool.prover.registered |= {PROVIDER_ID: NODE, second: name}
+    pool.prover.answer = replace(attested(), proven_node_name=NODE)
+    assert await pool.join() == ""
+    pool.prover.answer = replace(attested(ek="sha256:second"), provider_id=second, proven_node_name=name)
+    pool.file("r-2", node=name, provider_id=second)
+    await pool.reconcile("r-2")
+    assert text(pool.csr("r-2"), "status", "certificate")
+
+
 async def test_while_a_pools_infrastructure_cannot_be_read_its_instances_wait(pool: Pool) -> None:
     pool.has_infrastructure("")
     pool.management_api.fail("GET", "/farmpools/", Forbidden(403, "Forbidden", "no"))

@@ -126,10 +126,14 @@ def test_the_first_source_of_a_provider_id_decides() -> None:
     assert own == ExpectedProviderID(ProviderID("sandbox://node-0"), "Machine spec.providerID")
     second = expected_provider_id(nameless(), stated)
     assert second == ExpectedProviderID(ProviderID("metal3://stated"), "Metal3Machine spec.providerID")
+    recorded = expected_provider_id(RECORDED, metal({"spec": {"providerID": "x://1"}}))
+    assert recorded == ExpectedProviderID(ProviderID("x://1"), "a record")
     third = expected_provider_id(nameless(), metal())
     assert third is not None
     assert (third.value, third.is_prefix) == ("metal3://fleet/rack-1/node-0", False)
     assert METAL.provider_ids[0].source in third.source
+    agreed = expected_provider_id(nameless(), metal({"spec": {"providerID": third.value}}))
+    assert agreed == replace(third, source="Metal3Machine spec.providerID")
     assert expected_provider_id(nameless(), None) is None
     assert expected_provider_id(nameless(), metal(kind=InfrastructureKind())) is None
 
@@ -142,6 +146,7 @@ def test_a_free_suffix_is_one_dns_label(suffix: str, matches: bool) -> None:
     expected = ExpectedProviderID(ProviderID("byoh://host/"), "s", is_prefix=True)
     assert expected.matches(f"byoh://host/{suffix}") is matches
     assert not expected.matches(f"byoh://host2/{suffix}")
+    assert not expected.matches(suffix)
 
 
 def test_a_certificate_that_cannot_be_renewed_waits_for_cluster_api() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
-from builders import decide, make_member, make_request
+from builders import CREATED, decide, make_member, make_request
 
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameContext
 from nodeattest_controller.model.serving_names import (
+    YOUNG,
+    addresses_final,
     check_sans_listed,
     check_sans_unclaimed,
     network_of,
@@ -96,9 +99,15 @@ def test_control_planes_share_nothing_but_the_endpoint(place: str) -> None:
 def test_a_cluster_that_says_nothing_still_protects_what_is_never_a_nodes(cluster: JsonObject) -> None:
     check("node-1", "10.0.0.1", listed=LISTED, cluster=cluster)
     check("10.96.0.2", listed=(("InternalIP", "10.96.0.2"),), cluster=cluster)
-    for place in ("kubernetes.default.svc.cluster.local", "10.96.0.1"):
+    for place in ("kubernetes.default.svc.cluster.local", "kubernetes.lan", "node-1.localhost", "10.96.0.1"):
         with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
             check(place, listed=(("InternalIP", place),), cluster=cluster)
+
+
+def test_no_address_passes_as_a_dns_name() -> None:
+    wanted = SubjectAltNames(("127.0.0.1",), ())
+    with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
+        check_sans_unclaimed(wanted, machine=WORKER, network=network_of(CLUSTER), rivals=lambda _: ())
 
 
 @pytest.mark.parametrize(
@@ -141,3 +150,22 @@ def test_who_has_the_nodes_name_by_its_objects_shares_no_other_name() -> None:
     decide(names_unclaimed, make_request(dns_names=("node-0",)), **facts)
     with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
         decide(names_unclaimed, make_request(dns_names=("node-0", "db.example.com")), **facts)
+
+
+SETTLED = make_member(created=CREATED - YOUNG, addresses=LISTED, node_ref_name=NodeName("node-1"))
+
+
+@pytest.mark.parametrize(
+    ("member", "final"),
+    [
+        (SETTLED, True),
+        (replace(SETTLED, created=CREATED - YOUNG + timedelta(seconds=1)), False),
+        (replace(SETTLED, addresses=()), False),
+        (replace(SETTLED, node_ref_name=None), False),
+        (make_member(kind="MachinePool", created=CREATED), True),
+    ],
+)
+def test_a_young_machine_and_one_without_node_or_addresses_may_list_more_later(
+    member: MachineView, *, final: bool
+) -> None:
+    assert addresses_final(member, CREATED) is final
