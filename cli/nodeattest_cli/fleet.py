@@ -27,7 +27,7 @@ from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_kube import paths
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError, NotFound
-from nodeattest_kube.kubeconfig import ApiEndpoint, parse_kubeconfig
+from nodeattest_kube.kubeconfig import parse_kubeconfig
 from nodeattest_parsing.objects import condition, items, key_of, mapping, metadata, moment, rfc3339, text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
@@ -284,15 +284,16 @@ def _row(view: MachineView, machine: JsonObject, attestation: JsonObject | None,
 
 async def workload_client(management: ApiClient, namespace: str, cluster: str) -> ApiClient:
     """Make a client for a workload cluster, as the controller reaches it; raises ``UserError``."""
-    return ApiClient.from_endpoint(await workload_endpoint(management, namespace, cluster))
+    return (await workload_access(management, namespace, cluster))[0]
 
 
-async def workload_endpoint(management: ApiClient, namespace: str, cluster: str) -> ApiEndpoint:
-    """Read where a workload cluster is, out of its Secret; raises ``UserError``."""
+async def workload_access(management: ApiClient, namespace: str, cluster: str) -> tuple[ApiClient, str | None]:
+    """Make a client by a workload cluster's Secret; returns it and the CAs that it trusts; raises ``UserError``."""
     name = f"{cluster}-kubeconfig"
     try:
         secret = await management.get(paths.core_path("secrets", name, namespace=namespace))
-        return parse_kubeconfig(decode_base64(text(secret, "data", "value")))
+        endpoint = parse_kubeconfig(decode_base64(text(secret, "data", "value")))
+        return ApiClient.from_endpoint(endpoint), endpoint.ca_pem
     except NotFound:
         raise AccessError(f"the Secret {namespace}/{name} is not there, so the cluster is out of reach") from None
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -71,6 +72,22 @@ def test_a_kubeconfig_with_too_few_rights_is_found(fleet: AttestedFleet, capsys:
         in out
     )
     assert "?     bootstrap-tokens fleet/green: 403 Forbidden" in out
+
+
+def test_a_kubeconfig_that_no_client_can_use_is_found_and_ends_nothing(
+    fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever writes the Secret of one cluster must not stop the checks of the others."""
+    no_ca = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").decode()
+    broken = re.sub(
+        r"(certificate-authority-data\W+)[\w+/=]+", rf"\g<1>{no_ca}", fleet.plane.admin_kubeconfig.read_text()
+    )
+    secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/green-kubeconfig"
+    fleet.client.patch(secret, {"data": {"value": base64.b64encode(broken.encode()).decode()}})
+    assert main(["doctor", *fleet.access]) == 1
+    out = capsys.readouterr().out
+    assert "?     cluster-reachable fleet/green: the Secret fleet/green-kubeconfig: kubeconfig: expected CA" in out
+    assert "ok    cluster-reachable fleet/blue: it does" in out
 
 
 def test_when_the_time_is_over_nothing_more_is_asked(fleet: AttestedFleet, capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,11 +138,16 @@ def policy(status: str = "True", reason: str = "Valid", generation: int = 1, **s
     }
 
 
-def cluster(*, approval: tuple[str, str] = ("True", "Closed"), served: str = "True", **labels: JsonValue) -> JsonObject:
+def cluster(
+    *,
+    approval: tuple[str, str] = ("True", "Closed"),
+    by: str = "nodeattest-system/node-attestation-controller",
+    **labels: JsonValue,
+) -> JsonObject:
     """Make a Cluster with the controller's conditions."""
     reported: list[JsonValue] = [
         {"type": CONDITION, "status": approval[0], "reason": approval[1], "message": "a message"},
-        {"type": SERVED, "status": served, "reason": "Serving", "message": "by x"},
+        {"type": SERVED, "status": "True", "reason": "Serving", "message": f"by {by}"},
     ]
     status: JsonObject = {"conditions": reported}
     return {"kind": "Cluster", "metadata": {"labels": labels}, "spec": {}, "status": status}
@@ -283,6 +288,7 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "another webhook does not answer": (refusing("another"), UNKNOWN, "webhook-answers"),
     "a policy is invalid": (put(POLICY, policy("False", "Invalid")), ERROR, "policies"),
     "a policy is not looked at yet": (put(POLICY, policy(generation=0)), WARNING, "policies"),
+    "a policy selects nothing": (put(POLICY, policy(reason="SelectsNothing")), WARNING, "policies"),
     "nothing is known of the webhook": (put(POLICY, policy(reason="WebhookNotRead")), WARNING, "policies"),
     "a configuration was refused": (refused_configuration, WARNING, "policies"),
     "there is no cluster": (remove(BLUE, f"{CAPI}/clusters/green"), WARNING, "clusters-without-policy"),
@@ -291,6 +297,7 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
         ERROR,
         "cluster-conditions",
     ),
+    "another controller serves the cluster": (put(BLUE, cluster(by="x/y", env="prod")), WARNING, "cluster-conditions"),
     "an audit": (put(BLUE, cluster(approval=("False", "Audit"), env="prod")), WARNING, "cluster-conditions"),
     "nobody serves the cluster": (put(BLUE, {**cluster(env="prod"), "status": {}}), WARNING, "cluster-conditions"),
     "a machine is about to join without the agent": (put(CONFIG, config(rendered=False)), ERROR, "bootstrap-data"),

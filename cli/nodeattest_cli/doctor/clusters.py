@@ -19,14 +19,14 @@ from nodeattest_controller.controllers.policy_status.decide import READY, Policy
 from nodeattest_controller.model.certificate_authority import BACKDATE
 from nodeattest_controller.model.machine_view import bootstrap_config_ref
 from nodeattest_controller.runtime.cluster_manager import ACCEPTED
-from nodeattest_controller.runtime.guard import SERVED
+from nodeattest_controller.runtime.guard import SERVED, mark_of
 from nodeattest_kube.access_review import ResourceAttributes, ReviewedUser, is_access_allowed
 from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.objects import condition, items, key_of, number, rfc3339, text
 from nodeattest_parsing.values import JsonObject
 
-_FINE: Final = frozenset({PolicyReason.VALID, PolicyReason.SELECTS_NOTHING, PolicyReason.RENDERING_DISABLED})
-"""Reasons of a policy that is Ready."""
+_FINE: Final = frozenset({PolicyReason.VALID, PolicyReason.RENDERING_DISABLED})
+"""Reasons of a policy that is Ready, and does what it says."""
 _EARLY: Final = frozenset({ApprovalReason.NOT_INITIALIZED, ApprovalReason.WAITING_FOR_CLUSTER_INFO})
 """A cluster that is coming up."""
 _PARTLY: Final = frozenset({ApprovalReason.AUDIT, ApprovalReason.CLOSED_FOR_BOOTSTRAP})
@@ -73,6 +73,8 @@ async def check_conditions(survey: Survey, cluster: JsonObject) -> CheckResult:
             is_error = found.get("status") == "False" and found.get("reason") not in _PARTLY
             words = f"{name} is {found.get('status')}: {found.get('reason')}: {found.get('message')}"
             (errors if is_error else warnings).append(words)
+    mark, checked = mark_of(cluster), f"{survey.controller_namespace}/{survey.lease_name}"
+    warnings += [f"{mark} serves the Cluster, and {checked} is checked here"] if mark not in {"", checked} else []
     return CheckResult(ok=f"{listed(expected)} are True", errors=errors, warnings=warnings)
 
 

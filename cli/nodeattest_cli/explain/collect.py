@@ -25,7 +25,7 @@ from nodeattest_cli.fleet import (
     of_kind,
     read_fleet,
     rows_of,
-    workload_endpoint,
+    workload_access,
 )
 from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
@@ -115,9 +115,9 @@ class _Collector:
             if workload is not None:
                 await self._read_workload(workload.client())
             else:
-                endpoint = await workload_endpoint(self._management, self._namespace, where)
-                await self._read_workload(ApiClient.from_endpoint(endpoint))
-                found.documents += [_authority(endpoint.ca_pem, where)] if endpoint.ca_pem else []
+                client, ca_pem = await workload_access(self._management, self._namespace, where)
+                await self._read_workload(client)
+                found.documents += [_authority(ca_pem, where)] if ca_pem else []
         except (ApiError, UserError) as error:
             if target.kind == "csr":
                 raise
