@@ -119,7 +119,7 @@ class CloudHttp:
                 break
             await asyncio.sleep(0)
 
-    def _new_socket(self, address: AddrInfoType) -> socket:
+    def _new_socket(self, address: AddrInfoType) -> socket:  # pyright: ignore[reportUnknownParameterType] - aiohttp's
         made = socket(*address[:3])
         self._sockets.add(made)
         return made
@@ -141,7 +141,7 @@ class CloudHttp:
                     limit=self._limits.connections,
                     ssl=self._trust(),
                     force_close=True,
-                    socket_factory=self._new_socket,
+                    socket_factory=self._new_socket,  # pyright: ignore[reportUnknownMemberType]
                 ),
                 timeout=ClientTimeout(total=self._limits.seconds, connect=self._limits.connect_seconds),
                 cookie_jar=DummyCookieJar(),

@@ -167,8 +167,8 @@ class Section:
         return mapping(self._values.get(key, {}), self.at(key))
 
     def section(self, key: str, known: Collection[str], required: Collection[str] = ()) -> Section:
-        """Read an object of a closed schema; a missing one is empty, whatever is required of it."""
-        return Section(self._values.get(key, {}), self.at(key), known, required if key in self._values else ())
+        """Read an object of a closed schema."""
+        return Section(self._values.get(key, {}), self.at(key), known, required)
 
     def sections(self, key: str, known: Collection[str], required: Collection[str] = ()) -> list[Section]:
         """Read an array of objects of a closed schema."""

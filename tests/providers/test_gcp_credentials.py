@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 import subprocess
@@ -85,6 +86,47 @@ async def test_a_key_that_the_server_does_not_know_gets_none_and_no_message_show
     assert calls.seen == [("oauth", CallOutcome.REFUSED)]
     assert settings.credentials not in str(caught.value)
     assert "invalid_grant" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ({"file": "token"}, "subject_token=of-a-file"),
+        (
+            {
+                "environment_id": "aws1",
+                "region_url": "http://127.0.0.1:1",
+                "regional_cred_verification_url": "https://sts.{region}.amazonaws.com?Action=GetCallerIdentity",
+            },
+            "GetCallerIdentity",
+        ),
+    ],
+)
+async def test_a_federation_shows_the_token_of_its_source(
+    source: dict[str, str], shown: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "us-east-1")
+    (tmp_path / "token").write_text("of-a-file")
+    asked: list[bytes] = []
+
+    def answer(request: Request) -> Reply:
+        asked.append(request.body)
+        return as_json({**TOKEN, "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"})
+
+    with answering(answer, tmp_path) as port:
+        content = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/p",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"https://127.0.0.1:{port}/token",
+            "credential_source": source,
+        }
+        (tmp_path / "federation.json").write_text(json.dumps(content))
+        files = {"caBundle": str(tmp_path / "ca.crt"), "credentialsFile": str(tmp_path / "federation.json")}
+        assert await token_of(Tokens(parse_platform({**files}), Calls())) == TOKEN["access_token"]
+    assert shown in asked[0].decode()
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"

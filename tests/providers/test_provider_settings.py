@@ -53,7 +53,9 @@ ROWS: dict[Callable[[Mapping[str, JsonValue]], object], list[tuple[dict[str, Jso
         ({"tags": {"": "x"}}, "names"),
         ({"tags": {"x": 1}}, "spec.aws.tags[x]"),
         ({"tags": {"x": "y" * 257}}, "256"),
+        ({"tags": {"x" * 129: "y"}}, "1 to 128"),
         ({"vpcs": ["vpc-1"]}, "spec.aws.vpcs"),
+        ({"vpcs": None}, "spec.aws.vpcs: an array"),
     ],
     aws.parse_platform: [
         ({"endpoint": {}}, "'endpoints'"),
@@ -61,6 +63,10 @@ ROWS: dict[Callable[[Mapping[str, JsonValue]], object], list[tuple[dict[str, Jso
         ({"endpoints": {"sts": "https://user@sts.example"}}, "https://"),
         ({"endpoints": {"sts": "https://sts.example/?x"}}, "https://"),
         ({"endpoints": {"sts": "https://sts.example:0"}}, "https://"),
+        ({"endpoints": {"sts": "https://sts.example/#x"}}, "https://"),
+        ({"endpoints": {"sts": "https://st\u0455.example"}}, "https://"),
+        ({"endpoints": {"sts": "https://:443"}}, "https://"),
+        ({"endpoints": []}, "platforms.aws.endpoints: an object"),
         ({"endpoints": {"sts": 7}}, "a string"),
         ({"trustBundle": "trust.json"}, "absolute"),
         ({"caBundle": 1}, "caBundle"),
@@ -112,6 +118,7 @@ ROWS: dict[Callable[[Mapping[str, JsonValue]], object], list[tuple[dict[str, Jso
     tpm_policy: [
         ({"endorsementKey": []}, "did you mean 'endorsementKeys'?"),
         ({"endorsementKeys": {}}, "endorsementKeys: an array"),
+        ({"endorsementKeys": [7]}, "endorsementKeys[0]: an object"),
         (keys({"sha256": KEY}), "endorsementKeys[0]: the key providerID"),
         (keys({**ENTRY, "sha256": KEY.upper()}), "64 lower-case hex"),
         (keys({**ENTRY, "sha256": KEY[:-1]}), "64 lower-case hex"),
@@ -121,6 +128,7 @@ ROWS: dict[Callable[[Mapping[str, JsonValue]], object], list[tuple[dict[str, Jso
         (keys(named("a"), named("b", key="0b")), "one name for all keys"),
         (keys(named("a"), named("a", "metal://2", "0b")), "one machine only"),
         ({"endorsementCAs": "no PEM"}, "PEM certificates"),
+        ({"endorsementCAs": None}, "endorsementCAs: a string"),
         ({"trustOnFirstUse": "true"}, "true or false"),
         ({"eventLog": "require"}, "Ignore or Require"),
         ({"pcrs": {"bank": "sha1"}}, "sha256 or sha384 or sha512"),
@@ -170,3 +178,8 @@ def test_a_wrong_setting_is_refused_in_words_that_help(
     with denied_for(Reason.POLICY_INVALID) as denied:
         read(settings)
     assert words in str(denied.value)
+
+
+def test_an_empty_description_and_an_ipv6_endpoint_are_settings() -> None:
+    assert tpm_policy(keys({**ENTRY, "description": ""})).listed == {KEY}
+    assert aws.parse_platform({"endpoints": {"sts": "https://[::1]:8443/"}}).sts == "https://[::1]:8443"

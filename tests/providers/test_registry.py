@@ -133,6 +133,13 @@ def test_an_attestor_that_lists_older_versions_and_makes_none_is_refused(third_p
         registry.make_attestor(ProviderName("acme"), {})
 
 
+def test_an_attestor_refuses_a_version_that_it_does_not_make() -> None:
+    attestor = registry.make_attestor(ProviderName("insecure"), {})
+    assert attestor.in_version(1) is attestor
+    with pytest.raises(ValueError, match="no evidence of version 2"):
+        attestor.in_version(2)
+
+
 def _modules_after(code: str) -> set[str]:
     """Names of the modules that a fresh interpreter has loaded after running the code."""
     script = f"{code}\nimport sys\nprint(*sorted(sys.modules))"
