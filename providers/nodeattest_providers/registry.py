@@ -94,9 +94,9 @@ def installed(group: str) -> frozenset[str]:
 
 
 def check_made(made: object, provider: ProviderName, *, is_complete: bool) -> None:
-    """Refuse what a factory made if it is of another provider, lacks a method or misstates its evidence versions."""
+    """Refuse what a factory made: of another provider, without the base class, or with wrong evidence versions."""
     if getattr(made, "provider", None) != provider or not is_complete:
-        got = "one of another provider" if is_complete else "one without its methods"
+        got = "one of another provider" if is_complete else "one that does not derive from its base class"
         raise _unknown(f"an implementation of {provider}", got)
     versions = getattr(made, "versions", None)
     found = cast("tuple[object, ...]", versions) if isinstance(versions, tuple) else ()
