@@ -10,6 +10,7 @@ from worlds import denied_for
 from nodeattest_providers.aws import config as aws
 from nodeattest_providers.azure import config as azure
 from nodeattest_providers.challenge.attestor import ChallengeAttestor
+from nodeattest_providers.composite.attestor import CompositeAttestor
 from nodeattest_providers.composite.protocol import parse_policy as composite_policy
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.gcp import config as gcp
@@ -146,6 +147,8 @@ ROWS: dict[Callable[[Mapping[str, JsonValue]], object], list[tuple[dict[str, Jso
     composite_policy: [
         ({}, "either allOf or anyOf"),
         ({"allOf": ["tpm", "tpm"]}, "different providers"),
+        ({"anyOf": []}, "1 to 8 alternatives"),
+        ({"anyOf": [{"allOf": ["tpm", "aws"]}] * 9}, "1 to 8 alternatives"),
         ({"allOf": ["tpm", "insecure"]}, "that prove something"),
         ({"allOf": ["tpm", "Challenge"]}, "that prove something"),
         ({"allOf": "tpm"}, "an array"),
@@ -183,3 +186,9 @@ def test_a_wrong_setting_is_refused_in_words_that_help(
 def test_an_empty_description_and_an_ipv6_endpoint_are_settings() -> None:
     assert tpm_policy(keys({**ENTRY, "description": ""})).listed == {KEY}
     assert aws.parse_platform({"endpoints": {"sts": "https://[::1]:8443/"}}).sts == "https://[::1]:8443"
+
+
+def test_a_composite_proof_holds_the_device_of_any_part() -> None:
+    assert CompositeAttestor({"tpm": {}, "aws": {}}).holds_device
+    assert not CompositeAttestor({"azure": {}, "aws": {}}).holds_device
+    assert GcpAttestor({}).holds_device
