@@ -145,11 +145,10 @@ async def listening(
     authority: Authority,
     *,
     limits: FrontLimits | None = None,
-    client_ca: Path | None = None,
 ) -> AsyncGenerator[Listener]:
     """Listen on loopback."""
     certificate, key = authority.certify(directory)
-    tls = ServingCertificate(certificate, key, client_ca)
+    tls = ServingCertificate(certificate, key)
     listener = Listener(handler, BindAddress(LOOPBACK, 0), tls.context, limits or FrontLimits())
     await listener.start()
     try:

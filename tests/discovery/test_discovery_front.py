@@ -16,19 +16,18 @@ from jwt_kit import NOW, TOKEN, jwt
 from polling import until
 
 from nodeattest_discovery import clusterinfo, jws
-from nodeattest_discovery.front import (
-    ClusterCache,
-    FrontLimits,
-    authenticate,
-)
+from nodeattest_discovery.front import ClusterCache, FrontLimits, FrontSettings, authenticate, run_front
 from nodeattest_discovery.jwt import hs256, mint, parse
 from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, encode, secret_name, stored_token
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_kube.client import ApiClient
+from nodeattest_kube.kubeconfig import ApiEndpoint
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 from nodeattest_sandbox.control_plane import ControlPlane
+from nodeattest_serving.bounded_server import BindAddress
+from nodeattest_serving.program import Ports
 
 OTHER = BootstrapToken("fedcba", "fedcba9876543210")
 
@@ -201,6 +200,30 @@ async def test_the_log_names_token_client_and_decision_and_never_the_proof(
     assert f"refused {LOOPBACK}, token abcdef: expected a MAC by the token's secret" in caplog.text
     for part in (*mint(TOKEN, NOW).split("."), TOKEN.secret, jwt(secret="0123456789abcdee").decode()):
         assert part not in caplog.text
+
+
+async def test_answers_and_connections_over_a_limit_are_counted(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.certify(tmp_path)
+    anywhere, limits = BindAddress(LOOPBACK, 0), FrontLimits(connections=1, connections_of_client=1)
+    settings = FrontSettings(address=anywhere, certificate=certificate, key=key, health=anywhere, limits=limits)
+    ports: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
+    client = ApiClient(ApiEndpoint(server="https://127.0.0.1:1"))
+    running = asyncio.create_task(run_front(settings, client, started=ports.set_result))
+    try:
+        listening_at = await ports
+        context = ssl.create_default_context(cadata=authority.pem.decode())
+        _, held = await asyncio.open_connection(LOOPBACK, listening_at.main, ssl=context)
+        assert (await ask(listening_at.main, get(bearer()), authority)).status == 503
+        reader, writer = await asyncio.open_connection(LOOPBACK, listening_at.health)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: front\r\nConnection: close\r\n\r\n")
+        metrics = await reader.read()
+        for each in (held, writer):
+            each.close()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    assert b'nodeattest_discovery_requests_total{code="503"} 1.0\n' in metrics
+    assert b"nodeattest_discovery_connections_turned_away_total 1.0\n" in metrics
 
 
 # What it knows of its cluster
