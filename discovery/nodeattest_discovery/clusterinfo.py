@@ -161,7 +161,7 @@ def parse_ca_bundle(pem: bytes) -> tuple[x509.Certificate, ...]:
     """Read a CA bundle: between 1 and 64 certificates that are CAs, and no other block; raises ``Denied``."""
     try:
         found = tuple(x509.load_pem_x509_certificates(pem))
-    except ValueError:
+    except X509_ERRORS:
         raise _malformed("certificate-authority-data: certificates in PEM", "something else") from None
     if not len(found) == len(_BLOCK.findall(pem)) == pem.count(b"-----BEGIN"):
         raise _malformed("certificate-authority-data: CERTIFICATE blocks without headers only", "another block")

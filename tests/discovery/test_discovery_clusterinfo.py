@@ -20,6 +20,7 @@ from core_kit import (
     spoilt,
     written,
 )
+from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,6 +95,13 @@ def test_a_credential_in_it_does_not_reach_the_message() -> None:
 def test_a_leaf_behind_a_ca_makes_no_bundle_of_cas() -> None:
     with pytest.raises(Denied, match="CA certificates"):
         clusterinfo.parse_ca_bundle(pem(CA, certificate(ca=False)))
+
+
+def test_a_certificate_of_an_unknown_version_is_refused() -> None:
+    der = CA.public_bytes(Encoding.DER).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05")
+    block = f"-----BEGIN CERTIFICATE-----\n{base64.b64encode(der).decode()}\n-----END CERTIFICATE-----\n"
+    with pytest.raises(Denied, match="certificates in PEM"):
+        clusterinfo.parse_ca_bundle(block.encode())
 
 
 TAMPERED: dict[str, tuple[Spoil, str]] = {

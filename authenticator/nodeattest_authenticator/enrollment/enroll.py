@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -42,6 +41,7 @@ from nodeattest_authenticator.state.credential_cache import CachedCredential
 from nodeattest_authenticator.state.records import PendingRequest, PendingRequestFile, SubmittedCsr
 from nodeattest_discovery.node.clock import Deadline
 from nodeattest_providers import envelope, errors
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, ProviderName, SignerName, evidence_block
 from nodeattest_providers.keys import PrivateKey
@@ -313,7 +313,7 @@ def _is_coherent(pending: PendingRequest) -> bool:
     """Return whether key and request belong together: the file may have been edited."""
     try:
         return load_der_x509_csr(pending.csr_der).public_key() == _load_key(pending.key_pem).public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except X509_ERRORS:
         return False
 
 

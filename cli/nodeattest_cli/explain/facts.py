@@ -39,6 +39,7 @@ from nodeattest_controller.verification.infrastructure import read_infrastructur
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
+from nodeattest_providers.certificate_chain import X509_ERRORS
 from nodeattest_providers.errors import Denied
 from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
@@ -315,5 +316,5 @@ def _ledger_facts(request: NodeRequest, recorded: Attestation | None) -> LedgerF
 def _pins(secret: JsonObject) -> frozenset[ClusterPin]:
     try:
         return bundle_pins(x509.load_pem_x509_certificates(decode_base64(text(secret, "data", "tls.crt"))))
-    except ValueError:
+    except X509_ERRORS:
         return frozenset()
