@@ -45,8 +45,8 @@ from nodeattest_serving.tls import ServingCertificate
 
 _MAX_AGE: Final = 7 * 24 * 3600
 _METHODS: Final = ("GET", "HEAD")
-_SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
-"""No hidden file, so no state of a publisher, and no way up."""
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,254}", re.ASCII)
+"""No hidden file, so no state of a publisher, no way up, and no name that is too long for a file."""
 _LIMITS: Final = ConnectionLimits(
     connections=512, connections_of_client=256, connection_seconds=600.0, idle_seconds=30.0
 )

@@ -179,6 +179,7 @@ SPOILT: dict[str, tuple[str, Reply, str, str]] = {
     "no configuration": (CONFIGURATION_PATH, Reply(b"<html>"), "unusable", "OpenID configuration in JSON"),
     "a configuration without end": (CONFIGURATION_PATH, Reply(b"{" + b" " * 70_000), "refused", "larger than"),
     "an empty set": (JWKS_PATH, Reply(b'{"keys":[]}'), "unusable", "1 to"),
+    "a kind that is no text": (JWKS_PATH, Reply(b'{"keys":[{"kty":[],"kid":"a"}]}'), "unusable", "kty RSA or EC"),
     "a private member": (JWKS_PATH, Reply(LEAK), "unusable", "private or symmetric"),
     "a set without end": (JWKS_PATH, Reply(b'{"keys":[' + b" " * (1 << 20)), "refused", "larger than"),
     "no right": (JWKS_PATH, Reply(status=403), "forbidden", "manifests/workload-issuer"),

@@ -93,6 +93,7 @@ REFUSED_JWKS: dict[str, bytes] = {
     "a text": jwks("key"),
     "a private member": jwks({**GOOD_EC, "d": "AAAA"}),
     "a symmetric key": jwks({"kty": "oct", "kid": "1", "k": "AAAA"}),
+    "a list as kty": jwks({**GOOD_EC, "kty": []}),
     "an object as curve": jwks({**GOOD_EC, "crv": {}}),
     "another curve": jwks({**GOOD_EC, "crv": "secp256k1"}),
     "a key to encrypt with": jwks({**GOOD_RSA, "use": "enc"}),
@@ -102,6 +103,11 @@ REFUSED_JWKS: dict[str, bytes] = {
     "a number as kid": jwks({**GOOD_RSA, "kid": 1}),
     "two of one kid": jwks(GOOD_RSA, {**GOOD_EC, "kid": GOOD_RSA["kid"]}),
     "padding": jwks({**GOOD_RSA, "e": "AQAB=="}),
+    "base64 of the other alphabet": jwks({**GOOD_RSA, "n": f"+/{GOOD_RSA['n'][2:]}"}),
+    "a line end inside": jwks({**GOOD_EC, "x": f"{GOOD_EC['x']}\n"}),
+    "an exponent of 1": jwks({**GOOD_RSA, "e": "AQ"}),
+    "an exponent of 33 bits": jwks({**GOOD_RSA, "e": "AQAAAAE"}),
+    "more keys than the limit": jwks(*({**GOOD_RSA, "kid": f"{number}"} for number in range(129))),
     "a short coordinate": jwks({**GOOD_EC, "x": "AAAA"}),
     "a point off its curve": jwks({**GOOD_EC, "x": GOOD_EC["y"], "y": GOOD_EC["x"]}),
     "a modulus of 64 KiB": jwks({**GOOD_RSA, "n": "f" * 87380}),
@@ -125,7 +131,7 @@ def short_rsa(bits: int) -> dict[str, object]:
 
 ALWAYS_REFUSED = {
     "a member twice", "two sets of keys", "a private member", "a symmetric key", "a text", "two of one kid", "no JSON",
-    "a set beyond the limit",
+    "a set beyond the limit", "more keys than the limit",
 }  # fmt: skip
 UNUSABLE: dict[str, dict[str, object]] = {
     **{name: json.loads(body)["keys"][0] for name, body in REFUSED_JWKS.items() if name not in ALWAYS_REFUSED},

@@ -108,6 +108,7 @@ async def test_a_document_that_the_client_has_is_not_sent_again(served: Served) 
 async def test_other_methods_are_told_which_there_are(served: Served, method: str) -> None:
     answer = await served.ask(JWKS, method)
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+    assert await served.ask(JWKS, "HEAD") == await served.ask(JWKS)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +160,21 @@ async def test_what_is_no_document_of_this_place_is_not_served_and_the_log_says_
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 20
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_folder_and_a_name_too_long_are_not_found_and_leave_no_file_open(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = open_files()
+    for _ in range(5):
+        assert (await served.ask("/fleet/shop/blue")).status == 404
+        assert (await served.ask(f"/fleet/{'a' * 256}")).status == 404
+    assert open_files() == before
+    assert not caplog.records
+
+
 async def test_a_link_and_a_pipe_are_not_followed_and_block_nothing(served: Served) -> None:
     inside = served.jwks.read_bytes()
     (served.root / "outside").write_bytes(inside)
@@ -168,6 +184,9 @@ async def test_a_link_and_a_pipe_are_not_followed_and_block_nothing(served: Serv
     served.jwks.unlink()
     os.mkfifo(served.jwks)
     assert (await served.ask(JWKS)).status == 503
+    writer = os.open(served.jwks, os.O_RDWR)  # a read would find nothing yet, and no end
+    assert (await served.ask(JWKS)).status == 503
+    os.close(writer)
 
 
 async def test_it_is_ready_while_there_is_a_folder(served: Served, tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ Each test says what the add-on saw, not only what was answered.
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Final
 
 import pytest
+from aiohttp import web
 from polling import until
 from proxy_kit import (
     LOOPBACK,
@@ -23,7 +25,8 @@ from proxy_kit import (
     users_token,
 )
 
-from nodeattest_identity.proxy.server import ProxyLimits
+from nodeattest_identity.proxy.server import ProxyLimits, ProxyServer
+from nodeattest_serving.bounded_server import BindAddress
 
 
 async def test_a_request_passes_with_its_raw_target_and_comes_back_with_the_answer() -> None:
@@ -35,6 +38,20 @@ async def test_a_request_passes_with_its_raw_target_and_comes_back_with_the_answ
         assert seen.values("cookie") == ["a=b"]
         assert seen.values("x-authenticated-user") == ["alice"]
         assert seen.values("user-agent") == seen.values("accept-encoding") == []
+
+
+async def test_a_connection_error_that_is_not_the_clients_is_answered_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handle(_request: web.BaseRequest) -> web.StreamResponse:
+        raise ConnectionResetError
+
+    server = ProxyServer(handle, BindAddress(LOOPBACK, 0), None, ProxyLimits())
+    await server.start()
+    answer = await exchange(server.port, request())
+    await server.stop()
+    assert (answer.status, json.loads(answer.body)["reason"]) == (500, "InternalError")
+    assert "internal error while answering a request" in caplog.text
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 11", "Transfer-Encoding: chunked"])

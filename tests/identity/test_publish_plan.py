@@ -225,6 +225,16 @@ def test_control_characters_in_a_key_id_are_quoted() -> None:
     assert all(note.isprintable() for note in planned.notes)
 
 
+def test_what_is_written_can_be_read_again_however_many_keys_and_however_long_their_names() -> None:
+    standing = settled(wanted(*map(str, range(100))))
+    with pytest.raises(KeysError, match="at most 128 keys to publish, absent ones included, got 129"):
+        plan(standing, wanted(*map(str, range(100, 129))), START + 1)
+    long = tuple(replace(key(str(number)), kid=f"{number:03}".ljust(1024, "\x01")) for number in range(120))
+    standing = settled(replace(wanted("a"), keys=long))
+    with pytest.raises(KeysError, match="shorter kids"):
+        plan(standing, wanted("a"), START + 1)
+
+
 _NAMES = ("a", "b", "c")
 _LIFE = 3 * HOUR
 

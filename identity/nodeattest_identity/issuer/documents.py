@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from nodeattest_identity.issuer.keys import KeysError, VerifyingKey, deduplicate
+from nodeattest_identity.issuer.keys import MAX_KEYS, KeysError, VerifyingKey, deduplicate
 from nodeattest_kube.answers import parse_json
 from nodeattest_parsing.endpoint import port_of
 from nodeattest_parsing.values import JsonValue
@@ -113,6 +113,11 @@ def documents(issuer: str, jwks_uri: str, keys: Iterable[VerifyingKey]) -> Docum
     kept = deduplicate(keys)
     if not kept:
         raise KeysError("expected at least one key to publish, got none: the last documents stay as they are")
+    if len(kept) > MAX_KEYS:  # nobody could read them again
+        raise KeysError(
+            f"expected at most {MAX_KEYS} keys to publish, absent ones included, got {len(kept)}: the last documents "
+            "stay as they are; remove keys by --drop-key, or wait until absent ones are retired"
+        )
     configuration: dict[str, JsonValue] = {
         "issuer": issuer,
         "jwks_uri": jwks_uri,

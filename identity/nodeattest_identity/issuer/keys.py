@@ -36,7 +36,7 @@ from nodeattest_providers.keys import PublicKey
 
 MAX_SIZE: Final = 1 << 20
 """Bytes of a file or a key set; a hundred keys take 60 KiB."""
-_MAX_KEYS: Final = 128
+MAX_KEYS: Final = 128
 """An issuer has one to ten; a key takes 0.3 ms to read."""
 _MIN_RSA: Final = 2048
 _MAX_RSA: Final = 8192
@@ -102,9 +102,9 @@ def read_pem(data: bytes) -> tuple[VerifyingKey, ...]:
     """
     if len(data) > MAX_SIZE:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of PEM, got {len(data)}")
-    if data.count(b"-----BEGIN ") > _MAX_KEYS:
-        raise KeysError(f"expected at most {_MAX_KEYS} PEM blocks, got more")
-    if data.count(b"-") > _MAX_KEYS * _MAX_DASHES:  # each takes a step
+    if data.count(b"-----BEGIN ") > MAX_KEYS:
+        raise KeysError(f"expected at most {MAX_KEYS} PEM blocks, got more")
+    if data.count(b"-") > MAX_KEYS * _MAX_DASHES:  # each takes a step
         raise KeysError("expected PEM blocks, got too many dashes between them")
     blocks = [(found[1].decode(), found[2]) for found in _BLOCK.finditer(data)]
     if data.count(b"-----BEGIN ") != len(blocks):
@@ -126,11 +126,11 @@ def read_jwks(body: bytes, *, skip_unusable: bool = False) -> tuple[VerifyingKey
     if len(body) > MAX_SIZE:
         raise KeysError(f"expected at most {MAX_SIZE} bytes of a key set, got {len(body)}")
     try:
-        members = parse_json(body, max_values=_MAX_KEYS * 16).get("keys")
+        members = parse_json(body, max_values=MAX_KEYS * 16).get("keys")
     except ValueError as error:
         raise KeysError(f"expected a key set in JSON, got {error}") from None
-    if not isinstance(members, list) or not 0 < len(members) <= _MAX_KEYS:
-        raise KeysError(f"expected `keys` with 1 to {_MAX_KEYS} keys, got none or more")
+    if not isinstance(members, list) or not 0 < len(members) <= MAX_KEYS:
+        raise KeysError(f"expected `keys` with 1 to {MAX_KEYS} keys, got none or more")
     keys: list[VerifyingKey] = []
     unusable: KeysError | None = None
     for each in map(_public_member, members):
@@ -206,7 +206,7 @@ def _public_member(value: JsonValue) -> JsonObject:
 
 def _of_jwk(value: JsonObject) -> VerifyingKey:
     kind, kid = value.get("kty"), value.get("kid")
-    if kind not in _KINDS or value.get("use", "sig") != "sig":
+    if not isinstance(kind, str) or kind not in _KINDS or value.get("use", "sig") != "sig":
         raise KeysError("expected keys of kty RSA or EC for use sig, got another")
     if not isinstance(kid, str) or not 0 < len(kid.encode()) <= _MAX_KID:
         raise KeysError(f"expected a kid of 1 to {_MAX_KID} bytes, got another")

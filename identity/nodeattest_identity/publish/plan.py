@@ -122,7 +122,10 @@ def encode_state(state: IssuerState) -> bytes:
         "absent_since": {key.kid: state.absent_since[key.kid] for key in state.keys if key.kid in state.absent_since},
         "jwks": parse_json(documents(state.issuer, default_jwks_uri(state.issuer), state.keys).jwks),
     }
-    return json.dumps(members, indent=1).encode() + b"\n"
+    body = json.dumps(members, indent=1).encode() + b"\n"
+    if len(body) > MAX_OBJECT:  # nobody could read it again
+        raise KeysError(f"expected a state of at most {MAX_OBJECT} bytes, got {len(body)}: give keys shorter kids")
+    return body
 
 
 def parse_state(body: bytes) -> IssuerState:

@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -169,9 +170,14 @@ class DirectoryStore(ObjectStore):
                 raise StoreRefusedError(f"{self.name}: expected a directory, got none; make it, or mount it first")
             with self._opened(path) as (folder, name):
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            if not stat.S_ISREG(mode := os.fstat(file).st_mode):
+                os.close(file)
+                if stat.S_ISDIR(mode):
+                    return None
+                raise StoreRefusedError(f"{self.name}: {path}: expected a file, got a pipe or a device; remove it")
             with os.fdopen(file, "rb") as opened:
                 body = opened.read(MAX_OBJECT + 1)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise self._refused(path, error) from None

@@ -234,10 +234,8 @@ class _Registry(jws.JWSRegistry):
 
 
 def _is_signed_by(unverified: UnverifiedToken, key: VerifyingKey) -> bool:
-    public = key.public
-    jwk = RSAKey.import_key(public) if isinstance(public, rsa.RSAPublicKey) else ECKey.import_key(public)
     try:
-        proved = jws.deserialize_compact(unverified.token, jwk, registry=_Registry(algorithms=[key.alg]))
+        proved = jws.deserialize_compact(unverified.token, key.jwk, registry=_Registry(algorithms=[key.alg]))
     except (JoseError, ValueError):
         return False
     return proved.payload == unverified.payload
