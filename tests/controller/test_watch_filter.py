@@ -41,7 +41,7 @@ class Controller:
         self.metrics = Metrics()
         self.connections: list[FakeApi] = []
         self.names: list[str] = []
-        self.others = others
+        self.others, self.leads = others, True
         self.beside_another = 0
         """How often a cluster was connected while another controller was connected to any."""
 
@@ -65,7 +65,7 @@ class Controller:
             self.management,
             self.metrics,
             connect=self.connect,
-            leads=lambda: True,
+            leads=lambda: self.leads,
             still_leads=self.still_leads,
             signers={},
         )
@@ -117,6 +117,8 @@ async def test_the_leader_connects_every_cluster_and_runs_every_controller() -> 
         await until(lambda: dig(api.objects[f"{POLICIES}/p"], "status", "clusters") == 1)
         assert not workload.closed
     assert workload.closed
+    leader.leads = False
+    assert not api.may_send()
     assert b"cluster_connected{" not in leader.metrics.render()
 
 
