@@ -429,7 +429,7 @@ async def test_whoever_has_a_permission_that_no_binding_grants_is_found(group: s
     world.workload.put(f"{BINDINGS}/b", {"roleRef": {"kind": "ClusterRole", "name": "view"}, "subjects": subjects})
 
     def allow(body: JsonObject) -> JsonObject:
-        asked.append(strings(body, "spec", "groups"))
+        asked.append([*strings(body, "spec", "groups")])
         return {**body, "status": {"allowed": group in asked[-1]}}
 
     world.workload.answers[_REVIEWS] = allow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from builders import CREATED, decide, make_member, make_request
@@ -149,7 +150,7 @@ def test_who_has_the_nodes_name_by_its_objects_shares_no_other_name() -> None:
     inventory = Inventory()
     inventory.put_machine("guest", guest)
     around = NameContext(claimants=(), holders=())
-    facts = {"machine": make_member(), "inventory": inventory, "name_context": around, "cluster": {}}
+    facts: dict[str, Any] = {"machine": make_member(), "inventory": inventory, "name_context": around, "cluster": {}}
     decide(names_unclaimed, make_request(dns_names=("node-0",)), **facts)
     with pytest.raises(Denied, match=Reason.ADDRESS_NOT_ALLOWED):
         decide(names_unclaimed, make_request(dns_names=("node-0", "db.example.com")), **facts)

@@ -103,7 +103,7 @@ REFUSED_JWKS: dict[str, bytes] = {
     "a number as kid": jwks({**GOOD_RSA, "kid": 1}),
     "two of one kid": jwks(GOOD_RSA, {**GOOD_EC, "kid": GOOD_RSA["kid"]}),
     "padding": jwks({**GOOD_RSA, "e": "AQAB=="}),
-    "base64 of the other alphabet": jwks({**GOOD_RSA, "n": f"+/{GOOD_RSA['n'][2:]}"}),
+    "base64 of the other alphabet": jwks({**GOOD_RSA, "n": f"+/{str(GOOD_RSA['n'])[2:]}"}),
     "a line end inside": jwks({**GOOD_EC, "x": f"{GOOD_EC['x']}\n"}),
     "an exponent of 1": jwks({**GOOD_RSA, "e": "AQ"}),
     "an exponent of 33 bits": jwks({**GOOD_RSA, "e": "AQAAAAE"}),

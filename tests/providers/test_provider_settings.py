@@ -148,7 +148,7 @@ ROWS: dict[Callable[[Mapping[str, JsonValue]], object], list[tuple[dict[str, Jso
         ({}, "either allOf or anyOf"),
         ({"allOf": ["tpm", "tpm"]}, "different providers"),
         ({"anyOf": []}, "1 to 8 alternatives"),
-        ({"anyOf": [{"allOf": ["tpm", "aws"]}] * 9}, "1 to 8 alternatives"),
+        ({"anyOf": [*({"allOf": ["tpm", "aws"]} for _ in range(9))]}, "1 to 8 alternatives"),
         ({"allOf": ["tpm", "insecure"]}, "that prove something"),
         ({"allOf": ["tpm", "Challenge"]}, "that prove something"),
         ({"allOf": "tpm"}, "an array"),

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bench.chaos.servers import UNREACHABLE, Replica
-from nodeattest_controller.model import attestation
+from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_demo.world import NAMESPACE, USER, World
 from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
@@ -197,7 +197,7 @@ def all_certificates(history: History) -> Iterable[Signed]:
 
 def written_certificates(obj: JsonObject) -> list[Signed]:
     """Return the certificates of a MachineAttestation, and the keys that it remembers."""
-    read = attestation.parse_attestation(obj)
+    read = parse_attestation(obj)
     found = [signed_certificate(read.name, entry.certificate.encode()) for entry in read.issued]
     for entry, one in zip(read.issued, found, strict=True):
         assert (entry.spki, int(entry.serial, 16)) == (one.spki, int(one.serial, 16)), "the ledger's own words differ"
