@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
 
-from needs import lacks
 from world import Controller
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
@@ -171,6 +170,8 @@ def _memory_limit(container: JsonMap) -> int:
 
 def needs_runc() -> None:
     """End a test where no container can be started."""
+    from needs import lacks  # day-one uses this module where there is no pytest
+
     if shutil.which("runc") is None:
         lacks("runc is not installed: tools/system-packages images")
     if os.geteuid() != 0:
