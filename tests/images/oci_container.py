@@ -8,16 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, cast
-
-from world import Controller
+from typing import Final, cast
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
 from nodeattest_sandbox.client import Client
@@ -166,34 +162,3 @@ class Container:
 def _memory_limit(container: JsonMap) -> int:
     limit = text_at(map_at(map_at(container, "resources"), "limits"), "memory")
     return int(limit.removesuffix("Mi")) * _MEBIBYTE
-
-
-def needs_runc() -> None:
-    """End a test where no container can be started."""
-    from needs import lacks  # day-one uses this module where there is no pytest
-
-    if shutil.which("runc") is None:
-        lacks("runc is not installed: tools/system-packages images")
-    if os.geteuid() != 0:
-        lacks("root, for a container like a kubelet's")
-
-
-class ImageController(Controller):
-    """The controller in a container, with the words of its Deployment."""
-
-    def __init__(self, container: Container, log: Path, flags: Sequence[str]) -> None:
-        super().__init__(Path(), log, flags)
-        self._container = container
-
-    def command(self) -> list[str]:
-        """Run the Deployment's command and arguments."""
-        return self._container.deployed(*self._flags)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
-        self._container.remove()

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from types import TracebackType
+from typing import Self, cast
 from urllib.parse import quote, urlsplit
 
 import pytest
-from needs import released
-from oci_container import Container, ImageController, account_files, digest_of, needs_runc, unpack
+from needs import lacks, released
+from oci_container import Container, account_files, digest_of, unpack
 from polling import eventually
 from rights import apply
-from world import LOOPBACK_FLAGS, World, built_world
+from world import LOOPBACK_FLAGS, Controller, World, built_world
 
 from images.controller import build as contents
 from images.controller.build import build_from_tree
@@ -30,6 +32,35 @@ from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, tex
 from nodeattest_sandbox.control_plane import start_real
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
+
+
+def needs_runc() -> None:
+    """End a test where no container can be started."""
+    if shutil.which("runc") is None:
+        lacks("runc is not installed: tools/system-packages images")
+    if os.geteuid() != 0:
+        lacks("root, for a container like a kubelet's")
+
+
+class ImageController(Controller):
+    """The controller in a container, with the words of its Deployment."""
+
+    def __init__(self, container: Container, log: Path, flags: Sequence[str]) -> None:
+        super().__init__(Path(), log, flags)
+        self._container = container
+
+    def command(self) -> list[str]:
+        """Run the Deployment's command and arguments."""
+        return self._container.deployed(*self._flags)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._container.remove()
 
 
 @dataclass(frozen=True)
