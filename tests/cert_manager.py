@@ -7,15 +7,8 @@ from __future__ import annotations
 
 import base64
 import shutil
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
 from nodeattest_sandbox.client import Client
@@ -68,12 +61,3 @@ def copy_server_files(pki: ClusterPki, folder: Path) -> Path:
     shutil.copy(pki.server_certificate, folder / "tls.crt")
     shutil.copy(pki.server_key, folder / "tls.key")
     return folder
-
-
-def ca_until(end: datetime) -> bytes:
-    """Return a CA in PEM that is valid for a year, until this time."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhook")])
-    unsigned = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    unsigned = unsigned.not_valid_before(end - timedelta(days=365)).not_valid_after(end)
-    return unsigned.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)

@@ -82,12 +82,19 @@ def find_machine(request: NodeRequest, candidates: Sequence[MachineView]) -> Mac
             f"no Machine of this cluster has provider ID {request.csr.provider_id!r}",
             remedy="check the provider ID that the node was given against Machine.spec.providerID",
         )
+    return one_ready_machine(
+        candidates, expected="one Machine with this provider ID", remedy="give each Machine its own provider ID"
+    )
+
+
+def one_ready_machine(candidates: Sequence[MachineView], *, expected: str, remedy: str) -> MachineView:
+    """Return the only candidate, if it is ready. There is at least one. Raises ``Denied`` or ``Unavailable``."""
     if len(candidates) > 1:
         raise Denied(
             Reason.MACHINE_AMBIGUOUS,
-            expected="one Machine with this provider ID",
+            expected=expected,
             got=", ".join(sorted(f"{member.kind} {member.name}" for member in candidates)),
-            remedy="give each Machine its own provider ID",
+            remedy=remedy,
         )
     check_machine_ready(candidates[0])
     return candidates[0]

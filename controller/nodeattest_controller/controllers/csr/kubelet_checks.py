@@ -13,7 +13,7 @@ from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.csr_request import KubeletServingRequest, Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, check_claim, has_name, node_names
-from nodeattest_controller.model.resolver import check_machine_ready
+from nodeattest_controller.model.resolver import one_ready_machine
 from nodeattest_controller.verification.checks import RequestCheck, declare
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
 from nodeattest_controller.verification.shared_checks import (
@@ -133,15 +133,9 @@ def machine_of_node(
             f"no Machine of this cluster has the node name {node_name}",
             remedy="let the node carry its Machine's name",
         )
-    if len(staying) > 1:
-        raise Denied(
-            Reason.MACHINE_AMBIGUOUS,
-            expected="one Machine that claims this node name",
-            got=", ".join(sorted(f"{member.kind} {member.name}" for member in staying)),
-            remedy="give each Machine its own host name",
-        )
-    check_machine_ready(staying[0])
-    return staying[0]
+    return one_ready_machine(
+        staying, expected="one Machine that claims this node name", remedy="give each Machine its own host name"
+    )
 
 
 def _not_yet(detail: str, remedy: str) -> Unavailable:
