@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,7 +62,10 @@ def outcome(folder: Path, provider: str, *arguments: str, nodes: int, **more: st
 
 def running_below(folder: Path) -> list[str]:
     """Name the processes whose command line mentions the folder."""
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    lines: list[bytes] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            lines.append(path.read_bytes())
     return [line.decode(errors="replace") for line in lines if str(folder).encode() in line]
 
 
