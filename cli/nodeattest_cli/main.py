@@ -111,11 +111,6 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
         "Look at an installation in both clusters: what is wrong, and what to do.",
     ),
     _group(
-        "endorsement-keys",
-        "Register the endorsement keys of machines' TPMs.",
-        **{"import": ("endorsement_keys:import_keys", "Register the endorsement keys of a CSV file.")},
-    ),
-    _group(
         "evidence",
         "Keep what explains a machine, for a place without access to the clusters.",
         export=("explain.command:export", "Write what explains a machine into one file without secrets."),

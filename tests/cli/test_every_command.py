@@ -44,7 +44,6 @@ ASK_A_CLUSTER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("cluster-info", "publish"): (),
     ("cluster-info", "show"): (),
     ("doctor",): (),
-    ("endorsement-keys", "import"): (str(Path(__file__).with_name("keys.csv")), "--policy", "p"),
     ("evidence", "export"): ("machine/m", "-o", "-"),
     ("explain",): ("csr/c",),
     ("machines", "list"): (),

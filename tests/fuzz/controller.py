@@ -10,7 +10,6 @@ from fuzz.target import NOW, by_file, require, target, text_of
 from nodeattest_cli.cluster_info import view
 from nodeattest_cli.documents import read_objects
 from nodeattest_cli.errors import UserError
-from nodeattest_cli.key_file import KeyRow, parse_key_file
 from nodeattest_controller import configfile
 from nodeattest_controller.controllers import bootstrap_token
 from nodeattest_controller.controllers.bootstrap_config import admission_review
@@ -37,7 +36,6 @@ from nodeattest_parsing.times import format_seconds, parse_duration, parse_secon
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderName
-from nodeattest_providers.keys import ENDORSEMENT_FINGERPRINT
 from nodeattest_providers.registry import INSECURE
 from nodeattest_serving.bounded_server import SettingsError
 
@@ -248,16 +246,3 @@ def _cluster_info(found: JsonObject, _data: bytes) -> bool:
     is_sound, lines = view(found, [_SIGNER], NOW)
     require(all(map(str.isprintable, lines)), "printable lines")
     return is_sound
-
-
-@target(
-    "cli-endorsement-keys",
-    lambda data: parse_key_file(data.decode()),
-    refusals=(UserError, UnicodeDecodeError),
-    max_len=1 << 14,
-)
-def _endorsement_key_file(rows: tuple[KeyRow, ...], _data: bytes) -> None:
-    """Read a file of keys, as ``endorsement-keys import`` does."""
-    require(all(ENDORSEMENT_FINGERPRINT.fullmatch(row.fingerprint) for row in rows), "a fingerprint a row")
-    require(len({row.machine for row in rows}) == len(rows), "no machine twice")
-    require(len({row.fingerprint for row in rows}) == len(rows), "no key twice")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
@@ -10,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from ec2_world import FROM_EC2, INSTANCE, OURS
 from tpm_authority import EK_USAGE, SAN, YEAR, Authority, Extension, key_usage, leaf_extensions, name_of, self_signed
 from tpm_world import MACHINE, NOW, SoftTpm, facts_of, ledger, machine, new_key, parsed, request_of, sound_round, verify
@@ -361,3 +363,11 @@ def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
         parse_policy({"endorsementCAs": good + odd})
     with pytest.raises(Denied, match="PEM certificates"):
         parse_policy({"endorsementCAs": good + "-----BEGIN CERTIFICATE-----\nMAA="})
+
+
+def test_the_fingerprint_is_what_openssl_and_sha256sum_print() -> None:
+    key = new_key("ecc-p384").public_key()
+    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    command = ["/usr/bin/openssl", "pkey", "-pubin", "-outform", "DER"]
+    der = subprocess.run(command, input=pem, capture_output=True, check=True).stdout
+    assert endorsement_fingerprint(key) == f"sha256:{hashlib.sha256(der).hexdigest()}"
