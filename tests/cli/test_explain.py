@@ -6,12 +6,12 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import pytest
-import yaml
-from aws_world import POLICY, Node, filed_aws, trust_bundle
+from aws_world import POLICY, Node, filed_aws
 from hypothesis import given
 from hypothesis import strategies as st
 from stored import (
@@ -30,7 +30,8 @@ from stored import (
     without,
 )
 
-from nodeattest_cli.explain.collect import newest
+from nodeattest_cli.explain.bundle import make_bundle
+from nodeattest_cli.explain.collect import Collected, newest
 from nodeattest_cli.explain.replay import CheckOutcome, explain_request
 from nodeattest_cli.main import main
 from nodeattest_controller.controllers.csr.checks import CHECKS
@@ -193,36 +194,23 @@ def test_any_stored_bytes_give_an_explanation(request: bytes, signer: str) -> No
     assert explain_request(csr, []).failed
 
 
-def write(path: Path, *documents: object) -> str:
-    path.write_text(yaml.safe_dump_all(documents))
-    return str(path)
-
-
-def test_the_pages_recipe_gathers_every_kind_that_a_sound_join_needs_and_no_secret(join: Join) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "monitor.md").read_text()
-    recipe = next(line for line in page.splitlines() if line.startswith("kubectl get clusters,machines"))
-    needed = {str(one["kind"]).lower() + "s" for one in join.documents()} - {"secrets"}
-    assert {one.replace("policys", "policies") for one in needed} <= set(recipe.split()[2].split(","))
-    assert "secrets" not in recipe
-
-
-def test_the_command_explains_a_file_and_tells_by_its_exit_code(
+def test_the_command_explains_a_bundle_and_tells_by_its_exit_code(
     join: Join, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    csr = write(tmp_path / "csr.yaml", join.first)
-    facts = write(tmp_path / "facts.yaml", {"kind": "List", "items": join.documents()})
-    assert main(["explain", csr, "--with", facts]) == 0
-    said = capsys.readouterr().out
+    def explain(documents: list[JsonObject], *words: str, code: int) -> str:
+        bundle = make_bundle(Collected(csr=join.first, documents=documents), datetime.now(UTC))
+        (tmp_path / "bundle.json").write_text(json.dumps(bundle))
+        assert main(["explain", str(tmp_path / "bundle.json"), *words]) == code
+        return capsys.readouterr().out
+
+    said = explain(join.documents(), code=0)
     assert said.endswith("nothing refuses it\n")
     assert "pass  the provider's verification  [identity rule 6]" in said
     denied = changed(join.documents(), "NodeAttestationPolicy", "spec", "authorizedAttestors", value=["challenge"])
-    refuses = write(tmp_path / "denied.yaml", {"kind": "List", "items": denied})
-    assert main(["explain", csr, "--with", refuses, "-o", "json"]) == 1
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(explain(denied, "-o", "json", code=1))
     assert document["refused"] is True
     assert {"name", "section", "outcome", "expected", "got"} <= set(document["checks"][0])
-    assert main(["explain", csr, "--with", refuses]) == 1
-    assert re.search(r"expected  .*\n +got  .*\n +do  ", capsys.readouterr().out)
+    assert re.search(r"expected  .*\n +got  .*\n +do  ", explain(denied, code=1))
 
 
 def test_of_requests_of_one_second_the_answer_is_the_newest(join: Join) -> None:
@@ -243,12 +231,12 @@ def test_what_a_pending_request_waits_for_is_shown(join: Join) -> None:
     ("content", "said"),
     [
         ("", "expected a Kubernetes object, got none"),
-        ("kind: Pod", "expected one CertificateSigningRequest, got 0"),
+        ("kind: Pod", "expected a file of nodeattest evidence export"),
         ("kind: a\nkind: b", "a duplicate key at line 2"),
         ("a: [", "expected YAML or JSON"),
     ],
 )
-def test_a_file_that_is_no_request_is_told(
+def test_a_file_that_is_no_bundle_is_refused_in_one_line(
     tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "file"
@@ -262,9 +250,6 @@ def test_a_first_request_that_its_answer_superseded_was_refused_by_nobody(join: 
     explanation = explain_request({**join.first, "status": superseded}, join.documents())
     assert not explanation.failed
     assert not explanation.unexplained
-
-
-HEAD = "apiVersion: config.nodeattest.x-k8s.io/v1alpha1\nkind: NodeAttestationControllerConfiguration\n"
 
 
 def filed(node: Node) -> JsonObject:
@@ -291,34 +276,7 @@ def test_an_honest_request_is_refused_by_nothing_that_was_not_given(pki: Cluster
     for count in range(4):
         explanation = explain_request(filed(Node()), instance_documents(pki)[:count])
         assert not explanation.failed
-        assert outcome(explanation, "the provider's verification") is CheckOutcome.NOT_CHECKED
+        assert outcome(explanation, VERIFICATION) is CheckOutcome.NOT_CHECKED
     explanation = explain_request(filed(Node()), instance_documents(pki))
-    told = next(step for step in explanation.steps if step.name == "the provider's verification")
-    assert told.got == "not given: platforms.aws.trustBundle of the controller's configuration (--config)"
-
-
-def test_the_document_is_verified_by_the_trust_bundle_of_the_configuration(pki: ClusterPki, tmp_path: Path) -> None:
-    platforms = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "trust"))}}
-    explanation = explain_request(filed(Node()), instance_documents(pki), platforms)
-    assert not explanation.failed
-    steps = {step.name: step for step in explanation.steps}
-    assert steps["signature of the document"].outcome is CheckOutcome.PASSED
-    assert steps["the provider's verification"].got == "needs the platform: AWS STS is not asked here"
-    other = {"aws": {"trustBundle": str(trust_bundle(tmp_path / "other", "eu-west-1"))}}
-    assert explain_request(filed(Node()), instance_documents(pki), other).failed
-
-
-def test_the_command_reads_the_controllers_configuration_and_tells_a_mistake_in_it(
-    pki: ClusterPki, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config, csr = tmp_path / "controller.yaml", tmp_path / "csr.json"
-    csr.write_text(json.dumps(filed(Node())))
-    bundle = trust_bundle(tmp_path / "trust")
-    config.write_text(HEAD + f"platforms: {{aws: {{trustBundle: {bundle}}}}}\n")
-    (tmp_path / "facts.json").write_text(json.dumps({"kind": "List", "items": instance_documents(pki)}))
-    words = ["explain", str(csr), "--with", str(tmp_path / "facts.json"), "--config", str(config)]
-    assert main(words) == 0
-    assert "AWS STS is not asked here" in capsys.readouterr().out
-    config.write_text(HEAD + "platforms: {aws: {trustBundel: x}}\n")
-    assert main(words) == 2
-    assert "did you mean 'trustBundle'?" in capsys.readouterr().err
+    step = next(step for step in explanation.steps if step.name == VERIFICATION)
+    assert step.got == "needs the controller's platforms.aws.trustBundle"

@@ -148,7 +148,6 @@ def test_several_files_are_one_stream(folder: Path, begin: str, end: str) -> Non
         ["render", "-f", "-", "--policy", "-"],
         ["policy", "check", "-f", "-", "-f", "-"],
         ["policy", "simulate", "-f", "-", "-f", "-"],
-        ["explain", "-", "--with", "-"],
     ],
 )
 def test_standard_input_is_read_once(

@@ -22,19 +22,15 @@ from nodeattest_cli.connection import Connection
 from nodeattest_cli.documents import MAX_FILE, read_objects
 from nodeattest_cli.errors import ExitCode, StateError, UserError
 from nodeattest_cli.explain.bundle import make_bundle, read_bundle
-from nodeattest_cli.explain.collect import CSR, Collected, fetch, parse_target
-from nodeattest_cli.explain.facts import NO_PLATFORMS, Platforms
+from nodeattest_cli.explain.collect import Collected, fetch, parse_target
 from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_request
-from nodeattest_cli.fleet import MachineRow, of_kind
+from nodeattest_cli.fleet import MachineRow
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option, workload_option
 from nodeattest_cli.output import format_fields, print_document, print_exactly, print_lines, to_json
-from nodeattest_controller import configfile
 from nodeattest_controller.model.attestation import Attestation, Requester
 from nodeattest_controller.model.attestation_object import render_refusals
-from nodeattest_controller.platforms import check_platforms
 from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject
-from nodeattest_serving.bounded_server import SettingsError
 
 _MODE: Final = 0o600
 """No secret is in a bundle, but what a fleet is made of."""
@@ -57,20 +53,6 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 @click.command()
 @click.argument("target")
-@click.option(
-    "--with",
-    "more",
-    multiple=True,
-    metavar="FILE",
-    help="For a file: what it is evaluated by: NodeAttestationPolicy, Cluster, Machine, its KubeadmConfig and "
-    "infrastructure machine, MachinePool, MachineAttestation, Node, first request. As many files as you like.",
-)
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The controller's configuration: its platforms name the trust bundles of clouds.",
-)
 @output_option("text", "json")
 @connected
 @namespace_option
@@ -80,8 +62,6 @@ def explain(
     *,
     connection: Connection,
     target: str,
-    more: tuple[str, ...],
-    config: Path | None,
     namespace: str | None,
     cluster: str | None,
     workload: Connection | None,
@@ -91,8 +71,7 @@ def explain(
 
     TARGET is machine/NAME, node/NAME or csr/NAME: the request and its objects are read from the management cluster and
     the workload cluster. When the request is gone, the machine's record is shown. NAME of a machine may be its provider
-    ID. TARGET may also be a file, or - for standard input, for which no cluster is needed: of a request that was kept,
-    or of nodeattest evidence export.
+    ID. TARGET may also be a file of nodeattest evidence export, or - for standard input: then no cluster is needed.
 
     A check that lacks an object is shown as not checked. So is what needs a platform's API or a secret of the
     controller: none is used here.
@@ -100,22 +79,13 @@ def explain(
     Exit code 0: nothing refuses the request. 1: a check does, or it was denied at the time and nothing that could be
     checked here says why.
     """
-    platforms = _read_platforms(config)
     named = parse_target(target)
     if named is not None:
-        if more:
-            raise UserError("--with: is for a file; the objects of TARGET are read from the clusters")
-        found = fetch(named, connection, namespace=namespace, cluster=cluster, workload=workload)
-        return _show(found, platforms, output)
-    documents, given = [document for file in more for document in read_objects(file)], read_objects(target)
-    bundle = read_bundle(given)
-    if bundle is not None:
-        bundle.documents += documents
-        return _show(bundle, platforms, output)
-    requests = of_kind(given, CSR)
-    if len(requests) != 1:
-        raise UserError(f"{target}: expected one {CSR}, got {len(requests)}")
-    return _show(Collected(csr=requests[0], documents=documents), platforms, output)
+        return _show(fetch(named, connection, namespace=namespace, cluster=cluster, workload=workload), output)
+    bundle = read_bundle(read_objects(target))
+    if bundle is None:
+        raise UserError(f"{target}: expected a file of nodeattest evidence export, got other objects")
+    return _show(bundle, output)
 
 
 @click.command()
@@ -157,23 +127,11 @@ def export(
     print_lines(*(f"not read  {said}" for said in found.left_out), err=True)
 
 
-def _read_platforms(config: Path | None) -> Platforms:
-    """Read the controller's configuration for its platforms' trust bundles."""
-    if config is None:
-        return NO_PLATFORMS
-    try:
-        platforms = configfile.load(config, identity="explain").platforms
-        check_platforms(platforms, str(config))
-    except SettingsError as error:
-        raise UserError(str(error)) from error
-    return platforms
-
-
-def _show(found: Collected, platforms: Platforms, output: str) -> int:
+def _show(found: Collected, output: str) -> int:
     """Print the machine, then its request, check by check; returns the exit code."""
     row, attestation = found.row, found.attestation
     refused = row is not None and bool(row.refused)
-    explanation = explain_request(found.csr, found.documents, platforms) if found.csr is not None else None
+    explanation = explain_request(found.csr, found.documents) if found.csr is not None else None
     if explanation is not None:
         refused = explanation.failed or explanation.unexplained
     if output == "json":

@@ -7,10 +7,9 @@ has never joined, and a bootstrap token asks for a node that does not exist yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from types import MappingProxyType
 from typing import Final
 
 from cryptography import x509
@@ -48,7 +47,7 @@ from nodeattest_providers.identifiers import (
     ProviderName,
     Purpose,
 )
-from nodeattest_providers.node_interface import FirstRequestRef, JsonValue, SecretBytes
+from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
 from nodeattest_providers.platform import Platform, make_signer
 from nodeattest_providers.verifier_interface import (
     Addresses,
@@ -60,8 +59,6 @@ from nodeattest_providers.verifier_interface import (
     NodeRequest,
 )
 
-Platforms = Mapping[str, Mapping[str, JsonValue]]
-NO_PLATFORMS: Final[Platforms] = MappingProxyType({})
 _NO_KEYS: Final = (SecretBytes(bytes(32)),)
 """Stands in for the challenge keys; nothing is compared with what is derived from it."""
 _REGION: Final = "region's certificates"
@@ -83,13 +80,12 @@ class DocumentFacts(FactSource):
         self,
         documents: Sequence[JsonObject],
         created: datetime,
-        platforms: Platforms = NO_PLATFORMS,
         *,
         provider_id: str = "",
         node_name: NodeName | None = None,
     ) -> None:
         """Take the cluster of the machine with a provider ID or node name; else the only one that was given."""
-        self.documents, self.created, self._platforms = documents, created, platforms
+        self.documents, self.created = documents, created
         self._by_name = {(text(one, "kind"), text(one, "metadata", "name")): one for one in reversed(documents)}
         views = [view for one in of_kind(documents, *MACHINE_KINDS) for view in machine_views(one)]
         claimed = [one for one in views if provider_id == one.provider_id != "" or node_name in claimed_names(one)]
@@ -141,9 +137,8 @@ class DocumentFacts(FactSource):
         return self._policy
 
     def verifier(self, provider: ProviderName) -> ClusterAPISigner:
-        """Make a verifier, and those of a composite's parts, with their trust bundles and no way to the platform."""
-        settings = self._platforms.get(provider, {})
-        return make_signer(provider, Platform(settings=settings, may_call=False, find_signer=self.verifier))
+        """Make a verifier, and those of a composite's parts, without a way to the platform."""
+        return make_signer(provider, Platform(settings={}, may_call=False, find_signer=self.verifier))
 
     def machines(self, provider_id: str) -> list[MachineView]:
         """Return the machines with this provider ID."""
@@ -273,8 +268,8 @@ class DocumentFacts(FactSource):
         try:
             return await verify(facts.request, given)
         except Denied as denied:
-            if denied.checks[-1:] and denied.checks[-1].name == _REGION and not self._platforms:
-                raise _not_given("platforms.aws.trustBundle of the controller's configuration (--config)") from None
+            if denied.checks[-1:] and denied.checks[-1].name == _REGION:
+                raise NotChecked("needs the controller's platforms.aws.trustBundle") from None
             raise
 
     async def provider_facts(self, facts: CSRFacts) -> Facts:

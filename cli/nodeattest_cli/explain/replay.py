@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from nodeattest_cli.explain.facts import NO_PLATFORMS, DocumentFacts, NotChecked, Platforms
+from nodeattest_cli.explain.facts import DocumentFacts, NotChecked
 from nodeattest_controller.controllers.csr.checks import CHECKS, VERIFICATION
 from nodeattest_controller.controllers.csr.issuer import is_reusable
 from nodeattest_controller.controllers.csr.kubelet_checks import CHECKS as KUBELET_CHECKS
@@ -131,10 +131,8 @@ def first_request_name(csr: JsonObject) -> str | None:
     return ref.name if ref else None
 
 
-def explain_request(
-    csr: JsonObject, documents: Sequence[JsonObject], platforms: Platforms = NO_PLATFORMS
-) -> Explanation:
-    """Evaluate a stored request as far as the documents allow; ``platforms``: of the controller's configuration."""
+def explain_request(csr: JsonObject, documents: Sequence[JsonObject]) -> Explanation:
+    """Evaluate a stored request as far as the documents allow."""
     facts, stored = list(_stored_facts(csr)), summarize(csr)
     denied = condition(items(csr, "status", "conditions"), "Denied")
     # A first request that was closed because its answer was certified was refused by nothing.
@@ -142,21 +140,19 @@ def explain_request(
     if stored is not None and stored.is_kubelets:
         steps = _explain_kubelets(csr, documents, facts)
     else:
-        steps = _explain_attested(csr, documents, facts, platforms)
+        steps = _explain_attested(csr, documents, facts)
     refused_then = stored is not None and stored.state is RequestState.DENIED and not superseded
     return Explanation(facts=facts, steps=steps, refused_then=refused_then)
 
 
-def _explain_attested(
-    csr: JsonObject, documents: Sequence[JsonObject], said: list[tuple[str, str]], platforms: Platforms
-) -> list[CheckStep]:
+def _explain_attested(csr: JsonObject, documents: Sequence[JsonObject], said: list[tuple[str, str]]) -> list[CheckStep]:
     """Evaluate an attested request, and add to its facts."""
     try:
         request = parse_request(csr)
     except Denied as denied:
         return [_refusal(_PARSED, "wire format", denied)]
     said += _request_facts(request)
-    source = DocumentFacts(documents, request.created, platforms, provider_id=request.csr.provider_id)
+    source = DocumentFacts(documents, request.created, provider_id=request.csr.provider_id)
     facts, recorded = CSRFacts(source, request), source.recorded(request.csr.provider_id)
 
     async def steps() -> list[CheckStep]:
