@@ -36,7 +36,6 @@ class CompactJws:
 
 
 def split(data: bytes, *, max_size: int) -> CompactJws:
-    """Split a JWS of at most ``max_size`` bytes; raises ``ParseError``."""
     parts = data.split(b".") if len(data) <= max_size else []
     if len(parts) != _PARTS:
         raise ParseError(f"three parts in at most {max_size} bytes", f"{len(data)} bytes, {len(parts)} parts")
@@ -47,7 +46,6 @@ def split(data: bytes, *, max_size: int) -> CompactJws:
 
 
 def parse_claims(payload: bytes) -> JsonObject:
-    """Parse the claims of a JWT; raises ``ParseError``."""
     return _object(payload, "claims")
 
 

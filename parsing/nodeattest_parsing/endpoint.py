@@ -35,7 +35,6 @@ class Endpoint:
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
-        """Take an URL apart; raises ValueError unless it is plain https."""
         parts = urlsplit(url)
         if parts.scheme != "https":
             raise ValueError("it must begin with https://")
@@ -47,6 +46,5 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The canonical spelling."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"https://{host}:{self.port}{self.prefix}"

@@ -32,7 +32,6 @@ def key_of(item: JsonObject) -> str:
 
 
 def mapping(value: JsonValue | JsonObject, *path: str) -> JsonObject:
-    """Return the object at a path, or an empty one."""
     for step in path:
         if not isinstance(value, dict):
             return {}
@@ -41,7 +40,6 @@ def mapping(value: JsonValue | JsonObject, *path: str) -> JsonObject:
 
 
 def text(value: JsonValue | JsonObject, *path: str) -> str:
-    """Return the string at a path, or an empty one."""
     for step in path:  # not by ``mapping``: a join asks some four hundred times
         if not isinstance(value, dict):
             return ""
@@ -50,24 +48,20 @@ def text(value: JsonValue | JsonObject, *path: str) -> str:
 
 
 def flag(value: JsonValue | JsonObject, *path: str) -> bool:
-    """Return whether the value at a path is true."""
     return mapping(value, *path[:-1]).get(path[-1]) is True
 
 
 def number(value: JsonValue | JsonObject, *path: str) -> int | None:
-    """Return the integer at a path, or None."""
     found = mapping(value, *path[:-1]).get(path[-1])
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def items(value: JsonValue | JsonObject, *path: str) -> list[JsonObject]:
-    """Return the objects of the list at a path."""
     found = mapping(value, *path[:-1]).get(path[-1])
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def strings(value: JsonValue | JsonObject, *path: str) -> tuple[str, ...]:
-    """Return the strings of the list at a path."""
     found = mapping(value, *path[:-1]).get(path[-1])
     return tuple(item for item in found if isinstance(item, str)) if isinstance(found, list) else ()
 
@@ -78,7 +72,6 @@ def text_map(value: JsonValue | JsonObject, *path: str) -> dict[str, str]:
 
 
 def metadata(value: JsonObject) -> JsonObject:
-    """Return the object's metadata."""
     return mapping(value, "metadata")
 
 
@@ -88,7 +81,6 @@ def object_identity(meta: JsonObject) -> JsonObject:
 
 
 def condition(conditions: Sequence[Mapping[str, JsonValue]], kind: str) -> Mapping[str, JsonValue] | None:
-    """Return the condition of a type."""
     return next((entry for entry in conditions if entry.get("type") == kind), None)
 
 

@@ -19,23 +19,19 @@ _FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
 
 
 def encode_base64(data: bytes) -> str:
-    """Encode with padding."""
     return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
 def decode_base64(text: str | bytes) -> bytes:
-    """Decode with padding; raises ``ParseError``."""
     encoded = _octets(text, "base64")
     return _decode(encoded, encoded, "base64")
 
 
 def encode_base64url(data: bytes) -> str:
-    """Encode without padding."""
     return binascii.b2a_base64(data, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
 
 
 def decode_base64url(text: str | bytes) -> bytes:
-    """Decode without padding; raises ``ParseError``."""
     encoded = _octets(text, "base64url")
     if b"=" in encoded:
         raise ParseError("base64url without padding", f"padding in {len(encoded)} characters")

@@ -57,7 +57,6 @@ class _Scanner(yaml.SafeLoader):
     max_depth = 0
 
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803 - PyYAML's name
-        """Open a bracket."""
         if self.flow_level >= self.max_depth:
             raise ParseError(_EXPECTED, f"nesting deeper than {self.max_depth}", _line(self.get_mark()))
         super().fetch_flow_collection_start(TokenClass)  # pyright: ignore[reportUnknownMemberType] - its stub leaves it open
@@ -66,7 +65,6 @@ class _Scanner(yaml.SafeLoader):
 def parse_documents(
     text: str | bytes, scalars: Scalars, *, max_depth: int, max_values: int, max_documents: int
 ) -> list[JsonValue]:
-    """Parse at most so many documents; raises ``ParseError``."""
     try:
         decoded = text if isinstance(text, str) else text.decode()  # PyYAML would guess UTF-16
         scanner = _Scanner(decoded)

@@ -33,7 +33,6 @@ class Violation:
 
 
 def violations(value: JsonObject, schema: JsonObject) -> list[Violation]:
-    """Return what the schema refuses in a custom resource."""
     return list(_check(value, schema, ""))
 
 

@@ -73,7 +73,6 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_whole_seconds(text: str) -> int:
-    """Return the seconds of a duration of whole hours, minutes and seconds; raises ``ParseError``."""
     if not text or not _WHOLE.fullmatch(text):
         raise ParseError(_EXPECTED_WHOLE, "another spelling")
     return parse_duration(text) // SECOND
@@ -131,7 +130,6 @@ def parse_rfc3339(text: str) -> datetime:
 
 
 def try_parse_rfc3339(text: str) -> datetime | None:
-    """Parse a time, in UTC; None where Go would refuse it."""
     try:
         return parse_rfc3339(text)
     except ParseError:

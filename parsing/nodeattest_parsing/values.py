@@ -18,7 +18,6 @@ class ParseError(ValueError):
 
     @property
     def found(self) -> str:
-        """What was got, and where."""
         return f"{self.got} at {self.position}" if self.position else self.got
 
 
@@ -36,7 +35,6 @@ def visible(text: str) -> str:
 
 
 def visible_lines(*lines: str) -> str:
-    """Make one line of each, whatever it holds; each has its end."""
     return "".join(f"{visible(line)}\n" for line in lines)
 
 

@@ -31,7 +31,6 @@ _REMEDY: Final = "send evidence in the canonical form of docs/wire-format.md"
 
 
 def loads(data: bytes) -> JsonObject:
-    """Read one canonical JSON object; anything else is ``Denied``."""
     try:
         value = strict_json.parse_object(data, max_size=MAX_SIZE, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
     except ParseError as error:
@@ -52,12 +51,10 @@ def dumps(value: JsonObject) -> bytes:
 
 
 def b64encode(data: bytes) -> str:
-    """Encode as base64url without padding."""
     return encode_base64url(data)
 
 
 def b64decode(text: str) -> bytes:
-    """Decode base64url without padding in its one spelling; anything else is ``Denied``."""
     try:
         return decode_base64url(text)
     except ParseError:
@@ -92,7 +89,6 @@ class Fields:
 
     @classmethod
     def of(cls, value: JsonValue, where: str, required: Collection[str], optional: Collection[str] = ()) -> Fields:
-        """Close the schema over a value; ``Denied`` unless it is an object with exactly these keys."""
         if not isinstance(value, dict):
             raise _malformed(where, "an object", _KINDS[type(value)])
         missing = sorted(set(required) - value.keys())
@@ -108,7 +104,6 @@ class Fields:
         return key in self._values
 
     def text(self, key: str, minimum: int, maximum: int) -> str:
-        """Read a string of ``minimum`` to ``maximum`` characters."""
         value = self._values[key]
         if not isinstance(value, str):
             raise self._wrong(key, "a string", _KINDS[type(value)])
@@ -121,7 +116,6 @@ class Fields:
         return self._integer(key, self._values[key], minimum, maximum)
 
     def integers(self, key: str, items: int, minimum: int, maximum: int) -> tuple[int, ...]:
-        """Read an array of at most ``items`` integers, each within bounds."""
         return tuple(self._integer(key, item, minimum, maximum) for item in self._array(key, items))
 
     def flag(self, key: str) -> bool:
@@ -131,15 +125,12 @@ class Fields:
         return key in self._values
 
     def octets(self, key: str, minimum: int, maximum: int) -> bytes:
-        """Read base64url of ``minimum`` to ``maximum`` bytes."""
         return self._octets(key, self._values[key], minimum, maximum)
 
     def octets_list(self, key: str, items: int, minimum: int, maximum: int) -> tuple[bytes, ...]:
-        """Read an array of at most ``items`` base64url strings, each of ``minimum`` to ``maximum`` bytes."""
         return tuple(self._octets(key, item, minimum, maximum) for item in self._array(key, items))
 
     def nested(self, key: str, required: Collection[str], optional: Collection[str] = ()) -> Fields:
-        """Read an object of a closed schema."""
         return Fields.of(self._values[key], f"{self.where}, {key}", required, optional)
 
     def _array(self, key: str, items: int) -> list[JsonValue]:

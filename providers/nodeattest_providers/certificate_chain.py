@@ -52,7 +52,6 @@ def check_readable(certificate: x509.Certificate) -> None:
 
 
 def extension(certificate: x509.Certificate, kind: type[_T]) -> _T | None:
-    """Return the value of an extension, None where there is none."""
     return next((found.value for found in certificate.extensions if isinstance(found.value, kind)), None)
 
 
@@ -64,7 +63,6 @@ def describe(certificate: x509.Certificate) -> str:
 
 
 def parse_authorities(bundle: str, where: str) -> tuple[x509.Certificate, ...]:
-    """Read a bundle of CA certificates in PEM, which ``where`` names; anything else is ``Denied``."""
     blocks = _PEM.findall(bundle)
     if not 1 <= len(blocks) == bundle.count("-----BEGIN") <= _MAX_BUNDLE:
         raise invalid(where, f"PEM certificates, 1 to {_MAX_BUNDLE}", f"{len(blocks)} and other text")

@@ -79,7 +79,6 @@ def check_own(binding: Binding, published: PublishedChallenge, *others: tuple[st
 
 
 def ref_to_json(first: FirstRequestRef) -> JsonObject:
-    """Write what ``parse_first_request_ref`` reads."""
     return {"name": first.name, "uid": first.uid}
 
 

@@ -41,28 +41,23 @@ class Checks:
         remedy: str,
         annotations: Mapping[str, str] = NO_ANNOTATIONS,
     ) -> None:
-        """Record a check and raise ``Denied`` unless it passed."""
         self._done.append(Check(name, section, expected, got, passed))
         if not passed:
             raise Denied(reason, expected=expected, got=got, remedy=remedy, checks=self._done, annotations=annotations)
 
     def outcome(self, name: str, section: str, denied: Denied | None) -> None:
-        """Record the decision of a parser or a platform. Raises a refusal with the record so far."""
         if denied is not None:
             raise self.refused(name, section, denied)
         self._done.append(Check(name, section, _WELL_FORMED, _WELL_FORMED, passed=True))
 
     def refused(self, name: str, section: str, denied: Denied) -> Denied:
-        """Record a check that failed and return its refusal with the record so far."""
         self._done.append(Check(name, section, denied.expected, denied.got, passed=False))
         return self.denied(denied)
 
     def unavailable(self, reason: Reason, detail: str, *, remedy: str, retry_after: float = 5.0) -> Unavailable:
-        """Make the ``Unavailable`` of a check that needs somebody who cannot be asked now, with the record so far."""
         return Unavailable(reason, detail, remedy=remedy, retry_after=retry_after, checks=self._done)
 
     def recorded(self, error: Unavailable) -> Unavailable:
-        """Make the same ``Unavailable`` with the record so far."""
         return self.unavailable(error.reason, error.detail, remedy=error.remedy, retry_after=error.retry_after)
 
     def denied(self, error: Denied, part: str = "") -> Denied:
@@ -81,7 +76,6 @@ class Checks:
         )
 
     def adopt(self, part: str, done: Iterable[Check]) -> None:
-        """Take over what a part's own verification checked, each under the part's name."""
         self._done += [replace(check, name=f"{part}: {check.name}") for check in done]
 
     def record(self) -> tuple[Check, ...]:
@@ -115,31 +109,26 @@ class Rules:
     def require(
         self, passed: bool, name: str, expected: str, got: str, *, reason: Reason | None = None, remedy: str = ""
     ) -> None:
-        """Record a check and raise ``Denied`` unless it passed."""
         self._record(passed, name, (expected, expected if passed else got), reason, remedy)
 
     def equal(self, name: str, expected: str, got: str, *, reason: Reason | None = None, remedy: str = "") -> None:
-        """Check that a value is the expected one."""
         self._record(expected == got, name, (expected, got), reason, remedy)
 
     def member(
         self, name: str, allowed: Collection[str], got: str, *, reason: Reason | None = None, remedy: str = ""
     ) -> None:
-        """Check that a value is one of those allowed."""
         expected = one_of(allowed, "values") or "none: the list is empty"
         self._record(got in allowed, name, (expected, got), reason, remedy)
 
     def present(
         self, value: _T | None, name: str, expected: str, *, reason: Reason | None = None, remedy: str = ""
     ) -> _T:
-        """Check that there is a value, and return it."""
         self.require(value is not None, name, expected, "none", reason=reason, remedy=remedy)
         if value is None:
             raise AssertionError("a failed check raises Denied")
         return value
 
     def parsed(self, name: str, parse: Callable[[], _T]) -> _T:
-        """Parse, and record how it went."""
         return check_parsed(self.checks, name, self.section, parse)
 
     def _record(self, passed: bool, name: str, compared: tuple[str, str], reason: Reason | None, remedy: str) -> None:
@@ -159,7 +148,6 @@ _WELL_FORMED: Final = "a well-formed value"
 
 
 def check_block(checks: Checks, evidence: Evidence, provider: ProviderName, versions: Collection[int]) -> None:
-    """Check that the evidence is of this provider and of a version that it accepts."""
     checks.require(
         evidence.provider == provider,
         "evidence provider",
@@ -183,7 +171,6 @@ def check_block(checks: Checks, evidence: Evidence, provider: ProviderName, vers
 
 
 def check_parsed(checks: Checks, name: str, section: str, parse: Callable[[], _T]) -> _T:
-    """Parse and record the outcome. Raises ``Denied`` with the record so far."""
     try:
         value = parse()
     except Denied as denied:

@@ -51,7 +51,6 @@ class CloudResponse:
 
     @property
     def retry_after(self) -> str:
-        """The header's text, empty without one."""
         return self.headers.get("Retry-After", "")
 
 
@@ -67,7 +66,6 @@ class CloudHttp:
     """One session with one API; it belongs to the event loop that first used it."""
 
     def __init__(self, *, trust: Callable[[], ssl.SSLContext], proxy: str | None, limits: ResponseLimits) -> None:
-        """``trust`` loads the CAs with the first request."""
         self._trust = trust
         self._proxy = proxy
         self._limits = limits
@@ -170,7 +168,6 @@ class SingleFlight(Generic[K, V]):
         self._tasks: dict[K, asyncio.Task[V]] = {}
 
     async def share(self, key: K, call: Callable[[], Awaitable[V]]) -> V:
-        """Join the call under way for this key, or begin one."""
         task = self._tasks.get(key)
         if task is None:
             task = asyncio.ensure_future(_run(call))
@@ -184,7 +181,6 @@ class SingleFlight(Generic[K, V]):
             task.exception()  # retrieved: the callers that wait have it, and without them nobody needs it
 
     async def cancel(self) -> None:
-        """End the calls under way."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -215,7 +211,6 @@ class Lookup(Generic[S, K, V]):
         most: int = 60,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``window``: seconds for which a first key waits for others; ``most``: keys in a call."""
         self._ask, self._seconds, self._window, self._most, self._monotonic = ask, seconds, window, most, monotonic
         self._held: dict[tuple[S, K], tuple[float, V]] = {}
         self._open: dict[S, _Batch[K]] = {}
@@ -240,7 +235,6 @@ class Lookup(Generic[S, K, V]):
         return value
 
     async def cancel(self) -> None:
-        """End the calls under way."""
         await self._flights.cancel()
 
     def _forget_expired(self) -> None:

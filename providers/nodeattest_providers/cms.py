@@ -78,7 +78,6 @@ class Signer:
     signature: bytes = field(repr=False)
 
     def is_named_by(self, certificate: x509.Certificate) -> bool:
-        """Return whether the document names this certificate as its signer's."""
         try:
             return certificate.serial_number == self.serial and certificate.issuer.public_bytes() == self.issuer
         except X509_ERRORS:
@@ -229,7 +228,6 @@ def _could_be_attributes(content: bytes) -> bool:
 
 
 def _digest(der: bytes) -> str:
-    """Read DigestAlgorithmIdentifier."""
     name = _DIGESTS.get(_algorithm(der))
     if name is None:
         raise NotDer("a digest algorithm other than SHA-256, SHA-384 and SHA-512")

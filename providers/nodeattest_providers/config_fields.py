@@ -23,14 +23,12 @@ _SHOWN: Final = 80
 
 
 def invalid(where: str, expected: str, got: str) -> Denied:
-    """Make the refusal of a setting."""
     return Denied(Reason.POLICY_INVALID, expected=f"{where}: {expected}", got=got, remedy=f"correct {where}")
 
 
 def check_keys(
     values: Mapping[str, JsonValue], where: str, known: Collection[str], required: Collection[str] = ()
 ) -> None:
-    """Refuse unknown and missing keys."""
     for key in values:
         if key not in known:
             raise invalid(where, f"one of {', '.join(known)}", f"{key[:_SHOWN]!r}; {nearest(key, known)}")
@@ -40,7 +38,6 @@ def check_keys(
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Say which known name was meant, or which are known."""
     import difflib
 
     near = difflib.get_close_matches(name[:_SHOWN], sorted(known), n=1)
@@ -62,28 +59,24 @@ def parse_setting(word: str) -> tuple[str, JsonValue] | None:
 
 
 def mapping(value: JsonValue, where: str) -> dict[str, JsonValue]:
-    """Read an object."""
     if not isinstance(value, dict):
         raise invalid(where, "an object", type(value).__name__)
     return value
 
 
 def items(value: JsonValue, where: str) -> list[JsonValue]:
-    """Read an array."""
     if not isinstance(value, list):
         raise invalid(where, "an array", type(value).__name__)
     return value
 
 
 def text(value: JsonValue, where: str) -> str:
-    """Read a string that is not empty."""
     if not isinstance(value, str) or not value:
         raise invalid(where, "a string", "an empty string" if value == "" else type(value).__name__)
     return value
 
 
 def string_set(value: JsonValue, where: str, spelling: re.Pattern[str], expected: str) -> frozenset[str]:
-    """Read an array of strings, each of which is spelt so."""
     found: set[str] = set()
     for item in items(value, where):
         if not isinstance(item, str) or not spelling.fullmatch(item):
@@ -93,7 +86,6 @@ def string_set(value: JsonValue, where: str, spelling: re.Pattern[str], expected
 
 
 def boolean(value: JsonValue, where: str) -> bool:
-    """Read true or false."""
     if not isinstance(value, bool):
         raise invalid(where, "true or false", type(value).__name__)
     return value
@@ -127,56 +119,45 @@ class Section:
         return bool(self._values)
 
     def at(self, key: str) -> str:
-        """Name a value in messages."""
         return f"{self.where}.{key}"
 
     def text(self, key: str, default: str = "", *, may_be_empty: bool = False) -> str:
-        """Read a string."""
         value = self._values.get(key, default)
         is_absent = key not in self._values or (may_be_empty and value == "")
         return default if is_absent else text(value, self.at(key))
 
     def spelled(self, key: str, spelling: re.Pattern[str], expected: str) -> str:
-        """Read a string of one spelling."""
         value = self.text(key)
         if not spelling.fullmatch(value):
             raise invalid(self.at(key), expected, repr(value[:_SHOWN]))
         return value
 
     def choice(self, key: str, known: Collection[str], default: str) -> str:
-        """Read one of the known strings."""
         value = self.text(key, default)
         if value not in known:
             raise invalid(self.at(key), " or ".join(known), repr(value[:_SHOWN]))
         return value
 
     def boolean(self, key: str) -> bool:
-        """Read true or false; false by default."""
         return boolean(self._values.get(key, False), self.at(key))
 
     def strings(self, key: str, spelling: re.Pattern[str], expected: str) -> frozenset[str]:
-        """Read an array of strings of one spelling."""
         return string_set(self._values.get(key, []), self.at(key), spelling, expected)
 
     def items(self, key: str) -> list[JsonValue]:
-        """Read an array."""
         return items(self._values.get(key, []), self.at(key))
 
     def mapping(self, key: str) -> dict[str, JsonValue]:
-        """Read an object whose keys are data."""
         return mapping(self._values.get(key, {}), self.at(key))
 
     def section(self, key: str, known: Collection[str], required: Collection[str] = ()) -> Section:
-        """Read an object of a closed schema."""
         return Section(self._values.get(key, {}), self.at(key), known, required)
 
     def sections(self, key: str, known: Collection[str], required: Collection[str] = ()) -> list[Section]:
-        """Read an array of objects of a closed schema."""
         named = ((value, f"{self.at(key)}[{number}]") for number, value in enumerate(self.items(key)))
         return [Section(value, where, known, required) for value, where in named]
 
     def tags(self, key: str, *, longest_name: int, longest_value: int = 256) -> dict[str, str]:
-        """Read an object of names and values of bounded length."""
         where = self.at(key)
         found: dict[str, str] = {}
         for name, wanted in self.mapping(key).items():
@@ -188,7 +169,6 @@ class Section:
         return found
 
     def path(self, key: str) -> Path | None:
-        """Read an absolute path."""
         from pathlib import Path  # costs a starting node 5 ms, and none of its settings is read so
 
         if key not in self._values:
@@ -228,12 +208,10 @@ COMPOSITE: Final = "composite"
 
 
 def name_pin(provider: str, kind: str) -> str:
-    """Name a pin."""
     return f"{provider}.{kind}"
 
 
 def split_pin(pin: str) -> tuple[str, str]:
-    """Split a pin's name into provider and kind."""
     provider, _, kind = pin.partition(".")
     return provider, kind
 

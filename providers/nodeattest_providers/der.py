@@ -46,7 +46,6 @@ class Tag(IntEnum):
 
 
 def tag_of(data: bytes) -> int:
-    """Return the identifier octet; 0 for no bytes."""
     return data[0] if data else 0
 
 
@@ -64,7 +63,6 @@ def elements(data: bytes, kind: Tag, *, at_most: int) -> tuple[bytes, ...]:
 
 
 def octets(data: bytes, kind: Tag) -> bytes:
-    """Open a primitive element; returns its content."""
     start, end = _only(data, kind)
     return data[start:end]
 
@@ -78,7 +76,6 @@ def bit_string(data: bytes) -> bytes:
 
 
 def integer(data: bytes) -> int:
-    """Read an INTEGER."""
     from cryptography.hazmat import asn1  # 10 ms, and a node reads no value
 
     try:
@@ -100,7 +97,6 @@ def oid(data: bytes) -> Oid:
 
 
 def _only(data: bytes, kind: Tag) -> tuple[int, int]:
-    """Find the content of the one element that ``data`` is."""
     if tag_of(data) != kind:
         raise NotDer("bytes that are not DER of this type")
     start, end = _span(data, 0, len(data))

@@ -56,7 +56,6 @@ class Purpose(StrEnum):
 
 
 def evidence_block(provider: ProviderName, version: int) -> EvidenceBlock:
-    """Name one version of a provider's evidence."""
     return EvidenceBlock(f"{provider}/v{version}")
 
 
@@ -69,7 +68,6 @@ def signer_for(provider: ProviderName, purpose: Purpose) -> SignerName:
 
 
 def split_signer(signer_name: str) -> tuple[ProviderName, Purpose] | None:
-    """Return provider and purpose of one of our signer names; None when the name is not ours."""
     for prefix, purpose in ((CLIENT_SIGNER_PREFIX, Purpose.CLIENT), (SERVING_SIGNER_PREFIX, Purpose.SERVING)):
         provider = signer_name.removeprefix(prefix)
         if provider != signer_name and provider and not (provider == "insecure" and purpose is Purpose.SERVING):
@@ -93,7 +91,6 @@ def is_dns_name(text: str) -> bool:
 
 
 def node_name(text: str) -> NodeName:
-    """Accept a Node's name; anything else is ``Denied``."""
     if not is_dns_name(text):
         raise Denied(
             Reason.NODE_NAME_INVALID,

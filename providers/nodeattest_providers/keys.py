@@ -83,7 +83,6 @@ def _roca_residues() -> tuple[tuple[int, frozenset[int]], ...]:
 
 
 def _rsa_numbers(spki: bytes) -> tuple[int, int]:
-    """Read modulus and exponent of an RSA SubjectPublicKeyInfo (RFC 8017 §A.1.1)."""
     try:
         algorithm, key = der.elements(spki, Tag.SEQUENCE, at_most=2)
         modulus, exponent = der.elements(der.bit_string(key), Tag.SEQUENCE, at_most=2)
@@ -106,7 +105,6 @@ _FINGERPRINT_RSA_BITS: Final = 2048
 
 
 def endorsement_fingerprint(key: PublicKey) -> str:
-    """Return ``sha256:<hex>`` of the key's SubjectPublicKeyInfo."""
     spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return f"sha256:{hashlib.sha256(spki).hexdigest()}"
 

@@ -50,7 +50,6 @@ class MetadataResponse:
 
 
 def endpoint(url: str) -> tuple[str, int]:
-    """Read ``http://host[:port]`` from the node's own settings; anything else is ``Denied``."""
     from urllib.parse import urlsplit
 
     from nodeattest_parsing.endpoint import port_of
@@ -82,7 +81,6 @@ class MetadataService:
         timeout: float = TIMEOUT,
         sleep: Callable[[float], None] = sleep,
     ) -> None:
-        """``name`` is the cloud's name for it, for messages."""
         self._host = host
         self._port = port
         self._name = name
@@ -136,7 +134,6 @@ class MetadataService:
         return MetadataResponse(response.status, body)
 
     def get(self, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
-        """Get a document; any other status than 200 is ``Unavailable``."""
         answer = self.ask("GET", path, headers)
         if answer.status != _OK:
             raise self.refused(path, answer.status)

@@ -70,7 +70,6 @@ class SecretBytes:
         self._value = value
 
     def reveal(self) -> bytes:
-        """Return the bytes."""
         return self._value
 
     def __repr__(self) -> str:
@@ -96,12 +95,10 @@ class NodeCsr:
 
     @property
     def sha256(self) -> bytes:
-        """SHA-256 of the DER."""
         return hashlib.sha256(self.der).digest()
 
     @property
     def spki_sha256(self) -> str:
-        """``sha256:<hex>`` of the public key."""
         return "sha256:" + hashlib.sha256(self.spki).hexdigest()
 
 
@@ -117,7 +114,6 @@ class Evidence:
 
     @property
     def block(self) -> EvidenceBlock:
-        """Provider and version, as the envelope and the binding name them."""
         return evidence_block(self.provider, self.version)
 
 
@@ -216,7 +212,6 @@ def annotations_for(provider: ProviderName, accepted: Iterable[int]) -> Mapping[
 
 
 def versions_to_text(provider: ProviderName, versions: Iterable[int]) -> str:
-    """Write the annotation's value."""
     newest = sorted(set(versions), reverse=True)[:MAX_VERSIONS]
     return ",".join(f"{provider}/v{version}" for version in newest)
 

@@ -18,7 +18,6 @@ _REMEDY: Final = "send the blocks of docs/wire-format.md in their order, canonic
 
 
 def encode(blocks: Iterable[tuple[str, bytes]]) -> bytes:
-    """Write (label, content) blocks one after the other."""
     return b"".join(_write(label, content) for label, content in blocks)
 
 
@@ -41,7 +40,6 @@ def _write(label: str, content: bytes) -> bytes:
 
 
 def _read(data: bytes, offset: int, label: str) -> tuple[bytes, int]:
-    """Read one block at ``offset``; returns its content and where it ends."""
     begin = b"-----BEGIN %b-----\n" % label.encode()
     end = b"-----END %b-----\n" % label.encode()
     if not data.startswith(begin, offset):

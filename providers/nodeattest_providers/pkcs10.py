@@ -131,7 +131,6 @@ def _parse(request: bytes, extensions: tuple[Oid, ...], *, any_case: bool = Fals
 
 
 def _subject(subject: bytes) -> NodeName:
-    """Read the node's name out of a subject that holds nothing else."""
     with _denying(Reason.SUBJECT_NOT_ALLOWED, "one CN and one O, each alone in its RDN"):
         values: dict[Oid, str] = {}
         rdns = der.elements(subject, Tag.SEQUENCE, at_most=2)

@@ -84,7 +84,6 @@ def make_signer(provider: ProviderName, platform: Platform | None = None) -> Clu
 
 
 def check_signer(signer: object, provider: ProviderName) -> ClusterAPISigner:
-    """Return a signer of this provider; anything else is ``Denied``."""
     registry.check_made(signer, provider, is_complete=isinstance(signer, ClusterAPISigner))
     return cast("ClusterAPISigner", signer)
 
@@ -104,7 +103,6 @@ def nobody_trusted(what: str, setting: str, page: str) -> Unavailable:
 
 
 def read_file(path: Path, where: str) -> bytes:
-    """Read a file that a setting names, once; ``Denied`` where it cannot be read or is too large."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE + 1)

@@ -57,7 +57,6 @@ def has_sources(text: str) -> bool:
 
 
 def fill(text: str, value_of: Callable[[str], str]) -> str:
-    """Put the value of each source in its place."""
     return _SOURCE.sub(lambda found: value_of(found[1]), text)
 
 

@@ -70,7 +70,6 @@ RESERVED: Final = frozenset({_RUBBER_STAMP, *BUILT_IN})
 
 
 def make_attestor(provider: ProviderName, settings: Mapping[str, JsonValue]) -> Attestor:
-    """Make a provider's attestor from its settings; ``Denied`` for an unknown provider or a wrong setting."""
     row = BUILT_IN.get(provider)
     attestor = _load(provider, ATTESTORS, row.attestor if row else None)(settings)
     check_made(attestor, provider, is_complete=isinstance(attestor, Attestor))
@@ -81,7 +80,6 @@ def make_attestor(provider: ProviderName, settings: Mapping[str, JsonValue]) -> 
 
 
 def find_signer(provider: ProviderName) -> Callable[..., object]:
-    """Return the factory of a provider's signer; ``platform.make_signer`` calls it."""
     row = BUILT_IN.get(provider)
     return _load(provider, SIGNERS, row.signer if row else None)
 
@@ -94,7 +92,6 @@ def installed(group: str) -> frozenset[str]:
 
 
 def check_made(made: object, provider: ProviderName, *, is_complete: bool) -> None:
-    """Refuse what a factory made: of another provider, without the base class, or with wrong evidence versions."""
     if getattr(made, "provider", None) != provider or not is_complete:
         got = "one of another provider" if is_complete else "one that does not derive from its base class"
         raise _unknown(f"an implementation of {provider}", got)

@@ -48,11 +48,9 @@ class NodeRequest:
 
     @property
     def is_renewal(self) -> bool:
-        """Whether a node asks for itself, rather than a bootstrap token."""
         return self.username.startswith("system:node:")
 
     def binding(self, pin: ClusterPin) -> Binding:
-        """Bind this request to one cluster CA."""
         return Binding(self.evidence.block, pin, self.signer_name, self.csr.sha256)
 
 
@@ -156,7 +154,6 @@ class AttestedNode:
     checks: tuple[Check, ...]
 
     def __post_init__(self) -> None:
-        """Refuse to exist without checks."""
         if not self.checks:
             raise ValueError("a verification without checks proves nothing")
 
@@ -221,7 +218,6 @@ class ClusterAPISigner(ABC):
         return attested.proven_machine_name
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be verified with; offline. Raises Denied."""
         del settings
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
@@ -286,5 +282,4 @@ class CheckedSigner(ClusterAPISigner):
             raise checks.recorded(error) from None
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be verified with; raises Denied."""
         self.read_section(settings)

@@ -48,11 +48,9 @@ class AwsAttestor(MetadataAttestor):
         self._now = now
 
     def provider_id(self) -> str:
-        """Return the instance's provider ID, as cloud-provider-aws spells it; raises Unavailable or Denied."""
         return str(parse_imds_document(Session.begin(self._service).document()))
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Make the evidence; Unavailable without metadata service, Denied without role or with strange answers."""
         session = Session.begin(self._service)
         document = session.document()
         region = parse_imds_document(document).region

@@ -82,12 +82,10 @@ class VerifiedDocument:
 
     @property
     def fingerprint(self) -> str:
-        """Name the instance in the ledger: its ID is its account's."""
         return f"{self.document.account}/{self.name.instance_id}"
 
 
 def wire_rules(checks: Checks) -> Rules:
-    """Return the rules of the wire format; most refuse what is said of another instance."""
     return Rules(checks, "wire format, aws/v1", Reason.PLATFORM_INSTANCE_MISMATCH, _COMPARE)
 
 

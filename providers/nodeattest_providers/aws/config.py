@@ -55,7 +55,6 @@ class AwsPolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> AwsPolicy:
-    """Read ``spec.aws``; no settings admit nobody."""
     if not settings:
         return AwsPolicy()
     section = Section(settings, "spec.aws", _SETTINGS, _REQUIRED)
@@ -98,7 +97,6 @@ class AwsPlatform:
 
 
 def parse_platform(settings: Mapping[str, JsonValue]) -> AwsPlatform:
-    """Read ``platforms.aws``; ``{}`` is AWS itself."""
     section = Section(settings, "platforms.aws", _PLATFORM_SETTINGS)
     endpoints = section.section("endpoints", ("sts", "ec2"))
     return AwsPlatform(
@@ -144,7 +142,6 @@ class IdentityDocument:
 
 
 def parse_identity_document(data: bytes) -> IdentityDocument:
-    """Read a document; anything else is ``Denied``."""
     try:
         values = strict_json.parse_object(data, max_size=MAX_DOCUMENT, floats=True)
     except ParseError as error:
@@ -223,7 +220,6 @@ def _certificates(pem: str, where: str) -> tuple[x509.Certificate, ...]:
 
 
 def parse_bundle_text(content: str) -> RegionCertificates:
-    """Read a bundle in one JSON object; what cannot be used is ``Denied``."""
     try:
         return parse_bundle(strict_json.parse_object(content, max_size=None))
     except ParseError as error:
@@ -231,7 +227,6 @@ def parse_bundle_text(content: str) -> RegionCertificates:
 
 
 def read_trust_bundle(path: Path) -> RegionCertificates:
-    """Read the bundle; ``Denied`` when it cannot be used."""
     try:
         if path.is_dir():
             return parse_bundle({file.stem: read_file(file, _WHERE).decode() for file in sorted(path.glob("*.pem"))})

@@ -76,11 +76,9 @@ class Session:
         return parse_credentials(self._get(_ROLES + parse_role(answer.body)))
 
     def document(self) -> bytes:
-        """Get the identity document."""
         return self._get(f"{_IDENTITY}document")
 
     def signature(self) -> bytes:
-        """Get the document's RSA-2048 signature, as it is spelt there."""
         return self._get(f"{_IDENTITY}rsa2048")
 
     def _get(self, path: str) -> bytes:
@@ -122,14 +120,12 @@ class InstanceCredentials:
 
 
 def parse_imds_token(data: bytes) -> str:
-    """Read the answer to a request for a session token."""
     if not _TOKEN.fullmatch(data):
         raise _without_tokens(f"{len(data)} bytes of something else")
     return data.decode()
 
 
 def parse_role(data: bytes) -> str:
-    """Read the list of roles, which holds the one that an instance can have."""
     role = data.strip()
     if not _ROLE.fullmatch(role):
         raise _malformed("the name of one role", f"{len(data)} bytes of something else")
@@ -137,7 +133,6 @@ def parse_role(data: bytes) -> str:
 
 
 def parse_credentials(data: bytes) -> InstanceCredentials:
-    """Read the role's credentials."""
     values = _object(data, "the role's credentials")
     code = _text(values, "Code", _WORD)
     if code != "Success":
@@ -163,7 +158,6 @@ def parse_credentials(data: bytes) -> InstanceCredentials:
 
 
 def parse_imds_document(data: bytes) -> InstanceRef:
-    """Read where the instance is from its identity document."""
     if len(data) > MAX_DOCUMENT:
         raise _malformed(f"an identity document of at most {MAX_DOCUMENT} bytes", str(len(data)))
     values = _object(data, "the identity document")
@@ -229,7 +223,6 @@ def to_definite_length(ber: bytes) -> bytes:
 
 
 def _element(data: bytes, start: int, limit: int, depth: int) -> tuple[bytes, int]:
-    """Rewrite the element at ``start``; return it and where it ends."""
     if depth > _MAX_DEPTH:
         raise _not_ber(f"more than {_MAX_DEPTH} levels")
     if start + 2 > limit:
@@ -273,7 +266,6 @@ def _length(data: bytes, start: int, limit: int) -> tuple[int | None, int]:
 
 
 def _octets(part: bytes) -> bytes:
-    """Take the content of one part of an octet string, which is rewritten already."""
     if part[0] != _OCTET_STRING:
         raise _not_ber("an octet string of other parts")
     return part[2:] if part[1] < _LONG_FORM else part[2 + part[1] - _LONG_FORM :]

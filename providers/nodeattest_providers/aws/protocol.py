@@ -67,7 +67,6 @@ class AwsEvidence:
     sts: SignedHeaders
 
     def to_json(self) -> JsonObject:
-        """Write the evidence block's object."""
         sts: JsonObject = {
             "authorization": self.sts.authorization,
             "x-amz-date": self.sts.date,
@@ -77,7 +76,6 @@ class AwsEvidence:
 
 
 def parse_evidence(data: JsonObject) -> AwsEvidence:
-    """Read the evidence block's object; anything outside the schema is ``Denied``."""
     fields = Fields.of(data, "aws/v1", ("document", "pkcs7", "region", "sts"))
     sts = fields.nested("sts", ("authorization", "x-amz-date", "x-amz-security-token"))
     return AwsEvidence(
@@ -114,7 +112,6 @@ class StsRequest:
 
 
 def sts_request(region: str, binding: Binding) -> StsRequest:
-    """Build the request for a region and a binding; ``Denied`` for an unknown region."""
     return StsRequest(region=region, host=partition_of(region).sts_host(region), binding=binding.digest.hex())
 
 
@@ -128,7 +125,6 @@ class Partition:
     """Regular expression of what its regions' names begin with, followed by ``-<place>-<number>``."""
 
     def sts_host(self, region: str) -> str:
-        """Name the regional endpoint of STS."""
         return f"sts.{region}.{self.dns_suffix}"
 
 
@@ -169,7 +165,6 @@ class InstanceRef:
 
 
 def parse_provider_id(text: str) -> InstanceRef:
-    """Read a provider ID; any other spelling is ``Denied``."""
     match = _PROVIDER_ID.fullmatch(text)
     if match is None:
         raise Denied(
@@ -190,7 +185,6 @@ def parse_provider_id(text: str) -> InstanceRef:
 
 
 def partition_of(region: str) -> Partition:
-    """Find a region's partition; ``Denied`` for what is no region of a known one."""
     for partition, pattern in _REGIONS:
         if pattern.fullmatch(region):
             return partition
@@ -221,7 +215,6 @@ class Authorization:
 
 
 def parse_authorization(sts: SignedHeaders) -> Authorization:
-    """Read the header set; anything else is ``Denied``."""
     match = _AUTHORIZATION.fullmatch(sts.authorization)
     if match is None:
         raise _malformed("authorization: AWS4-HMAC-SHA256 with Credential, SignedHeaders and Signature", "another form")

@@ -59,7 +59,6 @@ class AwsSigner(CheckedSigner):
     reads_infrastructure = False
 
     def __init__(self, *, platform: Platform) -> None:
-        """Read the controller's side of the settings; raises Denied when they are wrong."""
         configuration = parse_platform(platform.settings)
         path = configuration.trust_bundle
         self._trust: RegionCertificates = {} if path is None else read_trust_bundle(path)
@@ -74,13 +73,11 @@ class AwsSigner(CheckedSigner):
             self._instances = Instances(Ec2(configuration, platform))
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Hold the machine's region and the account on record to the settings; raises Denied."""
         del boot
         check_recorded_place(facts, parse_policy(facts.settings))
         return ("AWS is not asked: role, tags and VPC of the instance",)
 
     async def addresses(self, facts: Facts) -> Addresses:
-        """Return the instance's addresses now; raises Denied or Unavailable."""
         name, policy = parse_provider_id(facts.machine.provider_id), parse_policy(facts.settings)
         account = facts.ledger.fingerprints.get("instance", "").partition("/")[0]
         if not account and len(policy.accounts) == 1:
@@ -98,13 +95,11 @@ class AwsSigner(CheckedSigner):
     async def endorsement_key(
         self, machine: ProviderID, *, accounts: frozenset[str], shown: PublicKey
     ) -> NamedEndorsementKey:
-        """Return an instance's endorsement key, for ``tpm``; raises Denied or Unavailable."""
         if self._instances is None:
             raise offline("AWS EC2")
         return await self._instances.endorsement_key(machine, accounts=accounts, shown=shown)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         if self._sts is not None:
             await self._sts.aclose()
         if self._instances is not None:

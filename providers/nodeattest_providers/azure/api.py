@@ -91,7 +91,6 @@ class Machines:
         return machine
 
     async def addresses(self, name: InstanceRef) -> Addresses:
-        """Return the private addresses of a machine's network interfaces; raises Unavailable."""
         for fresh in (False, True):
             found = await self._interfaces.get(name.key[:3], _ALL, fresh=fresh) or {}
             if name.key[3] in found:
@@ -99,7 +98,6 @@ class Machines:
         return ()
 
     async def aclose(self) -> None:
-        """End what is under way and close connections."""
         await self._machines.cancel()
         await self._interfaces.cancel()
         await self._manager.aclose()
@@ -149,7 +147,6 @@ def parse_machine(value: JsonObject) -> Machine:
 
 
 def _last(value: JsonObject) -> str:
-    """Take the last part of an ID: the machine's name, or an instance's number."""
     return text(value, "id").rpartition("/")[2].lower()
 
 
@@ -180,7 +177,6 @@ class ResourceManager:
         monotonic: Callable[[], float] = time.monotonic,
         time_limit: float = _TIMEOUT,
     ) -> None:
-        """``time_limit``: seconds for one page."""
         self._endpoint = configuration.cloud.resource_manager
         self._tokens = tokens
         self._observe = observe
@@ -210,7 +206,6 @@ class ResourceManager:
         raise _unavailable(service, f"has more than {_MAX_PAGES} pages")
 
     async def aclose(self) -> None:
-        """Close connections."""
         await self._http.aclose()
         await self._tokens.aclose()
 
@@ -280,7 +275,6 @@ class Tokens:
     def __init__(
         self, configuration: AzurePlatform, *, observe: ObserveCall, wall: Callable[[], float] = time.time
     ) -> None:
-        """``wall``: seconds since 1970, which tokens count in."""
         self._configuration = configuration
         self._observe = observe
         self._wall = wall
@@ -289,7 +283,6 @@ class Tokens:
         self._flights: SingleFlight[str, tuple[str, float]] = SingleFlight()
 
     async def get(self) -> str:
-        """Return a token; raises Unavailable."""
         if self._token is None or self._wall() >= self._token[1] - _MARGIN:
             self._token = await self._flights.share("token", self._fetch)
         return self._token[0]
@@ -299,7 +292,6 @@ class Tokens:
         self._token = None
 
     async def aclose(self) -> None:
-        """End what is under way and close connections."""
         await self._flights.cancel()
         if self._credential is not None:
             await self._credential.close()

@@ -37,7 +37,6 @@ class AzureAttestor(MetadataAttestor):
     service_name = "Azure's metadata service"
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Get a document for a CSR; raises Unavailable."""
         nonce = nonce_for(binding.digest)
         for _ in range(_ATTEMPTS):
             signature = self._signature(self._service.get(_DOCUMENT + nonce, _HEADERS))
@@ -46,7 +45,6 @@ class AzureAttestor(MetadataAttestor):
         raise self._unusable("documents with another nonce than was asked for")
 
     def provider_id(self) -> str:
-        """Return the machine's provider ID; raises Unavailable."""
         compute = self._object(self._service.get(_INSTANCE, _HEADERS))
         found = provider_id_of(str(compute.get("resourceId", "")))
         if found is None:
@@ -54,7 +52,6 @@ class AzureAttestor(MetadataAttestor):
         return found
 
     def _signature(self, answer: bytes) -> bytes:
-        """Take the document out of the answer."""
         document = self._object(answer)
         encoded = document.get("signature")
         if document.get("encoding") != _ENCODING or not isinstance(encoded, str):

@@ -38,7 +38,6 @@ class AzurePolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> AzurePolicy:
-    """Read ``spec.azure``; no settings admit nobody."""
     if not settings:
         return AzurePolicy()
     section = Section(settings, "spec.azure", _SETTINGS, _REQUIRED)

@@ -34,12 +34,10 @@ class AzureEvidence:
     signature: bytes = field(repr=False)
 
     def to_json(self) -> IntegerJsonObject:
-        """Write the evidence block's object."""
         return encoded(signature=self.signature)
 
 
 def parse_evidence(data: IntegerJsonObject) -> AzureEvidence:
-    """Read the evidence block's object; anything outside the schema is ``Denied``."""
     fields = Fields.of(data, "azure/v1", ("signature",))
     return AzureEvidence(fields.octets("signature", 1, MAX_SIGNATURE))
 
@@ -70,7 +68,6 @@ class AttestedDocument:
 
 
 def parse_attested_document(content: bytes) -> AttestedDocument:
-    """Read a document; anything else is ``Denied``."""
     try:
         document = strict_json.parse_object(content, max_size=_MAX_SIZE, floats=True)
     except ParseError as error:
@@ -141,14 +138,12 @@ class InstanceRef:
 
     @property
     def resource_id(self) -> str:
-        """The name as Azure writes it."""
         owner = f"virtualMachineScaleSets/{self.scale_set}/" if self.scale_set else ""
         group = f"/subscriptions/{self.subscription}/resourceGroups/{self.group}"
         return f"{group}/providers/Microsoft.Compute/{owner}virtualMachines/{self.name}"
 
 
 def parse_provider_id(text: str) -> InstanceRef:
-    """Read ``azure:///subscriptions/…``; anything else is ``Denied``."""
     found = _parse(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else None
     if found is None or found.group != found.group.lower():
         raise Denied(

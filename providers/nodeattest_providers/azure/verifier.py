@@ -62,7 +62,6 @@ _NEW: Final = "file a new request; kubelet-authenticator asks the metadata servi
 
 
 def check_document(checks: Checks, request: NodeRequest, facts: Facts, document: AttestedDocument) -> None:
-    """Check that the document is for this request, by one of the cluster's CAs, and was made at its time."""
     rules = Rules(checks, SECTION, Reason.PLATFORM_PROOF_NOT_BOUND, _NEW)
     nonces = {nonce_for(request.binding(pin).digest) for pin in facts.cluster.pins}
     remedy = f"{_NEW}; if this comes back, the node trusts another cluster CA than the cluster has"
@@ -90,13 +89,11 @@ def check_place(checks: Checks, facts: Facts) -> InstanceRef:
 
 
 def check_subscription(checks: Checks, name: InstanceRef, document: AttestedDocument) -> None:
-    """Check that the document is of the subscription of the provider ID."""
     rules = Rules(checks, SECTION, Reason.PLATFORM_INSTANCE_MISMATCH, _OWN)
     rules.equal("subscription of the document", name.subscription, document.subscription)
 
 
 def check_pin(checks: Checks, machine: Machine, facts: Facts) -> None:
-    """Check that the machine of that name is the one that the ledger pins, if it pins any."""
     rules = page_rules(checks, Reason.PLATFORM_INSTANCE_MISMATCH, _RESET)
     rules.equal("pinned vmId", facts.ledger.fingerprints.get(FINGERPRINT, machine.vm_id), machine.vm_id)
 
@@ -119,7 +116,6 @@ def check_machine(checks: Checks, machine: Machine, document: AttestedDocument, 
 
 
 def page_rules(checks: Checks, reason: Reason, remedy: str) -> Rules:
-    """Return rules of the provider's page."""
     return Rules(checks, "providers/azure", reason, remedy)
 
 
@@ -136,7 +132,6 @@ _UNDERSTOOD: Final = (
 
 
 def parse_bundle(pem: bytes) -> Authorities:
-    """Read PEM certificates of authorities; what cannot be used is ``Denied``."""
     return parse_authorities(pem.decode(errors="replace"), TRUST_BUNDLE)
 
 
@@ -192,7 +187,6 @@ class AzureSigner(CheckedSigner):
     reads_infrastructure = False
 
     def __init__(self, *, platform: Platform) -> None:
-        """Read the configuration and the trust bundle; ``Denied`` when they cannot be used."""
         self._configuration: AzurePlatform = parse_platform(platform.settings)
         path = self._configuration.trust_bundle
         self._authorities = None if path is None else parse_bundle(read_file(path, TRUST_BUNDLE))
@@ -213,13 +207,11 @@ class AzureSigner(CheckedSigner):
         return (*await self._machines.addresses(name), *names)
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Hold the machine's subscription and resource group to the settings; raises Denied."""
         del boot
         check_place(Checks(), facts)
         return ("Azure's Resource Manager is not asked: machine, tags and location",)
 
     async def aclose(self) -> None:
-        """Close connections."""
         await self._machines.aclose()
 
     async def _verify(self, checks: Checks, request: NodeRequest, facts: Facts) -> AttestedNode:

@@ -51,7 +51,6 @@ class ChallengeAttestor(Attestor):
         self._path = path
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Ask for a challenge, or answer one; ``Unavailable`` without secret, ``Denied`` for a foreign challenge."""
         secret = _read_secret(self._path)  # in the first phase too: a node that cannot answer need not ask
         if challenge is None:
             return Evidence(PROVIDER, VERSION, ChallengeEvidence().to_json())

@@ -46,12 +46,10 @@ class ChallengeEvidence:
     """In phase 2: ``proof``."""
 
     def to_json(self) -> JsonObject:
-        """Write the evidence block's object."""
         return {"phase": 1} if self.first is None else encoded(phase=2, first=ref_to_json(self.first), mac=self.mac)
 
 
 def parse_evidence(data: JsonObject) -> ChallengeEvidence:
-    """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
     phase, fields = phase_fields(data, "challenge/v1", {1: (), 2: ("first", "mac")}, {})
     if phase == 1:
         return ChallengeEvidence()
@@ -67,13 +65,11 @@ class Challenge:
     nonce: bytes
 
     def to_text(self) -> str:
-        """Write the annotation's value."""
         data = encoded(v=VERSION, uid=self.uid, spki=self.spki_sha256, n=self.nonce)
         return canonical_json.dumps(data).decode()
 
     @classmethod
     def parse(cls, text: str) -> Challenge:
-        """Read the annotation's value; anything else is ``Denied``."""
         fields = Fields.of(parse_challenge(text), "challenge/v1 challenge", ("v", "uid", "spki", "n"))
         fields.integer("v", VERSION, VERSION)
         return cls(
@@ -89,7 +85,6 @@ def normalised(secret: bytes) -> SecretBytes:
 
 
 def proof(secret: SecretBytes, nonce: bytes, first_uid: str, binding: bytes) -> bytes:
-    """Compute the MAC over challenge, first request and binding digest."""
     return hmac.digest(secret.reveal(), length_prefix(_LABEL_PROOF, nonce, first_uid.encode(), binding), "sha256")
 
 

@@ -47,7 +47,6 @@ class ChallengePolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> ChallengePolicy:
-    """Read ``spec.challenge``."""
     return ChallengePolicy(Section(settings, "spec.challenge", ("createSecrets",)).boolean("createSecrets"))
 
 
@@ -67,16 +66,13 @@ class ChallengeSigner(CheckedSigner):
     reads_secret = True
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         return _evidence(Checks(), request.evidence).first
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Find nothing to refuse: no setting concerns what is recorded."""
         del facts, boot
         return ()
 
     def provable_names(self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]) -> Mapping[ProviderID, NodeName]:
-        """Return none: a secret says which machine it is, not what its node is called."""
         del sections
         return {}
 
@@ -159,7 +155,6 @@ def _check_answer(
 
 
 def _answers(request: NodeRequest, first: NodeRequest, secret: SecretBytes, facts: Facts) -> Iterator[bytes]:
-    """Derive the right MAC again for each master key and each CA of the cluster."""
     ctx = challenge_context(facts, first)
     for key in master_keys(facts):
         nonce = derive(LABEL_NONCE, key, ctx)

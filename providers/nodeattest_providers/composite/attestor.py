@@ -49,7 +49,6 @@ class CompositeAttestor(Attestor):
         self.holds_device = any(part.holds_device for part in self.parts)
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Let every part attest; raises what a part raises, and ``Denied`` for a foreign challenge."""
         attestors = self.parts
         texts: Mapping[ProviderName, str] = {} if challenge is None else _texts(attestors, binding, challenge)
         parts = {
@@ -61,7 +60,6 @@ class CompositeAttestor(Attestor):
         return Evidence(PROVIDER, VERSION, evidence.to_json())
 
     def close(self) -> None:
-        """Release the parts' devices."""
         for part in self.parts:
             part.close()
 

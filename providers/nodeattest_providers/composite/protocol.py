@@ -47,7 +47,6 @@ class CompositeEvidence:
     """In phase 2: the first request that this one answers."""
 
     def to_json(self) -> JsonObject:
-        """Write the evidence block's object."""
         parts: JsonObject = {name: {"v": PART_VERSION, "data": data} for name, data in self.parts.items()}
         if self.first is None:
             return {"phase": 1, "parts": parts}
@@ -62,13 +61,11 @@ class CompositeChallenge:
     """By part; empty where no part has a challenge of its own."""
 
     def to_text(self) -> str:
-        """Write the annotation's value."""
         texts: JsonObject = {str(name): text for name, text in self.texts.items()}
         return canonical_json.dumps(texts).decode()
 
     @classmethod
     def parse(cls, text: str) -> CompositeChallenge:
-        """Read the annotation's value; anything else is ``Denied``."""
         value, where = parse_challenge(text), "composite challenge"
         names = _part_names(value, where, minimum=0)
         fields = Fields.of(value, where, names)
@@ -76,12 +73,10 @@ class CompositeChallenge:
 
 
 def is_part(name: str) -> bool:
-    """Return whether a provider of this name can be a part."""
     return _NAME.fullmatch(name) is not None and name not in NEVER_PARTS
 
 
 def parse_evidence(data: JsonObject) -> CompositeEvidence:
-    """Read the evidence block's object; anything outside the two schemas is ``Denied``."""
     phase, fields = phase_fields(data, _FORM, {1: ("parts",), 2: ("first", "parts")}, {})
     first = None if phase == 1 else parse_first_request_ref(fields)
     return CompositeEvidence(parts=_parts(data["parts"], fields.where), first=first)
@@ -126,12 +121,10 @@ class CompositePolicy:
     """Each a set of parts that suffices; never empty, each of at least two."""
 
     def admits(self, parts: Collection[ProviderName]) -> bool:
-        """Return whether exactly these parts are one of the alternatives."""
         return frozenset(parts) in self.alternatives
 
     @property
     def parts(self) -> tuple[ProviderName, ...]:
-        """Every part that some alternative names, sorted."""
         return tuple(sorted(frozenset[ProviderName]().union(*self.alternatives)))
 
     def __str__(self) -> str:

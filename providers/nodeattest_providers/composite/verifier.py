@@ -102,11 +102,9 @@ class CompositeSigner(CheckedSigner):
         self._made: dict[ProviderName, ClusterAPISigner] = {}
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         return _evidence(Checks(), request.evidence).first
 
     def check_settings(self, settings: Mapping[str, JsonValue]) -> None:
-        """Refuse a policy section that no request could be verified with; raises Denied."""
         for part in parse_policy(settings).parts:
             try:
                 signer = self._signer(part)
@@ -164,7 +162,6 @@ class CompositeSigner(CheckedSigner):
     def provable_names(
         self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]
     ) -> Mapping[ProviderID, NodeName] | None:
-        """Return what its parts could prove; None where one of them has a platform that tells names."""
         names: dict[ProviderID, NodeName] = {}
         for part in parse_policy(sections.get(PROVIDER, {})).parts:
             of_part = self._signer(part).provable_names(sections)
@@ -238,7 +235,6 @@ class CompositeSigner(CheckedSigner):
         return attested, challenges
 
     def _signer(self, name: ProviderName) -> ClusterAPISigner:
-        """Return a part's signer, with its own platform; raises Denied for one that is not installed."""
         if self._platform.find_signer is not None:
             return self._platform.find_signer(name)
         if name not in self._made:
@@ -298,7 +294,6 @@ def _check_secure(name: ProviderName, signer: ClusterAPISigner) -> None:
 
 
 def _first(checks: Checks, request: NodeRequest, evidence: CompositeEvidence, facts: Facts) -> CompositeEvidence | None:
-    """Find the first request's evidence; None in the first round."""
     if evidence.first is None:
         return None
     linked = check_first_request(checks, request, facts, evidence.first)

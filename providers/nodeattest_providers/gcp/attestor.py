@@ -39,7 +39,6 @@ class GcpAttestor(Attestor):
     holds_device = True
 
     def __init__(self, settings: Mapping[str, JsonValue], *, connect: Callable[[str], Device] = Device) -> None:
-        """Read the settings of the ``tpm`` provider and ``metadataEndpoint``; nothing is opened or asked yet."""
         check_keys(settings, "gcp", (*TPM_SETTINGS, "metadataEndpoint"))
         tpm = {"endorsementKey": DEFAULT_ENDORSEMENT_KEY, **settings}
         place = tpm.pop("metadataEndpoint", None)
@@ -48,7 +47,6 @@ class GcpAttestor(Attestor):
         self._tpm = TpmAttestor(tpm, connect=connect, provider=PROVIDER, certificates=False)
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Make the evidence for a CSR; raises Unavailable (vTPM) or Denied (a challenge that is not ours to answer)."""
         return self._tpm.attest(binding, challenge)
 
     def provider_id(self) -> str:
@@ -63,11 +61,9 @@ class GcpAttestor(Attestor):
             raise _unreadable() from None
 
     def endorsement_fingerprint(self) -> str:
-        """Return the fingerprint of the endorsement key in use: what the Compute API must name."""
         return self._tpm.endorsement_fingerprint()
 
     def close(self) -> None:
-        """Release the vTPM."""
         self._tpm.close()
 
     def _ask(self, path: str) -> str:

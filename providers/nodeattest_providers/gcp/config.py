@@ -54,7 +54,6 @@ class GcpPolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> GcpPolicy:
-    """Read ``spec.gcp``; no projects admit nobody."""
     section = Section(settings, "spec.gcp", _SETTINGS)
     return GcpPolicy(
         projects=section.strings("projects", PROJECT, "project IDs"),
@@ -105,7 +104,6 @@ class GcpPlatform:
 
 
 def parse_platform(settings: Mapping[str, JsonValue]) -> GcpPlatform:
-    """Read ``platforms.gcp``."""
     section = Section(settings, _PLATFORM, ("endpoints", "caBundle", "credentialsFile", "proxy"))
     credentials = section.path("credentialsFile")
     if credentials is not None:
@@ -144,6 +142,5 @@ def read_credentials(content: bytes) -> IntegerJsonObject:
 
 
 def credential_source(fields: IntegerJsonObject) -> IntegerJsonObject:
-    """Return where a federation's configuration takes its token from."""
     source = fields.get("credential_source")
     return source if isinstance(source, dict) else {}

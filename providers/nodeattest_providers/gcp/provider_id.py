@@ -35,17 +35,14 @@ class InstanceRef:
 
     @property
     def region(self) -> str:
-        """The zone's region."""
         return self.zone.rpartition("-")[0]
 
     @property
     def provider_id(self) -> ProviderID:
-        """As the Machine and the Node have it."""
         return ProviderID(f"gce://{self.project}/{self.zone}/{self.name}")
 
 
 def parse_provider_id(provider_id: str) -> InstanceRef:
-    """Read a provider ID; anything else is ``Denied``."""
     found = _PROVIDER_ID.fullmatch(provider_id)
     if found is None:
         raise Denied(

@@ -56,7 +56,6 @@ def check_place(checks: Checks, facts: Facts, policy: GcpPolicy) -> InstanceRef:
 
 
 def check_found(checks: Checks, place: InstanceRef, instance: ComputeInstance | None) -> ComputeInstance:
-    """Check that the platform knows the instance."""
     return _rules(checks).present(instance, "instance", place.provider_id, reason=Reason.PLATFORM_INSTANCE_NOT_FOUND)
 
 
@@ -97,7 +96,6 @@ def check_instance(checks: Checks, instance: ComputeInstance, policy: GcpPolicy,
 
 
 def check_key(checks: Checks, ek: PublicArea, keys: frozenset[str]) -> None:
-    """Check that the endorsement key is one that the platform gave this very instance."""
     name, reason = "endorsement key: the instance's", Reason.ENDORSEMENT_KEY_UNTRUSTED
     _rules(checks).member(name, keys, ek.fingerprint, reason=reason, remedy=_OWN_KEY)
 
@@ -116,25 +114,21 @@ class GcpSigner(TpmProtocolSigner):
     reads_infrastructure = False
 
     def __init__(self, *, platform: Platform = OFFLINE, random: Callable[[int], bytes] = secrets.token_bytes) -> None:
-        """Read the platform's settings; nothing is loaded or asked before the first request."""
         super().__init__(platform=platform, random=random)
         self._settings = parse_platform(platform.settings)
         self._compute: Compute | None = None
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Hold the machine's place and its registers on record to the settings; raises Denied."""
         policy = parse_policy(facts.settings)
         check_place(Checks(), facts, policy)
         unknown = check_recorded_boot(boot, policy.protocol)
         return ("Google Cloud is not asked: instance and endorsement key", *unknown)
 
     async def addresses(self, facts: Facts) -> Addresses:
-        """Return the instance's addresses and names of now; raises Denied or Unavailable."""
         checks, policy = Checks(), parse_policy(facts.settings)
         return (await self._instance(checks, check_place(checks, facts, policy), facts, policy, fresh=True)).addresses
 
     async def aclose(self) -> None:
-        """Close the connections."""
         compute, self._compute = self._compute, None
         if compute is not None:
             await compute.aclose()

@@ -25,5 +25,4 @@ class InsecureAttestor(Attestor):
             )
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Make the empty evidence."""
         return Evidence(self.provider, self.versions[0], {})

@@ -42,7 +42,6 @@ class InsecureSigner(ClusterAPISigner):
         )
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Refuse, as every renewal. Raises ``Denied``."""
         del facts, boot
         return _check_first_join(Checks(), is_renewal=True)
 

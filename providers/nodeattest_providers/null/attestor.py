@@ -18,5 +18,4 @@ class NullAttestor(Attestor):
         del settings
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Make the empty evidence."""
         return Evidence(self.provider, self.versions[0], {})

@@ -18,11 +18,9 @@ class NullSigner(ClusterAPISigner):
     secure = False
 
     async def verify_client_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Accept."""
         checks = Checks()
         check_block(checks, request.evidence, self.provider, self.versions)
         return AttestedNode(provider=self.provider, provider_id=request.csr.provider_id, checks=checks.record())
 
     async def verify_serving_attestation_data(self, request: NodeRequest, facts: Facts) -> AttestedNode:
-        """Accept."""
         return await self.verify_client_attestation_data(request, facts)

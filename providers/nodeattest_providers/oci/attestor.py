@@ -41,7 +41,6 @@ class OciAttestor(MetadataAttestor):
     service_name = "Oracle Cloud's metadata service"
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Sign the binding; raises Unavailable."""
         for _ in range(_ATTEMPTS):
             identity, intermediates, key = self._identity(), self._certificates("intermediate.pem"), self._key()
             if key.public_key() == identity.key:
@@ -54,7 +53,6 @@ class OciAttestor(MetadataAttestor):
         raise self._unusable("a key that is not the certificate's")
 
     def provider_id(self) -> str:
-        """Return the instance's provider ID; raises Unavailable."""
         return PREFIX + self._identity().instance
 
     def _identity(self) -> IdentityCertificate:

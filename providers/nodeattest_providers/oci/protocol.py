@@ -34,7 +34,6 @@ _SIGNATURE: Final = range(256, 512 + 1)
 
 
 def message(binding: bytes) -> bytes:
-    """Return what the instance's key signs."""
     return length_prefix(b"oci/v1", binding)
 
 
@@ -48,12 +47,10 @@ class OciEvidence:
     signature: bytes = field(repr=False)
 
     def to_json(self) -> JsonObject:
-        """Write the object."""
         return encoded(certificate=self.certificate, intermediates=self.intermediates, signature=self.signature)
 
     @classmethod
     def parse(cls, data: JsonObject) -> OciEvidence:
-        """Read the object; anything outside the schema is ``Denied``."""
         fields = Fields.of(data, "oci/v1", ("certificate", "intermediates", "signature"))
         return cls(
             certificate=fields.octets("certificate", 1, MAX_CERTIFICATE),
@@ -67,12 +64,10 @@ _INSTANCE: Final = re.compile(r"ocid1\.instance\.oc[0-9]{1,4}\.[-a-z0-9]{1,30}\.
 
 
 def is_instance(ocid: str) -> bool:
-    """Whether this is the OCID of an instance."""
     return _INSTANCE.fullmatch(ocid) is not None
 
 
 def parse_provider_id(text: str) -> str:
-    """Return the OCID of the instance that a provider ID names."""
     ocid = text.removeprefix(PREFIX)
     if not text.startswith(PREFIX) or not is_instance(ocid):
         raise Denied(

@@ -52,7 +52,6 @@ class OciPolicy:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> OciPolicy:
-    """Read ``spec.oci``; no settings admit nobody."""
     if not settings:
         return OciPolicy()
     section = Section(settings, "spec.oci", _LISTS, _LISTS)
@@ -63,12 +62,10 @@ def parse_policy(settings: Mapping[str, JsonValue]) -> OciPolicy:
 
 
 def parse_platform(settings: Mapping[str, JsonValue]) -> Path | None:
-    """Read ``platforms.oci``: the path of the trust bundle, None where nobody is trusted."""
     return Section(settings, "platforms.oci", ("trustBundle",)).path("trustBundle")
 
 
 def parse_roots(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Read PEM certificates of CAs."""
     return parse_authorities(pem.decode(errors="replace"), TRUST_BUNDLE)
 
 
@@ -87,18 +84,15 @@ class OciSigner(CheckedSigner):
     reads_infrastructure = False
 
     def __init__(self, *, platform: Platform = OFFLINE) -> None:
-        """Read the trust bundle; ``Denied`` when it cannot be used."""
         path = parse_platform(platform.settings)
         self._roots = None if path is None else parse_roots(read_file(path, TRUST_BUNDLE))
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Check the settings; tenancy and compartment are in the certificate, which no record holds."""
         del boot
         parse_policy(facts.settings)
         return ("tenancy and compartment are not on record: Oracle Cloud's certificate names them",)
 
     def provable_names(self, sections: Mapping[ProviderName, Mapping[str, JsonValue]]) -> Mapping[ProviderID, NodeName]:
-        """Return no names: the certificate has none."""
         del sections
         return {}
 

@@ -112,24 +112,20 @@ class TpmAttestor(Attestor):
         self._opened: _Opened | None = None
 
     def attest(self, binding: Binding, challenge: PublishedChallenge | None = None) -> Evidence:
-        """Make the evidence for a CSR; raises Unavailable (TPM) or Denied (a challenge that is not ours to answer)."""
         evidence = self._first() if challenge is None else self._second(binding, challenge)
         return Evidence(self.provider, VERSION, evidence.to_json())
 
     def endorsement_fingerprint(self) -> str:
-        """Return the fingerprint of the endorsement key in use: what an operator registers for this machine."""
         return parse_public(
             self._open().ek.public, what="endorsement key", reason=Reason.ENDORSEMENT_KEY_MALFORMED
         ).fingerprint
 
     def close(self) -> None:
-        """Release the TPM."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.device.close()
 
     def _open(self) -> _Opened:
-        """Return the connection, with both keys loaded."""
         if self._opened is None:
             device = self._connect(self._tcti)
             try:
@@ -181,7 +177,6 @@ class TpmAttestor(Attestor):
 
 
 def _own_challenge(binding: Binding, published: PublishedChallenge) -> Challenge:
-    """Read the challenge, and refuse one that is not for our own first request."""
     challenge = Challenge.parse(published.text)
     check_own(
         binding,
@@ -238,7 +233,6 @@ def choose_template(device: Device, wanted: str) -> EndorsementTemplate:
 
 
 def read_certificate(device: Device, template: EndorsementTemplate) -> bytes | None:
-    """Read the endorsement key's certificate (DER), if the TPM has one."""
     if template.certificate_index not in device.nv_indices():
         return None
     return next(split_der(device.nv_read(template.certificate_index)), None)

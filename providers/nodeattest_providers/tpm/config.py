@@ -65,7 +65,6 @@ class TpmPolicy(ProtocolPolicy):
     trust_on_first_use: bool
 
     def asks_ec2(self, machine: ProviderID) -> bool:
-        """Whether EC2 has to tell the key of this machine."""
         return self.ec2_accounts is not None and machine.startswith(_EC2)
 
 
@@ -80,7 +79,6 @@ class PolicyCache:
         self._defaults = parse_policy({})
 
     def get(self, settings: Mapping[str, JsonValue]) -> TpmPolicy:
-        """Return the parsed policy; ``Denied`` when it is invalid."""
         if not settings:  # recreated for each request of a cluster without settings: they must not crowd out others
             return self._defaults
         key = id(settings)
@@ -94,7 +92,6 @@ class PolicyCache:
 
 
 def parse_policy(settings: Mapping[str, JsonValue]) -> TpmPolicy:
-    """Read ``spec.tpm``."""
     section = Section(settings, "spec.tpm", _SETTINGS)
     registered, node_names = _endorsement_keys(section)
     protocol = parse_protocol_policy(section)

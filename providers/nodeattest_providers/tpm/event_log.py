@@ -66,7 +66,6 @@ class Event:
 
     @property
     def extends(self) -> bool:
-        """Whether it extended its PCR."""
         return self.kind != EV_NO_ACTION
 
 
@@ -137,7 +136,6 @@ def _agile_event(reader: Reader, sizes: Mapping[int, int], *, is_first: bool) ->
 
 
 def _index(reader: Reader) -> tuple[int, int]:
-    """Read a PCR's number and an event type."""
     pcr, kind = reader.little(4), reader.little(4)
     if pcr > MAX_PCR and (pcr != NO_PCR or kind != EV_NO_ACTION):
         raise reader.wrong(f"a PCR from 0 to {MAX_PCR}", str(pcr))
@@ -211,7 +209,6 @@ def _start(pcr: int, size: int, locality: int) -> bytes:
 
 
 def extend(bank: Alg, value: bytes, digest: bytes) -> bytes:
-    """Extend a PCR as TPM2_PCR_Extend does."""
     return hash_of(bank, value + digest)
 
 
@@ -254,7 +251,6 @@ class Measured:
 
     @property
     def agrees(self) -> bool:
-        """Whether the quote has the expected value."""
         return self.quoted == self.expected
 
 

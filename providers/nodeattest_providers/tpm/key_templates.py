@@ -196,7 +196,6 @@ class Signature:
 
 
 def parse_signature(raw: bytes) -> Signature:
-    """Parse TPMT_SIGNATURE: ECDSA or RSASSA, anything else is ``Denied``."""
     reader = Reader(raw, what="quote signature", reason=Reason.QUOTE_MALFORMED)
     scheme = reader.alg("scheme", Alg.ECDSA, Alg.RSASSA)
     hash_alg = reader.alg("hash", Alg.SHA256, Alg.SHA384, Alg.SHA512)
@@ -211,7 +210,6 @@ def parse_signature(raw: bytes) -> Signature:
 
 
 def signature_is_valid(ak: PublicArea, signature: Signature, message: bytes) -> bool:
-    """Return whether the attestation key signed ``message`` with exactly its own scheme, RSASSA or ECDSA on SHA-256."""
     if (signature.scheme, signature.hash_alg) != ak.scheme or signature.hash_alg is not Alg.SHA256:
         return False
     try:
@@ -252,7 +250,6 @@ class Quote:
 
 
 def parse_quote(raw: bytes) -> Quote:
-    """Parse TPMS_ATTEST (without the TPM2B length); anything but a quote is ``Denied``."""
     reader = Reader(raw, what="quote", reason=Reason.QUOTE_MALFORMED)
     magic = reader.number(4)
     if magic != _MAGIC:

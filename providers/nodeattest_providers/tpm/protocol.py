@@ -60,7 +60,6 @@ class FirstEvidence:
     """DER of intermediates, in any order."""
 
     def to_json(self) -> JsonObject:
-        """Write the evidence block's object."""
         return encoded(
             phase=1,
             ekPub=self.ek_public,
@@ -85,7 +84,6 @@ class SecondEvidence:
     """The firmware's event log, where the challenge asked for it."""
 
     def to_json(self) -> JsonObject:
-        """Write the evidence block's object."""
         return encoded(
             phase=2,
             first=ref_to_json(self.first),
@@ -154,7 +152,6 @@ class Challenge:
     """Whether to send the measured-boot event log along."""
 
     def to_text(self) -> str:
-        """Write the annotation's value."""
         pcrs: JsonObject = {"bank": self.pcrs.bank.name.lower(), "select": list(self.pcrs.pcrs)}
         data = encoded(
             v=VERSION,
@@ -170,7 +167,6 @@ class Challenge:
 
     @classmethod
     def parse(cls, text: str) -> Challenge:
-        """Read the annotation's value; anything else is ``Denied``."""
         required = ("v", "uid", "spki", "n", "blob", "secret", "pcrs")
         fields = Fields.of(parse_challenge(text), "tpm challenge", required, ("log",))
         fields.integer("v", VERSION, VERSION)

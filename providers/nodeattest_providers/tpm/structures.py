@@ -52,7 +52,6 @@ class Curve(IntEnum):
 
     @property
     def octets(self) -> int:
-        """Bytes of one coordinate."""
         return 32 if self is Curve.P256 else 48
 
 
@@ -67,12 +66,10 @@ def digest(alg: Alg, data: bytes) -> bytes:
 
 
 def digest_size(alg: Alg) -> int:
-    """Return the size of a digest in bytes."""
     return hashlib.new(_HASHES[alg]).digest_size
 
 
 def sized(data: bytes) -> bytes:
-    """Marshal a TPM2B: two bytes of length, then the bytes."""
     return len(data).to_bytes(2, "big") + data
 
 
@@ -90,11 +87,9 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Return how many bytes follow."""
         return len(self._data) - self._at
 
     def take(self, count: int) -> bytes:
-        """Read exactly ``count`` bytes."""
         end = self._at + count
         if end > len(self._data):
             raise self.wrong(f"{count} more bytes at offset {self._at}", f"{len(self._data) - self._at}")
@@ -103,7 +98,6 @@ class Reader:
         return taken
 
     def number(self, octets: int) -> int:
-        """Read an unsigned integer of ``octets`` bytes."""
         return int.from_bytes(self.take(octets), "big")
 
     def little(self, octets: int) -> int:
@@ -111,7 +105,6 @@ class Reader:
         return int.from_bytes(self.take(octets), "little")
 
     def alg(self, field: str, *allowed: Alg) -> Alg:
-        """Read an algorithm that must be one of ``allowed``."""
         value = self.number(2)
         for alg in allowed:
             if value == alg:
@@ -119,7 +112,6 @@ class Reader:
         raise self.wrong(f"{field} {' or '.join(alg.name for alg in allowed)}", f"0x{value:04x}")
 
     def curve(self) -> Curve:
-        """Read an elliptic curve that we accept."""
         value = self.number(2)
         for curve in Curve:
             if value == curve:
@@ -127,14 +119,12 @@ class Reader:
         raise self.wrong("curve NIST P-256 or P-384", f"0x{value:04x}")
 
     def sized(self, field: str, maximum: int) -> bytes:
-        """Read a TPM2B of at most ``maximum`` bytes."""
         size = self.number(2)
         if size > maximum:
             raise self.wrong(f"{field} of at most {maximum} bytes", f"{size} bytes")
         return self.take(size)
 
     def end(self) -> None:
-        """Require that nothing follows."""
         if self._at != len(self._data):
             raise self.wrong("no trailing bytes", f"{len(self._data) - self._at} bytes")
 
@@ -158,7 +148,6 @@ class PcrSelection:
 
     @classmethod
     def read(cls, reader: Reader) -> tuple[PcrSelection, ...]:
-        """Read TPML_PCR_SELECTION."""
         banks = reader.number(4)
         if banks > _MAX_BANKS:
             raise reader.wrong(f"at most {_MAX_BANKS} PCR banks", str(banks))
@@ -203,17 +192,14 @@ class PublicArea:
 
     @property
     def spki_sha256(self) -> bytes:
-        """SHA-256 of the SubjectPublicKeyInfo."""
         return hashlib.sha256(self.spki).digest()
 
     @property
     def fingerprint(self) -> str:
-        """The endorsement key's fingerprint: how operators register it."""
         return endorsement_fingerprint(self.key)
 
 
 def parse_public(raw: bytes, *, what: str, reason: Reason) -> PublicArea:
-    """Parse a TPMT_PUBLIC (without the TPM2B length); anything else is ``Denied`` with the given reason."""
     reader = Reader(raw, what=what, reason=reason)
     kind = reader.alg("type", Alg.RSA, Alg.ECC)
     name_alg = reader.alg("nameAlg", Alg.SHA256, Alg.SHA384, Alg.SHA512)

@@ -78,7 +78,6 @@ class _Keys:
     ak: PublicArea
 
     def challenge_context(self, facts: Facts, first: NodeRequest) -> bytes:
-        """Fix what the challenge is for (docs/wire-format.md, "Two steps")."""
         return challenge_context(facts, first, self.ak.name, self.ek.spki_sha256)
 
 
@@ -100,7 +99,6 @@ class TpmProtocolSigner(CheckedSigner):
         self._random = random
 
     def first_request(self, request: NodeRequest) -> FirstRequestRef | None:
-        """Return the first request that this one answers, None for a first one; Denied on malformed evidence."""
         evidence = self._read(Checks(), request.evidence)
         return evidence.first if isinstance(evidence, SecondEvidence) else None
 
@@ -117,7 +115,6 @@ class TpmProtocolSigner(CheckedSigner):
     def _verify_protocol(
         self, checks: Checks, request: NodeRequest, facts: Facts, *, policy: ProtocolPolicy, trust: EndorsementTrust
     ) -> AttestedNode:
-        """Verify a first or a second request; raises Denied, Unavailable or ChallengeRequired."""
         evidence = self._read(checks, request.evidence)
         if isinstance(evidence, SecondEvidence):
             return self._verify_second(checks, request, evidence, facts, policy=policy, trust=trust)
@@ -259,7 +256,6 @@ def _check_quote(
 
 
 def _answers(request: NodeRequest, facts: Facts, first: NodeRequest, keys: _Keys) -> Iterator[tuple[bytes, bytes]]:
-    """Derive M and X again for each master key and each CA of the cluster."""
     ctx = keys.challenge_context(facts, first)
     for key in master_keys(facts):
         secret, nonce = derive(LABEL_SECRET, key, ctx), derive(LABEL_NONCE, key, ctx)
@@ -299,7 +295,6 @@ class TpmSigner(TpmProtocolSigner):
         """Apart from the loop's own threads, which others may keep busy."""
 
     def check_recorded(self, facts: Facts, boot: BootState | None) -> tuple[str, ...]:
-        """Hold the endorsement key and the registers on record to the settings; raises Denied."""
         policy, unknown = self._policies.get(facts.settings), list[str]()
         fingerprint = facts.ledger.fingerprints.get("ek")
         if fingerprint is None:

@@ -58,7 +58,6 @@ class KeyType(StrEnum):
 
     @classmethod
     def of(cls, key: PublicKey) -> Self | None:
-        """Return the type of a key; None for one that EC2 does not tell."""
         if isinstance(key, rsa.RSAPublicKey):
             return cls("rsa-2048") if key.key_size == _RSA_BITS else None
         return cls("ecc-sec-p384") if isinstance(key.curve, ec.SECP384R1) else None
@@ -90,7 +89,6 @@ class Ec2:
         self._shapes = cast("Any", botocore.session.Session()).get_component("data_loader")
 
     async def describe(self, realm: Realm, instance_ids: Sequence[str], /) -> Mapping[str, Ec2Instance]:
-        """Return those that exist; raises Unavailable."""
         return await self._run(realm, lambda: {each.instance_id: each for each in self._described(realm, instance_ids)})
 
     async def describe_key(self, realm: Realm, instance_id: str, key_type: KeyType, /) -> str | None:
@@ -98,7 +96,6 @@ class Ec2:
         return await self._run(realm, lambda: self._described_key(realm, instance_id, key_type))
 
     def close(self) -> None:
-        """Close the connections; a call that is under way fails."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for client, _ in list(self._clients.values()):
             client.close()
@@ -205,7 +202,6 @@ class Instances:
         self._key_calls: defaultdict[Realm, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_KEY_CALLS))
 
     async def find(self, realm: Realm, instance_id: str) -> Ec2Instance | None:
-        """Return an instance; None when there is none. Raises Unavailable."""
         return await self._instances.get(realm, instance_id)
 
     async def endorsement_key(
@@ -245,13 +241,11 @@ class Instances:
         return NamedEndorsementKey(fingerprint=fingerprint, checks=checks.record())
 
     async def aclose(self) -> None:
-        """Close the connections; calls under way are not waited for."""
         await self._keys.cancel()
         await self._instances.cancel()
         self._ec2.close()
 
     async def _instance(self, place: InstanceRef, accounts: frozenset[str]) -> Ec2Instance | None:
-        """Look the instance up in each account, one after the other."""
         for account in sorted(accounts):
             instance = await self.find(Realm(account, place.region), place.instance_id)
             if instance is not None and instance.owner == account:
@@ -319,7 +313,6 @@ def _instance(owner: str, shape: Mapping[str, Any]) -> Ec2Instance:
 
 
 def _addresses(shape: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """List what kubelet may be reached by, primary address first."""
     if private := shape.get("PrivateIpAddress"):
         yield "InternalIP", private
     for interface in shape.get("NetworkInterfaces", ()):

@@ -44,7 +44,6 @@ _THROTTLED: Final = (5.0, 20.0)
 
 
 def retry_after(outcome: CallOutcome) -> float:
-    """Return in how many seconds to ask again."""
     return random.uniform(*(_THROTTLED if outcome is CallOutcome.THROTTLED else _RETRY))  # noqa: S311 - no secret
 
 
@@ -80,7 +79,6 @@ class RoleSession:
 
 
 def parse_identity(body: bytes) -> CallerIdentity | None:
-    """Read the answer to a request that STS accepted."""
     result = objects.mapping(_json(body), "GetCallerIdentityResponse", "GetCallerIdentityResult")
     account, arn, user_id = (objects.text(result, name) for name in ("Account", "Arn", "UserId"))
     if not (_ACCOUNT.fullmatch(account) and _ARN.fullmatch(arn) and _USER_ID.fullmatch(user_id)):
@@ -96,7 +94,6 @@ def parse_error_code(body: bytes) -> tuple[str, str]:
 
 
 def parse_role_session(arn: str) -> RoleSession | None:
-    """Take the ARN of a role session apart."""
     match = _ROLE_SESSION.fullmatch(arn)
     return None if match is None else RoleSession(*match.groups())
 
@@ -158,7 +155,6 @@ class StsClient:
         )
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
 

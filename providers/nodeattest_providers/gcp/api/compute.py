@@ -86,7 +86,6 @@ class Page:
 
 
 def parse_page(data: bytes) -> Page:
-    """Read an answer of ``instances.list``."""
     answer = _object(data)
     items = answer.get("items", [])
     token = answer.get("nextPageToken")
@@ -98,7 +97,6 @@ def parse_page(data: bytes) -> Page:
 
 
 def parse_instance(item: JsonObject, place: InstanceRef) -> ComputeInstance:
-    """Read an instance that was asked for by its place."""
     number, status = item.get("id"), item.get("status")
     if not isinstance(number, str) or not _ID.fullmatch(number):
         raise _malformed("id")
@@ -245,11 +243,9 @@ class Compute:
         return instance if fresh or instance.status == RUNNING else await self.instance(place, fresh=True)
 
     async def endorsement_keys(self, instance: ComputeInstance) -> frozenset[str] | None:
-        """Return the fingerprints of an instance's endorsement keys, None if it is gone; raises Unavailable."""
         return await self._identities.get((instance.place.project, instance.place.zone, instance.number), "")
 
     async def aclose(self) -> None:
-        """End what is under way and close the connections."""
         await self._instances.cancel()
         await self._identities.cancel()
         await self._tokens.aclose()
@@ -351,7 +347,6 @@ def _refusal(answer: CloudResponse) -> Unavailable:
 
 
 def _readable(read: Callable[[], _V]) -> _V:
-    """Read an answer; one that cannot be read is the platform's fault, and asked for again."""
     try:
         return read()
     except Denied as denied:

@@ -30,7 +30,6 @@ _LIMIT: Final = 64 * 1024
 
 
 def trust(settings: GcpPlatform) -> ssl.SSLContext:
-    """Load the authorities."""
     return ssl.create_default_context(cadata=settings.authorities)
 
 
@@ -72,7 +71,6 @@ class Tokens:
     """Keeps one access token."""
 
     def __init__(self, settings: GcpPlatform, observe: ObserveCall, *, time_limit: float = _WHOLE) -> None:
-        """``time_limit``: seconds for one request of google-auth's."""
         self._time_limit = time_limit
         self._settings = settings
         self._observe = observe
@@ -91,12 +89,10 @@ class Tokens:
         return await self._flights.share("token", self._fetch)
 
     def forget(self, token: str) -> None:
-        """Drop a token that the API refused."""
         if self._credentials is not None and self._credentials.token == token:
             self._credentials = None
 
     async def aclose(self) -> None:
-        """End what is under way."""
         await self._flights.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
         await self._http.aclose()
@@ -123,7 +119,6 @@ class Tokens:
         )
 
     def _refresh(self, transport: _Transport) -> str:
-        """Fetch a token, in a thread."""
         from google.auth import exceptions
 
         try:

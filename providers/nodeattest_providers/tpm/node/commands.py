@@ -32,9 +32,7 @@ class TpmConnection(Protocol):
         """Send a command and return its response; raises OSError."""
         ...
 
-    def close(self) -> None:
-        """Disconnect; harmless when done twice."""
-        ...
+    def close(self) -> None: ...
 
 
 def connect(tcti: str) -> TpmConnection:
@@ -100,7 +98,6 @@ class _SoftwareTpm:
 
 
 def _check_path(path: str) -> None:
-    """Say plainly what is missing."""
     if not os.access(path, os.F_OK):
         raise platform_unavailable(
             f"there is no TPM at {path}", remedy="enable the TPM in the firmware's settings, or set tcti to where it is"
@@ -148,12 +145,10 @@ class TpmCodeError(Exception):
 
 
 def uint16(value: int) -> bytes:
-    """Marshal a UINT16."""
     return value.to_bytes(2, "big")
 
 
 def uint32(value: int) -> bytes:
-    """Marshal a UINT32."""
     return value.to_bytes(4, "big")
 
 

@@ -109,7 +109,6 @@ class Device:
     """One connection to one TPM; keys stay loaded until ``close``."""
 
     def __init__(self, tcti: str, *, connect: Callable[[str], TpmConnection] = connect) -> None:
-        """Connect through a TCTI such as ``device:/dev/tpmrm0``; raises ``Unavailable``."""
         self._keys: list[LoadedKey] = []
         self._nv_indices: frozenset[int] | None = None
         self._nv: dict[int, bytes] = {}
@@ -117,7 +116,6 @@ class Device:
             self._tpm = connect(tcti)
 
     def close(self) -> None:
-        """Flush every key and disconnect; harmless when done twice."""
         keys, self._keys = self._keys, []
         try:
             for key in keys:
@@ -132,7 +130,6 @@ class Device:
         self.close()
 
     def nv_indices(self) -> frozenset[int]:
-        """List the NV indices of endorsement certificates and their kin; the TPM is asked once."""
         if self._nv_indices is None:
             with _errors("the list of NV indices"):
                 self._nv_indices = frozenset(self._handles(_NV_FIRST, _NV_LAST))
@@ -280,7 +277,6 @@ class Device:
         return session
 
     def quote(self, ak: LoadedKey, selection: PcrSelection, extra_data: bytes) -> tuple[bytes, bytes]:
-        """Quote PCRs; returns TPMS_ATTEST and TPMT_SIGNATURE."""
         with _errors("the quote"):
             scheme = uint16(Alg.NULL)  # the key's own
             asked = sized(extra_data) + scheme + selection.marshal()
@@ -290,7 +286,6 @@ class Device:
             return answer.sized("quote", MAX_RESPONSE), answer.take(answer.remaining)
 
     def read_pcrs(self, selection: PcrSelection) -> tuple[bytes, ...]:
-        """Read PCR values in the selection's order."""
         values: list[bytes] = []
         remaining = selection.pcrs
         with _errors("the PCRs"):
