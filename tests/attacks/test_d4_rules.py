@@ -26,7 +26,7 @@ from nodeattest_controller.model.kubeadm_config import BOUND_GROUP_PREFIX, bound
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameContext, NameSources, check_node_name
 from nodeattest_controller.model.resolver import find_machine
-from nodeattest_controller.verification.shared_checks import no_other_node
+from nodeattest_controller.verification.checks import no_other_node
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.identifiers import MachineName, NodeName, ProviderID, Purpose
 from nodeattest_providers.insecure.verifier import InsecureSigner

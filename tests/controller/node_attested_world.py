@@ -13,15 +13,9 @@ from fake_api import FakeApi
 from management_kit import cache_running, deps_of, tasks
 
 from nodeattest_controller.controllers.node_attested.reconciler import NodeAttestedController
-from nodeattest_controller.model.attestation import (
-    DENIED,
-    Attestation,
-    IssuedCertificate,
-    LastDecision,
-    Remediation,
-    new_attestation,
-)
-from nodeattest_controller.model.attestation_object import parse_refusals, render_attestation
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, new_attestation
+from nodeattest_controller.model.attestation_object import render_attestation
+from nodeattest_controller.model.attestation_status import DENIED, LastDecision, Remediation, parse_refusals
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, OnFailure, Policy
 from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued

@@ -30,7 +30,7 @@ from nodeattest_controller.runtime.indexes import Inventory, cluster_key
 from nodeattest_parsing.objects import items, mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.config_fields import COMPOSITE, pins_for
-from nodeattest_providers.errors import Check, Denied, Reason
+from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, NodeRequest
@@ -44,8 +44,7 @@ BOOT = BootState(
 def attested(first: str = "u-1", **fingerprints: str) -> AttestedNode:
     first_request = FirstRequestRef(name="first", uid=first)
     fingerprints = fingerprints or {"ek": "sha256:e", "ak": "sha256:a"}
-    checks = (Check("endorsement key: named by the platform", "s", "infrastructure machine", "g", passed=True),)
-    return replace(ATTESTED, fingerprints=fingerprints, boot=BOOT, first_request=first_request, checks=checks)
+    return replace(ATTESTED, fingerprints=fingerprints, boot=BOOT, first_request=first_request)
 
 
 def joined(request: NodeRequest, now: datetime = CREATED) -> Attestation:
@@ -57,7 +56,6 @@ def test_what_is_rendered_is_parsed_again() -> None:
     for number in range(KEEP_ISSUED + 1):
         written = recorded(written, renewal(number), attested(f"f-{number}"), ISSUED, CREATED)
     assert written.retired
-    assert written.endorsement_key_source == "named by the platform: infrastructure machine"
     assert joined(make_request()).endorsement_key == "sha256:e"
     for each in (written, replace(written, boot=replace(BOOT, bank="", pcrs={}))):
         assert parse_attestation(render_attestation(each, make_member(), "signer")) == each

@@ -16,7 +16,7 @@ from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.model.node_names import NameContext, NameSources, check_node_name
 from nodeattest_controller.model.resolver import find_machine
-from nodeattest_controller.verification.shared_checks import no_other_node
+from nodeattest_controller.verification.checks import no_other_node
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import NodeName, ProviderID

@@ -11,7 +11,7 @@ from builders import make_member
 from nodeattest_controller.model.infrastructure_kinds import HostReference
 from nodeattest_controller.model.machine_view import ContractReference
 from nodeattest_controller.model.policy import InfrastructurePolicy
-from nodeattest_controller.verification.infrastructure import read_infrastructure
+from nodeattest_controller.verification.controller_facts import read_infrastructure
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Unavailable
 

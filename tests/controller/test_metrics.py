@@ -15,7 +15,8 @@ from node_attested_world import ISSUED, NOW, ledger, machine
 from nodeattest_controller.controllers.node_attested.conditions import condition_of_machine
 from nodeattest_controller.controllers.node_attested.reconciler import MachineCensus
 from nodeattest_controller.metrics import VERDICTS, ClusterCertificates, MachineState, Metrics
-from nodeattest_controller.model.attestation import RESET, Attestation, LastDecision, new_attestation
+from nodeattest_controller.model.attestation import Attestation, new_attestation
+from nodeattest_controller.model.attestation_status import RESET, LastDecision
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_providers.errors import Reason
 

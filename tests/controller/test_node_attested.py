@@ -38,15 +38,16 @@ from nodeattest_controller.controllers.node_attested.outcomes import (
     REQUESTER_BURST,
     CSROutcomes,
 )
-from nodeattest_controller.model.attestation import (
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.attestation_status import (
     MAX_MESSAGE,
     MAX_REASONS,
-    Attestation,
     RecordedRefusal,
     Requester,
     latest_refusals,
+    parse_refusals,
+    render_refusals,
 )
-from nodeattest_controller.model.attestation_object import parse_refusals, render_refusals
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity

@@ -22,7 +22,7 @@ from nodeattest_controller.model.serving_names import (
     normalize_host,
 )
 from nodeattest_controller.runtime.indexes import Inventory, cluster_key
-from nodeattest_controller.verification.shared_checks import names_unclaimed
+from nodeattest_controller.verification.checks import names_unclaimed
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import NodeName

@@ -9,12 +9,12 @@ from typing import Final
 
 TREE: Final = Path(__file__).parents[2]
 PAGE: Final = TREE / "docs" / "trusted-core.md"
-CEILING: Final = 13_200
+CEILING: Final = 12_900
 """Lines; lower it as the core shrinks. The aim is 12,000."""
 _BEGIN, _END = "<!-- begin files: written by make reference -->", "<!-- end files -->"
 _OTHERS: Final = {
     *("__init__.py", "attestor.py", "node.py", "api.py", "webhook_configuration.py", "lease_annotations.py"),
-    "bootstrap_providers.py",
+    *("bootstrap_providers.py", "attestation_status.py"),
 }
 """Files of the same folders on which no certificate depends."""
 GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
@@ -47,7 +47,7 @@ GROUPS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("providers of clouds", ("providers/nodeattest_providers/{aws,azure,gcp,oci}/*.py",)),
     ("providers that prove nothing", ("providers/nodeattest_providers/{insecure,null}/*.py",)),
     ("which Machine, which name, which key", ("controller/nodeattest_controller/model/*.py",)),
-    ("the declared checks", ("controller/nodeattest_controller/verification/{checks,shared_checks}.py",)),
+    ("the declared checks", ("controller/nodeattest_controller/verification/checks.py",)),
     (
         "the checks of each kind of request",
         ("controller/nodeattest_controller/controllers/csr/{machine_checks,checks,kubelet_checks}.py",),
@@ -75,16 +75,12 @@ def lines(path: Path) -> int:
 
 
 def table() -> str:
-    """Return the table of files."""
-    rows = ["| part | files | lines |", "|---|---|---|"]
-    total = 0
+    """Return the table of files. It has no counts: these would change with every commit."""
+    rows = ["| part | files |", "|---|---|"]
     for name, patterns in GROUPS:
-        group = files(patterns)
-        links = ", ".join(f"[{path.stem}](../{path.relative_to(TREE)}) {lines(path)}" for path in group)
-        count = sum(map(lines, group))
-        total += count
-        rows.append(f"| {name} | {links} | {count:,} |")
-    return "\n".join([*rows, f"| all | | {total:,} |"])
+        links = ", ".join(f"[{path.stem}](../{path.relative_to(TREE)})" for path in files(patterns))
+        rows.append(f"| {name} | {links} |")
+    return "\n".join(rows)
 
 
 def renewed(page: str) -> str:

@@ -27,8 +27,8 @@ from nodeattest_cli.explain.replay import CheckOutcome, Explanation, explain_req
 from nodeattest_cli.fleet import MachineRow
 from nodeattest_cli.options import cluster_option, connected, namespace_option, output_option, workload_option
 from nodeattest_cli.output import format_fields, print_document, print_exactly, print_lines, to_json
-from nodeattest_controller.model.attestation import Attestation, Requester
-from nodeattest_controller.model.attestation_object import render_refusals
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.attestation_status import Requester, render_refusals
 from nodeattest_parsing.objects import rfc3339, text
 from nodeattest_parsing.values import JsonObject
 

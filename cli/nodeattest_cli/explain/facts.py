@@ -33,8 +33,8 @@ from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_controller.model.resolver import Infrastructure, platform_endorsement_keys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_controller.runtime.references import slim_object
+from nodeattest_controller.verification.controller_facts import read_infrastructure
 from nodeattest_controller.verification.facts import CSRFacts, FactSource, RequestFacts
-from nodeattest_controller.verification.infrastructure import read_infrastructure
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject

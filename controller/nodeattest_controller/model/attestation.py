@@ -1,9 +1,8 @@
 """The ledger: what is recorded of a machine, and the transition that issues a certificate. Pure.
 
-One object a machine, keyed by cluster and provider ID (``clusterctl move`` gives new UIDs and drops status, so the
-facts live in ``spec``). It is written by compare-and-swap on resourceVersion *before* the certificate reaches the CSR:
-the first writer wins, and the same key that asks again gets the same bytes. No key is forgotten while a certificate
-for it is valid, not even by an operator's reset, and none gets a second certificate.
+One object a machine, keyed by cluster and provider ID. It is written by compare-and-swap *before* the certificate
+reaches the CSR: the first writer wins, and the same key that asks again gets the same bytes. No key is forgotten while
+a certificate for it is valid, not even by an operator's reset, and none gets a second certificate.
 Source: docs/identity-rules.md, "Ledger"; docs/wire-format.md §4.5 (TPM2_Clear zeroes resetCount).
 """
 
@@ -12,112 +11,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
+from nodeattest_controller.model.attestation_status import APPROVED, LastDecision, RecordedRefusal, Remediation
 from nodeattest_controller.model.certificate_authority import SignedCertificate
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import FailureAction
-from nodeattest_parsing.objects import rfc3339
-from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import COMPOSITE, pins_for, split_pin
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import AttestedNode, BootState, LedgerFacts, NodeRequest
 
-APPROVED: Final = "Approved"
-DENIED: Final = "Denied"
-"""A request that was authenticated as the machine's own node was refused."""
-RESET: Final = "Reset"
 KEEP_ISSUED: Final = 8
 """Entries kept for each purpose: the live one and enough history for an auditor; an object stays below 64 KiB."""
 KEEP_ENDED: Final = 32
 """Keys remembered after their certificates expired: four times the history of certificates."""
 MAX_LIVE: Final = MappingProxyType({Purpose.CLIENT: 512, Purpose.SERVING: 256})
-"""Keys of one machine with valid certificates, beside its history, so that serving certificates never bar a client one;
-an attestation record stays below 256 KiB. A machine that loses its key at each boot and boots every ten minutes
-reaches it after three days."""
-MAX_SOURCE: Final = 768
-_KEY_CHECK: Final = "endorsement key: "
-_BY_PLATFORM: Final = "named by the platform"
-_KEY_SOURCES: Final = frozenset(
-    {_BY_PLATFORM, "on the allow-list", "named by EC2", "named by the Machine's annotation", "first use"}
-)
-"""Checks of provider tpm, each of which binds a key to a machine."""
-MAX_REASONS: Final = 8
-"""Entries of each kind of requester; the ones that came last stay."""
-KEEP_REFUSALS: Final = timedelta(days=30)
-"""How long an entry stays after its last request; the next write after that leaves it out."""
-MAX_MESSAGE: Final = 512
-"""Characters, as the CRD's schema has it."""
-MAX_REQUEST_NAME: Final = 253
-
-
-class Requester(StrEnum):
-    """Who asked, as the workload cluster's API server authenticated it."""
-
-    NODE = "Node"
-    """The machine's own node, by its certificate."""
-    BOOTSTRAP = "BootstrapToken"
-    OTHER = "Other"
-    """Another node, or a user who is neither."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRefusal:
-    """The last request of one kind of requester that was refused for one reason."""
-
-    requester: Requester
-    reason: str
-    time: datetime
-    request: str = ""
-    """Name of the CertificateSigningRequest."""
-    message: str = ""
-    """What was expected and what was found."""
-
-
-def latest_refusals(refusals: Iterable[RecordedRefusal], now: datetime) -> tuple[RecordedRefusal, ...]:
-    """Keep the last one of each requester and reason; newest first, bounded for each kind of requester."""
-    by_time = sorted((one for one in refusals if now - one.time <= KEEP_REFUSALS), key=lambda one: one.time)
-    latest = {(one.requester, one.reason): one for one in by_time}
-    newest = sorted(latest.values(), key=lambda one: one.time, reverse=True)
-    kept = {who: [one for one in newest if one.requester is who][:MAX_REASONS] for who in Requester}
-    return tuple(one for one in newest if one in kept[one.requester])
-
-
-@dataclass(frozen=True, slots=True)
-class LastDecision:
-    """``spec.lastVerdict``."""
-
-    verdict: str
-    reason: str
-    time: datetime | None = None
-    """Of a refusal: when this reason came first."""
-
-    def render(self) -> JsonObject:
-        return {"verdict": self.verdict, "reason": self.reason, "time": rfc3339(self.time) if self.time else ""}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remediation:
-    """``spec.onFailure``: what was done, or was about to be done, to the machine's Node."""
-
-    action: FailureAction
-    node_name: str
-    node_uid: str
-    reason: str
-    """Of the refusal that led to it."""
-    time: datetime
-
-    def render(self) -> JsonObject:
-        return {
-            "action": str(self.action),
-            "nodeName": self.node_name,
-            "nodeUID": self.node_uid,
-            "reason": self.reason,
-            "time": rfc3339(self.time),
-        }
+"""Keys of one machine with valid certificates, beside its history; serving certificates never bar a client one. A
+record stays below 256 KiB. A machine that loses its key at a boot every ten minutes reaches it after three days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,10 +91,6 @@ class Attestation:
     provider: ProviderName
     provider_id_source: str = ""
     """Where the provider ID was read when the newest certificate was issued."""
-    node_name_source: str = ""
-    """What gave the machine its node name when it joined."""
-    endorsement_key_source: str = ""
-    """What bound the endorsement key to the machine; empty where no TPM attests."""
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
     """By ``<provider>.<kind>``."""
     boot: BootState | None = None
@@ -197,7 +104,7 @@ class Attestation:
     treatment: Remediation | None = None
     """What was done to the node for a refusal."""
     refusals: tuple[RecordedRefusal, ...] = ()
-    """Refused requests that named it, newest first; they decide nothing."""
+    """Refused requests that named it, newest first."""
 
     def of_purpose(self, purpose: Purpose) -> tuple[IssuedCertificate, ...]:
         return tuple(entry for entry in self.issued if entry.purpose is purpose)
@@ -233,8 +140,8 @@ class Attestation:
     def answered(self, request: NodeRequest, first_uid: str = "") -> bool:
         """Return whether this request was written down already: a retry, or a copy of it that was handled first.
 
-        A copy answers the same first request with the same key; it holds no private key, so it gains nothing, and the
-        honest request must not be refused for the clock that its own quote left in the ledger.
+        A copy answers the same first request with the same key. Its sender has no private key, so it gains nothing,
+        and the honest request must not be refused for the clock that its own quote left in the ledger.
         """
         spki = request.csr.spki_sha256
         return any(
@@ -297,11 +204,10 @@ def record_certificate(
     now: datetime,
     *,
     policy: str = "",
-    node_name_source: str = "",
 ) -> Attestation:
     """Record a fresh certificate; the checks of issuing say whether it may be issued.
 
-    ``policy``: the name of the one that admitted it. ``node_name_source``: empty if the record itself gave the name.
+    ``policy``: the name of the one that admitted it.
     """
     entry = IssuedCertificate(
         request_name=request.name,
@@ -322,8 +228,6 @@ def record_certificate(
         attestation,
         node_name=request.csr.node_name,
         provider=attested.provider,
-        node_name_source=node_name_source or attestation.node_name_source,
-        endorsement_key_source=_endorsement_key_source(attested) or attestation.endorsement_key_source,
         fingerprints={**attestation.fingerprints, **attested.pins},
         boot=attested.boot or attestation.boot,
         issued=tuple(old for old in history if old not in leaving),
@@ -331,15 +235,6 @@ def record_certificate(
         was_reset=attestation.was_reset and request.purpose is not Purpose.CLIENT,
         verdict=LastDecision(APPROVED, "Attested", now),
     )
-
-
-def _endorsement_key_source(attested: AttestedNode) -> str:
-    """Say what bound the endorsement key to the machine, by the check that passed; empty where the record did."""
-    for check in attested.checks:
-        name = check.name.partition(_KEY_CHECK)[2]
-        if name in _KEY_SOURCES:
-            return f"{name}: {check.expected}"[:MAX_SOURCE] if name == _BY_PLATFORM else name
-    return ""
 
 
 def first_uid_of(attested: AttestedNode) -> str:

@@ -7,36 +7,27 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from nodeattest_controller.model.attestation import (
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, RetiredKey, new_attestation, retire
+from nodeattest_controller.model.attestation_status import (
     APPROVED,
-    MAX_MESSAGE,
-    MAX_REQUEST_NAME,
-    MAX_SOURCE,
     RESET,
-    Attestation,
-    IssuedCertificate,
     LastDecision,
-    RecordedRefusal,
-    Remediation,
-    Requester,
-    RetiredKey,
-    new_attestation,
-    retire,
+    parse_last_decision,
+    parse_refusals,
+    parse_remediation,
 )
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, MachineView
-from nodeattest_controller.model.policy import FailureAction
 from nodeattest_parsing.objects import flag, items, mapping, moment, number, rfc3339, text, text_map
-from nodeattest_parsing.values import JsonObject, JsonValue, one_line
+from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 from nodeattest_providers.verifier_interface import BootState
 
 GROUP_VERSION: Final = "attestation.cluster.x-k8s.io/v1alpha1"
-_DONE: Final = frozenset(FailureAction) - {FailureAction.NONE}
 KEEP_RESETS: Final = 16
 """Resets kept, newest last; a machine that needs more has another problem."""
 MAX_REASON: Final = 512
@@ -80,28 +71,24 @@ def parse_attestation(obj: JsonObject) -> Attestation:
         node_name=NodeName(text(spec, "nodeName")),
         provider=ProviderName(text(spec, "provider")),
         provider_id_source=sys.intern(text(spec, "providerIDSource")),  # few texts, of many machines
-        node_name_source=sys.intern(text(spec, "nodeNameSource")),
-        endorsement_key_source=sys.intern(text(spec, "endorsementKeySource")),
         fingerprints=text_map(spec, "fingerprints"),
         boot=_boot(mapping(spec, "boot")),
         issued=issued,
         retired=tuple(key for item in items(spec, "retiredKeys") if (key := _retired(item)) is not None),
         # A reset forgets all certificates, and nothing else removes the last one.
         was_reset=bool(items(spec, "resets")) and not any(entry.purpose is Purpose.CLIENT for entry in issued),
-        verdict=_last_decision(spec),
-        treatment=_remediation(spec),
+        verdict=parse_last_decision(spec),
+        treatment=parse_remediation(spec),
         refusals=parse_refusals(obj),
     )
 
 
 def owner_of(obj: JsonObject) -> JsonObject:
     """Return the owner reference to the Machine, pool or record, among those of others; empty when there is none."""
-    owners = items(obj, "metadata", "ownerReferences")
-    machines = (
-        owner for owner in owners if (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) in _OWNERS
-    )
-    nobody: JsonObject = {}
-    return next(machines, nobody)
+    for owner in items(obj, "metadata", "ownerReferences"):
+        if (text(owner, "apiVersion").partition("/")[0], text(owner, "kind")) in _OWNERS:
+            return owner
+    return {}
 
 
 def _boot(boot: JsonObject) -> BootState | None:
@@ -152,7 +139,8 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
     if attestation.resource_version:
         meta["resourceVersion"] = attestation.resource_version
     else:
-        meta["ownerReferences"] = [_owner_reference(member)]
+        owner: JsonObject = {"apiVersion": member.api_version, "kind": member.kind}
+        meta["ownerReferences"] = [{**owner, "name": member.name, "uid": member.uid}]
     spec: JsonObject = {
         "clusterName": attestation.cluster_name,
         "machineName": member.name,
@@ -162,15 +150,10 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
         "provider": attestation.provider,
         "signerName": signer_name,
         "fingerprints": dict[str, JsonValue](attestation.fingerprints),
-        "issued": [_render_entry(entry) for entry in attestation.issued],
+        "issued": [*map(_render_entry, attestation.issued)],
     }
-    # Some API servers' schema checks take "" for null.
-    if attestation.node_name_source:
-        spec["nodeNameSource"] = attestation.node_name_source[:MAX_SOURCE]
-    if attestation.endorsement_key_source:
-        spec["endorsementKeySource"] = attestation.endorsement_key_source
     if attestation.retired:
-        spec["retiredKeys"] = [*map(_render_key, attestation.retired)]
+        spec["retiredKeys"] = [_render(key, _KEY_TEXTS) for key in attestation.retired]
     if attestation.newest_client is not None:
         spec["expires"] = rfc3339(attestation.newest_client.not_after)
     if attestation.issued:
@@ -178,10 +161,6 @@ def render_attestation(attestation: Attestation, member: MachineView, signer_nam
     if attestation.boot is not None:
         spec["boot"] = _render_boot(attestation.boot, is_patch=bool(attestation.resource_version))
     return {"apiVersion": GROUP_VERSION, "kind": "MachineAttestation", "metadata": meta, "spec": spec}
-
-
-def _owner_reference(member: MachineView) -> JsonObject:
-    return {"apiVersion": member.api_version, "kind": member.kind, "name": member.name, "uid": member.uid}
 
 
 def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
@@ -199,10 +178,6 @@ def _render_boot(boot: BootState, *, is_patch: bool) -> JsonObject:
     return body
 
 
-def _render_key(key: RetiredKey) -> JsonObject:
-    return _render(key, _KEY_TEXTS)
-
-
 def _render_entry(entry: IssuedCertificate) -> JsonObject:
     times = {"notBefore": rfc3339(entry.not_before), "issuedAt": rfc3339(entry.issued_at)}
     return {**_render(entry, _ENTRY_TEXTS), **times}
@@ -212,28 +187,6 @@ def _render(key: RetiredKey, names: Mapping[str, str]) -> JsonObject:
     purpose: JsonObject = {"purpose": str(key.purpose)} if key.purpose is Purpose.SERVING else {}
     texts = {kept: value for name, kept in names.items() if (value := getattr(key, name))}
     return {**texts, **purpose, "notAfter": rfc3339(key.not_after)}
-
-
-def _last_decision(spec: JsonObject) -> LastDecision | None:
-    found = mapping(spec, "lastVerdict")
-    if not text(found, "verdict"):
-        return None
-    return LastDecision(text(found, "verdict"), text(found, "reason"), moment(text(found, "time")))
-
-
-def _remediation(spec: JsonObject) -> Remediation | None:
-    """Read ``spec.onFailure``; one that cannot be read is none."""
-    found = mapping(spec, "onFailure")
-    time = moment(text(found, "time"))
-    if time is None or text(found, "action") not in _DONE:
-        return None
-    return Remediation(
-        action=FailureAction(text(found, "action")),
-        node_name=text(found, "nodeName"),
-        node_uid=text(found, "nodeUID"),
-        reason=text(found, "reason"),
-        time=time,
-    )
 
 
 def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> JsonObject:
@@ -254,7 +207,7 @@ def reset(attestation: JsonObject, *, by: str, reason: str, now: datetime) -> Js
     added: JsonObject = {"resets": resets[-KEEP_RESETS:], "lastVerdict": verdict}
     retired = retire(known.retired, (entry.key for entry in known.issued), now)
     if retired:
-        added["retiredKeys"] = [*map(_render_key, retired)]
+        added["retiredKeys"] = [_render(key, _KEY_TEXTS) for key in retired]
     return {**attestation, "spec": {**kept, **added}}
 
 
@@ -266,36 +219,3 @@ def new_for_adoption(member: MachineView, node_name: NodeName, *, by: str, reaso
     fresh = render_attestation(replace(new_attestation(member), node_name=node_name), member, "")
     fresh["spec"] = {name: value for name, value in mapping(fresh, "spec").items() if value}
     return reset(fresh, by=by, reason=reason, now=now)
-
-
-def parse_refusals(attestation: JsonObject) -> tuple[RecordedRefusal, ...]:
-    """Read ``status.refusals``; an entry that cannot be read is none."""
-    found = (_refusal(item) for item in items(attestation, "status", "refusals"))
-    return tuple(one for one in found if one is not None)
-
-
-def _refusal(item: JsonObject) -> RecordedRefusal | None:
-    time = moment(text(item, "time"))
-    if time is None or text(item, "requester") not in set(Requester) or not text(item, "reason"):
-        return None
-    return RecordedRefusal(
-        requester=Requester(text(item, "requester")),
-        reason=text(item, "reason"),
-        time=time,
-        request=text(item, "request"),
-        message=text(item, "message"),
-    )
-
-
-def render_refusals(refusals: Sequence[RecordedRefusal]) -> list[JsonObject]:
-    """Write them as they are in ``status.refusals``."""
-    return [
-        {
-            "requester": str(one.requester),
-            "reason": one.reason,
-            "time": rfc3339(one.time),
-            "request": one_line(one.request, MAX_REQUEST_NAME),
-            "message": one_line(one.message, MAX_MESSAGE),
-        }
-        for one in refusals
-    ]

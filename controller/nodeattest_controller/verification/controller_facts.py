@@ -1,4 +1,9 @@
-"""The facts of the controller: caches of the management cluster, and live reads."""
+"""The facts of the controller: caches of the management cluster, and live reads.
+
+An infrastructure or host object counts only if it names the Machine, or what names it, in turn. A host object is read
+only in a namespace that the policy allows. What cannot be read or does not count yet is waited for: it never opens a
+weaker source of trust.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,9 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
-from nodeattest_controller.model.infrastructure_kinds import known_kind
+from nodeattest_controller.model.infrastructure_kinds import HostReference, InfrastructureKind, Objects, known_kind
 from nodeattest_controller.model.kubeadm_config import (
     NamedTokens,
     challenge_secret_name,
@@ -22,30 +27,23 @@ from nodeattest_controller.model.kubeadm_config import (
     secret_value,
 )
 from nodeattest_controller.model.machine_record import check_cluster_active
-from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.policy import Policy
+from nodeattest_controller.model.machine_view import ContractReference, MachineView
+from nodeattest_controller.model.policy import InfrastructurePolicy, Policy
 from nodeattest_controller.model.resolver import Infrastructure, expected_provider_id, platform_endorsement_keys
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
 from nodeattest_controller.runtime.management_cache import ManagementCache
-from nodeattest_controller.runtime.references import KubeadmConfigs
+from nodeattest_controller.runtime.references import KubeadmConfigs, no_platform
 from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.verification.facts import CSRFacts, FactSource, RequestFacts
-from nodeattest_controller.verification.infrastructure import may_derive_same, read_infrastructure
 from nodeattest_controller.verification.verifiers import VerificationRunner
 from nodeattest_kube.store import in_batches
-from nodeattest_parsing.objects import text
+from nodeattest_parsing.objects import strings, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
-from nodeattest_providers.identifiers import NodeName, ProviderName, Purpose
+from nodeattest_providers.identifiers import ANNOTATION_TPM_ENDORSEMENT_KEY, NodeName, ProviderName, Purpose
 from nodeattest_providers.node_interface import FirstRequestRef, SecretBytes
-from nodeattest_providers.verifier_interface import (
-    Addresses,
-    AttestedNode,
-    ClusterAPISigner,
-    Facts,
-    LedgerFacts,
-)
+from nodeattest_providers.verifier_interface import Addresses, AttestedNode, ClusterAPISigner, Facts, LedgerFacts
 
 _MAX_READ: Final = 8
 """KubeadmConfigs of one token that are read again: from two on the token is refused."""
@@ -139,7 +137,7 @@ class ControllerFacts(FactSource):
         async for other in in_batches(self.inventory.machines_of(self.key)):
             if other.infra is None or other.provider_id or other.uid == machine.uid:
                 continue
-            if not may_derive_same(other.infra, machine.infra if is_derived else None, policy):
+            if not _may_derive_same(other.infra, machine.infra if is_derived else None, policy):
                 continue
             with suppress(Unavailable):  # an object that is not there gives no provider ID
                 expected = expected_provider_id(other, await self.infrastructure(other))
@@ -245,3 +243,127 @@ class ControllerFacts(FactSource):
             machine.bootstrap, machine.namespace, lambda kept: (kept.uid, kept.machine_uid) == (owner, machine.uid)
         )
         return read_secret(secret, config, machine.uid)
+
+
+# Infrastructure machines and host objects
+
+
+class ObjectReader(Protocol):
+    """Where the objects of infrastructure providers are; raises Unavailable."""
+
+    async def get(self, reference: ContractReference, namespace: str) -> JsonObject: ...
+
+    async def consumers(self, host: HostReference, consumer: str) -> list[JsonObject]:
+        """Return the host objects that name an infrastructure machine (``HostReference.names``)."""
+        ...
+
+    async def holders_of_key(self, reference: ContractReference, fingerprint: str) -> list[str]:
+        """Return the namespaces of the objects of a kind that have an endorsement key, one each."""
+        ...
+
+
+def _kind_of(reference: ContractReference, policy: InfrastructurePolicy) -> InfrastructureKind:
+    """Return what is known of the kind of an infrastructure machine, by the shipped table and by the policy."""
+    known, own = known_kind(reference), policy.provider_ids.get((reference.group, reference.kind))
+    return known if own is None else replace(known, provider_ids=(own,))
+
+
+def _may_derive_same(
+    reference: ContractReference, derived: ContractReference | None, policy: InfrastructurePolicy
+) -> bool:
+    """Return whether the expressions of a kind can give a provider ID that another infrastructure machine has.
+
+    ``derived``: that machine, if its own is given by an expression; None: by its spec.
+    """
+    expressions = _kind_of(reference, policy).provider_ids
+    is_same_kind = derived is not None and (derived.group, derived.kind) == (reference.group, reference.kind)
+    return bool(expressions) and not (is_same_kind and all(one.has_name_of("infra") for one in expressions))
+
+
+async def read_infrastructure(
+    machine: MachineView, policy: InfrastructurePolicy, objects: ObjectReader
+) -> Infrastructure | None:
+    """Return a Machine's infrastructure machine, with its host object where that is needed; raises Unavailable.
+
+    None where the Machine names no infrastructure machine.
+    """
+    if machine.infra is None:
+        return None
+    kind, infra = _kind_of(machine.infra, policy), await objects.get(machine.infra, machine.namespace)
+    what = f"{machine.infra.kind} {machine.infra.name}"
+    counts = kind.host is not None and kind.host.kind in policy.host_objects
+    if (counts or not machine.is_confirmed or not machine.provider_id) and machine.uid not in strings(
+        infra, "metadata", "owners"
+    ):
+        raise no_platform(f"{what} does not have Machine {machine.name} as owner")
+    about: JsonObject = {
+        "metadata": {"name": machine.name, "namespace": machine.namespace},
+        "spec": {"clusterName": machine.cluster_name},
+    }
+    found = {"machine": about, "infra": infra}
+    if kind.host is None or not kind.host.expects(found):  # such as a RemoteMachine without a pool
+        return Infrastructure(kind=kind, objects=found)
+    if not counts and not _needs_host(kind, found, machine):
+        key = kind.host.key(found, machine.namespace)
+        named: JsonObject = {"metadata": {"namespace": key.namespace, "name": key.name} if key is not None else {}}
+        return Infrastructure(kind=kind, objects={**found, "host": named})
+    host = await _read_host(kind.host, found, machine, policy, objects)
+    if host is None and counts:
+        raise no_platform(f"{what} has no {kind.host.kind} in a namespace that counts yet")
+    if host is None:
+        return Infrastructure(kind=kind, objects=found)
+    shared = await _shared_keys(kind.host, host, machine, policy, objects) if counts else frozenset[str]()
+    return Infrastructure(kind=kind, objects={**found, "host": host}, host_counts=counts, keys_of_several_hosts=shared)
+
+
+def _needs_host(kind: InfrastructureKind, objects: Objects, machine: MachineView) -> bool:
+    if machine.provider_id or text(objects["infra"], "spec", "providerID"):
+        return False
+    for expression in kind.provider_ids:
+        if expression.reads_host or kind.host is None or kind.host.name is None:
+            return not expression.identifier(objects)
+    return False
+
+
+async def _read_host(
+    reference: HostReference,
+    found: Objects,
+    machine: MachineView,
+    policy: InfrastructurePolicy,
+    objects: ObjectReader,
+) -> JsonObject | None:
+    """Read the one host object that names the infrastructure machine, in a namespace that counts; None: none yet."""
+    counting = {machine.namespace, *policy.host_namespaces}
+    if reference.name is None:
+        hosts = await objects.consumers(reference, reference.expects(found))
+        hosts = [host for host in hosts if text(host, "metadata", "namespace") in counting]
+    else:
+        key = reference.key(found, machine.namespace)
+        if key is not None and key.namespace not in counting:
+            raise no_platform(
+                f"{key.kind} {key.name} is in namespace {key.namespace}, which is neither the Machine's nor one of "
+                "the policy's spec.infrastructure.hostNamespaces"
+            )
+        wanted = ContractReference(reference.group, reference.kind, key.name) if key is not None else None
+        hosts = [await objects.get(wanted, key.namespace)] if wanted is not None and key is not None else []
+    if len(hosts) > 1:
+        raise no_platform(f"{len(hosts)} {reference.kind} objects name one infrastructure machine")
+    if hosts and not reference.is_mutual({**found, "host": hosts[0]}):
+        raise no_platform(f"the {reference.kind} does not name the infrastructure machine that names it")
+    return hosts[0] if hosts else None
+
+
+async def _shared_keys(
+    reference: HostReference,
+    host: JsonObject,
+    machine: MachineView,
+    policy: InfrastructurePolicy,
+    objects: ObjectReader,
+) -> frozenset[str]:
+    """Return the endorsement key of a host object, where another that may count has it, too."""
+    fingerprint = text(host, "metadata", "annotations", ANNOTATION_TPM_ENDORSEMENT_KEY)
+    if not fingerprint:
+        return frozenset()
+    holders = await objects.holders_of_key(ContractReference(reference.group, reference.kind, ""), fingerprint)
+    counting = {machine.namespace, *policy.host_namespaces}
+    return frozenset({fingerprint} if sum(namespace in counting for namespace in holders) > 1 else ())

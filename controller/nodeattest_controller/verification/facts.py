@@ -18,7 +18,7 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, Ro
 from nodeattest_controller.model.infrastructure_kinds import known_kind
 from nodeattest_controller.model.kubeadm_config import NamedTokens
 from nodeattest_controller.model.machine_view import MachineView
-from nodeattest_controller.model.node_names import NameContext, NameSources, claim_to, node_names
+from nodeattest_controller.model.node_names import NameContext, NameSources
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.model.resolver import (
     ExpectedProviderID,
@@ -363,15 +363,6 @@ class CSRFacts(RequestFacts):
             proven=proven,
             host=host_names(await self.infrastructure()) if await self._reads_host() else None,
         )
-
-    async def node_name_source(self) -> str:
-        """Say what gives the machine the requested name, once that is proven; empty where its record does."""
-        if await self.recorded_name() is not None:
-            return ""
-        claims = node_names(await self.machine(), await self.name_sources((await self.attested()).proven_node_name))
-        short = (await self.policy()).infrastructure.short_node_names
-        claim = claim_to(claims, self.node_name, short_names=short)
-        return claim.source if claim is not None else ""
 
     async def _reads_host(self) -> bool:
         host = known_kind((await self.machine()).infra).host

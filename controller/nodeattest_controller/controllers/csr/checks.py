@@ -34,10 +34,11 @@ from nodeattest_controller.model.csr_request import RequestState, Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameStrength, check_node_name, claim_to, is_named, node_names
 from nodeattest_controller.model.resolver import not_ready
-from nodeattest_controller.verification.checks import RequestCheck, Stage, declare
-from nodeattest_controller.verification.facts import CSRFacts
-from nodeattest_controller.verification.shared_checks import (
+from nodeattest_controller.verification.checks import (
+    RequestCheck,
+    Stage,
     active_cluster,
+    declare,
     machine_now,
     names_listed_now,
     names_on_record,
@@ -45,6 +46,7 @@ from nodeattest_controller.verification.shared_checks import (
     names_unclaimed_now,
     no_other_node,
 )
+from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_providers.config_fields import pins_for, split_pin
 from nodeattest_providers.errors import Denied, Reason, Unavailable

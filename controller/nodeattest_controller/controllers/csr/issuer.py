@@ -42,7 +42,7 @@ from nodeattest_parsing.objects import moment, text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.config_fields import split_pin
 from nodeattest_providers.errors import Reason
-from nodeattest_providers.identifiers import ProviderID, Purpose, signer_for
+from nodeattest_providers.identifiers import Purpose, signer_for
 from nodeattest_providers.verifier_interface import AttestedNode, NodeRequest
 
 _LOG: Final = logging.getLogger(__name__)
@@ -72,8 +72,6 @@ class Approval:
     authority: CertificateAuthority
     first: JsonObject | None
     """The first request's object, to be closed afterwards."""
-    node_name_source: str
-    """What gives the machine its node name; empty where its record does."""
     facts: CSRFacts
     """For the checks directly before signing."""
 
@@ -109,7 +107,7 @@ class Issuer:
         self._still_leads = still_leads
         self._lifetime = certificate_lifetime
         self._now = now
-        self._reserved: dict[tuple[ClusterKey, str], ProviderID] = {}
+        self._reserved: set[tuple[ClusterKey, str]] = set()
 
     async def evaluate(self, source: ControllerFacts, request: NodeRequest, state: RequestState) -> Approval:
         """Run the checks of a request; raises Denied, Unavailable or ChallengeRequired. Reads only."""
@@ -123,7 +121,6 @@ class Issuer:
             policy=await facts.policy(),
             authority=self._management.authority(source.key),
             first=await facts.first_object(),
-            node_name_source=await facts.node_name_source(),
             facts=facts,
         )
 
@@ -177,13 +174,7 @@ class Issuer:
                 names=approval.facts.names,
             )
             updated = record_certificate(
-                attestation,
-                request,
-                approval.attested,
-                issued,
-                now,
-                policy=approval.policy.name,
-                node_name_source=approval.node_name_source,
+                attestation, request, approval.attested, issued, now, policy=approval.policy.name
             )
             await self._write_attestation(updated, approval)
         return updated.issued[-1]
@@ -196,16 +187,14 @@ class Issuer:
         if not approval.member.is_confirmed:
             wanted |= {(cluster, f"machine:{approval.member.uid}"), (cluster, f"provider-id:{owner}")}
         wanted |= {(cluster, f"{split_pin(pin)[1]}:{value}") for pin, value in pins}
-        if any(key in self._reserved for key in wanted):
-            raise AttestationConflict(
-                409, "Conflict", "another request for the same key, name or machine is being recorded"
-            )
-        self._reserved.update(dict.fromkeys(wanted, owner))
+        if wanted & self._reserved:
+            message = "another request for the same key, name or machine is being recorded"
+            raise AttestationConflict(409, "Conflict", message)
+        self._reserved |= wanted
         try:
             yield
         finally:
-            for key in wanted:
-                del self._reserved[key]
+            self._reserved -= wanted
 
     def _check_unchanged(self, cluster: ClusterKey, approval: Approval) -> None:
         """Raise Conflict where the node name, a fingerprint or the Machine was recorded otherwise since the evaluation.

@@ -14,10 +14,10 @@ from nodeattest_controller.model.csr_request import KubeletServingRequest, Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, check_claim, has_name, node_names
 from nodeattest_controller.model.resolver import one_ready_machine
-from nodeattest_controller.verification.checks import RequestCheck, declare
-from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
-from nodeattest_controller.verification.shared_checks import (
+from nodeattest_controller.verification.checks import (
+    RequestCheck,
     active_cluster,
+    declare,
     machine_now,
     names_listed_now,
     names_on_record,
@@ -25,6 +25,7 @@ from nodeattest_controller.verification.shared_checks import (
     names_unclaimed_now,
     no_other_node,
 )
+from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Reason, Unavailable

@@ -16,7 +16,8 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.model.attestation import DENIED, RESET, Attestation, IssuedCertificate
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
+from nodeattest_controller.model.attestation_status import DENIED, RESET
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction
 from nodeattest_controller.runtime.cluster_controller import CSRDenied
@@ -199,10 +200,6 @@ def condition_of_machine(
     message = f"by {attestation.provider}, until {until}"  # 4
     if not member.is_confirmed:
         message += f"; its provider ID comes from {member.provider_id_source} until Cluster API sets it"
-    if attestation.node_name_source:
-        message += f"; its node name comes from {attestation.node_name_source}"
-    if attestation.endorsement_key_source:
-        message += f"; its endorsement key is trusted by: {attestation.endorsement_key_source}"
     return Condition(CONDITION, ConditionStatus.TRUE, Known.ATTESTED, message)
 
 

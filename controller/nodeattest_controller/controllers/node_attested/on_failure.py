@@ -19,8 +19,9 @@ from datetime import datetime
 from typing import Final
 
 from nodeattest_controller.controllers.node_attested.conditions import is_failing
-from nodeattest_controller.model.attestation import APPROVED, Attestation, Remediation
+from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
+from nodeattest_controller.model.attestation_status import APPROVED, Remediation
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.runtime.cluster_log import ClusterEvents

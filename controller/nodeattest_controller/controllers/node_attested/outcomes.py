@@ -17,12 +17,12 @@ from nodeattest_controller.controllers.node_attested.conditions import (
     is_refused,
     severity_of,
 )
-from nodeattest_controller.model.attestation import (
+from nodeattest_controller.model.attestation import Attestation
+from nodeattest_controller.model.attestation_status import (
     APPROVED,
     DENIED,
     MAX_MESSAGE,
     MAX_REQUEST_NAME,
-    Attestation,
     LastDecision,
     RecordedRefusal,
     Requester,

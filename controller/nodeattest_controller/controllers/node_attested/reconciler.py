@@ -35,8 +35,8 @@ from nodeattest_controller.controllers.node_attested.on_failure import (
 )
 from nodeattest_controller.controllers.node_attested.outcomes import CSROutcomes
 from nodeattest_controller.metrics import ClusterCertificates, MachineState
-from nodeattest_controller.model.attestation import Attestation, IssuedCertificate, latest_refusals
-from nodeattest_controller.model.attestation_object import render_refusals
+from nodeattest_controller.model.attestation import Attestation, IssuedCertificate
+from nodeattest_controller.model.attestation_status import latest_refusals, render_refusals
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, pool_view
 from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.model.resolver import record_of_other_id
