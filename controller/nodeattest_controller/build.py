@@ -40,7 +40,7 @@ from nodeattest_controller.runtime.cluster_controller import ClusterController, 
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager, Manager
 from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps, ReconcilerFactory
-from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_controller.runtime.workload_client import WorkloadClient
@@ -96,14 +96,12 @@ def build_manager(
     management = ManagementCache(client, namespace=settings.watch_namespace, inventory=settings.inventory, now=_now)
     client.may_send = leads
     log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
-    marks = ClusterMarks(
+    guard = ClusterGuard(
         management,
+        leads,
         controller=f"{settings.namespace}/{settings.instance}",
         watch_filter=settings.watch_filter,
-        events=events,
-        now=_now,
     )
-    guard = ClusterGuard(management, leads, marks)
     shared = _Shared(
         settings=settings,
         deps=ReconcilerDeps(management=management, guard=guard, events=events, metrics=metrics, now=_now),
@@ -117,7 +115,6 @@ def build_manager(
         management,
         in_clusters,
         guard=guard,
-        marks=marks,
         metrics=metrics,
         events=events,
         connect=connect,

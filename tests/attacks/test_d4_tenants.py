@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 import pytest
-from bootstrap_config_kit import alone, config, handled, review
+from bootstrap_config_kit import config, handled, handler_of, review
 from builders import CREATED
 from catalogue import Expected, Row, Verdict, attacks, evaluated
 from counted_calls import calls
@@ -154,11 +154,11 @@ def slow_reviews() -> Expected:
     """An API server is answered at once, the stranger's slow reviews when their time is over."""
 
     async def ask(body: bytes) -> tuple[int, list[int]]:
-        async with alone() as handler:
-            slow = [asyncio.create_task(handled(handler, "stranger", body, 10 * MAX_WAIT)) for _ in "x" * 8]
-            await asyncio.sleep(0)
-            asked = (await handled(handler, "api-server", body)).status
-            return asked, [(await each).status for each in slow]
+        handler = handler_of()
+        slow = [asyncio.create_task(handled(handler, "stranger", body, 10 * MAX_WAIT)) for _ in "x" * 8]
+        await asyncio.sleep(0)
+        asked = (await handled(handler, "api-server", body)).status
+        return asked, [(await each).status for each in slow]
 
     other = {**config({"path": "/x", "content": "x" * (16 << 10)}), "kind": "Pod"}
     asked, slow = run_virtually(ask(json.dumps(review(other)).encode()))

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from bootstrap_config_kit import KUBECONFIG, answer_of, config, review
+from bootstrap_config_kit import answer_of, config, review
 from catalogue import Expected, Row, Verdict, attacks
+from fake_api import FakeApi
 from front_kit import LOOPBACK, Authority
 from virtual import advance, run_virtually
 
@@ -22,7 +23,6 @@ from nodeattest_controller.controllers.bootstrap_config.config_reviewer import P
 from nodeattest_controller.controllers.bootstrap_config.server import WebhookServer
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.settings import Settings
-from nodeattest_kube.client import ApiClient
 
 HOST: Final = "127.0.0.1"
 ADDRESSES: Final = 200
@@ -137,11 +137,8 @@ def settings_of(directory: Path, **more: object) -> tuple[Settings, ssl.SSLConte
 
 @asynccontextmanager
 async def served(settings: Settings) -> AsyncGenerator[WebhookServer]:
-    """Serve a webhook beside a management API server that does not answer."""
-    async with (
-        ApiClient.from_kubeconfig(KUBECONFIG) as client,
-        WebhookServer(settings, client, Metrics()) as webhook,
-    ):
+    """Serve a webhook."""
+    async with WebhookServer(settings, FakeApi(), Metrics()) as webhook:
         yield webhook
 
 

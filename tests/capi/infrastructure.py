@@ -115,7 +115,6 @@ class ProcessMachineHost:
             path=self._path(),
             kubelet=self.assets / "kubelet",
             done=_DONE,
-            stays=True,
         )
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:

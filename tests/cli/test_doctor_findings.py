@@ -256,11 +256,6 @@ def claimed(world: Installation) -> None:
     world.management.put(f"{CAPI}/machines/b", machine("b", conditions=[reported]))
 
 
-def refused_configuration(world: Installation) -> None:
-    entry: JsonObject = {"kind": "MachineSet", "name": "blue-md", "reason": "PolicyInvalid", "message": "which?"}
-    mapping(world.management.objects[POLICY], "status")["refusedConfigurations"] = [entry]
-
-
 BLUE = f"{CAPI}/clusters/blue"
 SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "an old management cluster": (version("v1.30.14"), ERROR, "management-version"),
@@ -290,7 +285,6 @@ SPOILT: dict[str, tuple[Spoil, HealthSeverity, str]] = {
     "a policy is not looked at yet": (put(POLICY, policy(generation=0)), WARNING, "policies"),
     "a policy selects nothing": (put(POLICY, policy(reason="SelectsNothing")), WARNING, "policies"),
     "nothing is known of the webhook": (put(POLICY, policy(reason="WebhookNotRead")), WARNING, "policies"),
-    "a configuration was refused": (refused_configuration, WARNING, "policies"),
     "there is no cluster": (remove(BLUE, f"{CAPI}/clusters/green"), WARNING, "clusters-without-policy"),
     "automatic approval is open": (
         put(BLUE, cluster(approval=("False", "Open"), env="prod")),

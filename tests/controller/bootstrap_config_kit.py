@@ -5,31 +5,27 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, cast
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
+from fake_api import FakeApi
 from virtual import advance
 
 from nodeattest_controller.controllers.bootstrap_config.config_reviewer import PATH, FactReader
 from nodeattest_controller.controllers.bootstrap_config.decide import Subject, subject_of
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import DROP_IN
-from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.server import MAX_WAIT, AdmissionHandler
 from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_kube.client import ApiClient
-from nodeattest_kube.events import EventRecorder
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_sandbox.apiserver.writes import json_patch
-from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_serving.http_server import Reply
 
 AGENT: Final = DROP_IN
@@ -37,17 +33,8 @@ GROUPS: Final = {
     "KubeadmConfig": "bootstrap.cluster.x-k8s.io",
     "KubeadmControlPlane": "controlplane.cluster.x-k8s.io",
 }
-KUBECONFIG = json.dumps({
-    "apiVersion": "v1",
-    "kind": "Config",
-    "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
-    "users": [{"name": "u", "user": {"token": "t"}}],
-    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-    "current-context": "x",
-}).encode()  # fmt: skip
-"""Of a server that nobody asks."""
 CLUSTER: JsonObject = {
-    "metadata": {"name": "prod", "namespace": "default", "labels": {"env": "prod"}},
+    "metadata": {"name": "prod", "namespace": "fleet", "labels": {"env": "prod"}},
     "spec": {"controlPlaneRef": {"kind": "KubeadmControlPlane", "name": "prod-control-plane"}},
 }
 
@@ -97,7 +84,7 @@ def config(
     return {
         "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
         "kind": "KubeadmConfig",
-        "metadata": {"name": "prod-md-0", "namespace": "default", "labels": named},
+        "metadata": {"name": "prod-md-0", "namespace": "fleet", "labels": named},
         "spec": made,
         "status": status or {},
     }
@@ -113,7 +100,7 @@ def control_plane(
     return {
         "apiVersion": "controlplane.cluster.x-k8s.io/v1beta2",
         "kind": "KubeadmControlPlane",
-        "metadata": {"name": "prod-control-plane", "namespace": "default", "labels": labels or {}},
+        "metadata": {"name": "prod-control-plane", "namespace": "fleet", "labels": labels or {}},
         "spec": {"version": "v1.34.0", "replicas": 3, "kubeadmConfigSpec": configuration, **(spec or {})},
         "status": {"replicas": replicas},
     }
@@ -152,27 +139,24 @@ def review(whole: JsonObject, before: JsonObject | None = None, /, **request: Js
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {**asked, **request}}
 
 
-@asynccontextmanager
-async def alone(
-    reader: Callable[[ApiClient], FactReader] | None = None,
+def handler_of(
+    api: ApiClient | None = None,
     *,
-    plane: ControlPlane | None = None,
+    reader: Callable[[ApiClient], FactReader] | None = None,
+    namespace: str | None = None,
     max_wait: float = MAX_WAIT,
     verifies_clients: bool = False,
-) -> AsyncGenerator[AdmissionHandler]:
-    """Make a handler without a server; ``reader`` in place of one of a control plane, or of one that is nobody."""
-    kubeconfig = KUBECONFIG if plane is None else plane.admin_kubeconfig.read_bytes()
-    async with ApiClient.from_kubeconfig(kubeconfig) as client:
-        events = EventRecorder(client, component="test", instance="test", now=now)
-        yield AdmissionHandler(
-            reader(client) if reader is not None else FactReader(client, namespace=None, now=now),
-            versioned,
-            Metrics(),
-            clock=lambda: 0.0,
-            reporter=RefusalReporter(client, events=events, now=now, clock=time.monotonic),
-            verifies_clients=verifies_clients,
-            max_wait=max_wait,
-        )
+) -> AdmissionHandler:
+    """Make a handler without a server; ``reader`` in the place of that of a management cluster."""
+    client = api or FakeApi()
+    return AdmissionHandler(
+        reader(client) if reader is not None else FactReader(client, namespace=namespace, now=now),
+        versioned,
+        Metrics(),
+        clock=lambda: 0.0,
+        verifies_clients=verifies_clients,
+        max_wait=max_wait,
+    )
 
 
 def now() -> datetime:

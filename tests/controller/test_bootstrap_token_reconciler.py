@@ -321,7 +321,7 @@ async def test_a_replica_that_lost_the_cluster_during_a_reconcile_writes_no_more
     for number in range(4):
         await scene.machine(f"m-{number}", scene.token())
     asked = count()
-    scene.guard = ClusterGuard(scene.management, lambda: next(asked) < 4)  # twice for each question
+    scene.guard = ClusterGuard(scene.management, lambda: next(asked) < 2)
     await scene.reconcile()
     assert scene.writes() == 1
 

@@ -24,7 +24,7 @@ from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.runtime.cluster_controller import ClusterController
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ACCEPTED, REFUSED, ClusterManager
-from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
@@ -71,12 +71,10 @@ class World:
         async with cached(self.api) as management:
             controllers: Sequence[ClusterController] = (self.first, self.second)
             events = EventRecorder(self.api, component="c", instance="i", now=_now)
-            marks = ClusterMarks(management, controller="c", watch_filter=None, events=events, now=_now)
             manager = ClusterManager(
                 management,
                 controllers,
-                guard=ClusterGuard(management, lambda: self.leads, marks),
-                marks=marks,
+                guard=ClusterGuard(management, lambda: self.leads, controller="c"),
                 metrics=self.metrics,
                 events=events,
                 now=_now,

@@ -16,12 +16,10 @@ from nodeattest_controller import manifests
 from nodeattest_controller.controllers.policy_status.decide import (
     CALLED,
     MAX_CONFLICTS,
-    REFUSAL_ENDS,
     PolicyFinding,
     PolicyReason,
     Rendering,
     evaluate,
-    refusals_end,
     rendering_of,
     status_patch,
 )
@@ -31,7 +29,7 @@ from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.model.webhook_configuration import LABEL, WebhookCalls, webhook_calls
 from nodeattest_controller.verification.verifiers import first_flaw
 from nodeattest_kube.errors import ApiError, Conflict, Forbidden
-from nodeattest_parsing.objects import condition, dig, items, mapping, rfc3339
+from nodeattest_parsing.objects import condition, dig, items, mapping
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 from nodeattest_sandbox.apiserver.jsonvalue import map_at, maps_at
@@ -94,21 +92,6 @@ def test_where_the_namespace_has_no_label_a_policy_that_enforces_is_not_ready_an
     assert (found.condition.status == "True") is (reason is PolicyReason.VALID)
     if reason is PolicyReason.NAMESPACE_NOT_LABELLED:
         assert found.message.endswith(f"kubectl label namespace {NAMESPACE} {LABEL}=enabled")
-
-
-def test_a_refused_configuration_that_nobody_repeats_is_over_after_a_while() -> None:
-    entries: list[JsonValue] = [
-        {"cluster": "a", "kind": "MachineSet", "name": name, "reason": "R", "message": "m", "time": rfc3339(NOW - age)}
-        for name, age in (("old", REFUSAL_ENDS), ("young", REFUSAL_ENDS / 2))
-    ]
-    known: JsonObject = {**policy(), "status": {"refusedConfigurations": entries}}
-    patch = status_patch(known, finding(policy()), NOW)
-    assert mapping(patch or {}, "status")["refusedConfigurations"] == entries[1:]
-    assert refusals_end(known, NOW) == 0
-    left: JsonObject = {**policy(), "status": {"refusedConfigurations": entries[1:]}}
-    assert refusals_end(left, NOW) == REFUSAL_ENDS.total_seconds() / 2
-    assert refusals_end(policy(), NOW) is None
-    assert "refusedConfigurations" not in mapping(status_patch(left, finding(policy()), NOW) or {}, "status")
 
 
 @pytest.mark.parametrize(

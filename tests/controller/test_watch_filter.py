@@ -12,7 +12,8 @@ from polling import until
 
 from nodeattest_controller.build import build_manager
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.guard import ANOTHER, SERVED, TOO_MANY, WATCH_FILTER_LABEL, mark_of, mark_text
+from nodeattest_controller.runtime.cluster_manager import ANOTHER, TOO_MANY
+from nodeattest_controller.runtime.guard import SERVED, WATCH_FILTER_LABEL, mark_of
 from nodeattest_controller.settings import Settings
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import Forbidden
@@ -87,7 +88,7 @@ def mark(api: FakeApi) -> str:
 
 def set_mark(api: FakeApi, controller: str | None) -> None:
     """Mark the Cluster as another controller's, or as nobody's."""
-    condition: JsonObject = {"type": SERVED, "status": "True", "message": mark_text(controller or "")}
+    condition: JsonObject = {"type": SERVED, "status": "True", "message": f"by {controller}"}
     api.put(
         cluster_path(), {**api.objects[cluster_path()], "status": {"conditions": [condition] if controller else []}}
     )

@@ -70,7 +70,6 @@ class Guest:
             path=self._path(),
             kubelet=Path("/bin/false"),
             done=_DONE,
-            stays=True,
         )
 
     def joins(self) -> None:

@@ -1,6 +1,6 @@
 """A machine's first boot, as cloud-init and systemd would run it, in a mount namespace of its own.
 
-Started as a program by ``booted``: everything that a node writes in fixed places (``/etc/kubernetes``, ``/var/lib``,
+Started as a program by ``start``: everything that a node writes in fixed places (``/etc/kubernetes``, ``/var/lib``,
 systemd's units, ``/run``) is in memory here and ends with it. What runs is real: the shell, the agent, kubeadm, and the
 kubelet that ``systemctl start kubelet`` starts by the units' own command line. Only systemctl is a stand-in.
 
@@ -13,28 +13,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from runtime_stub import RuntimeStub
 
-JOIN_CONFIG: Final = {"cloud-config": "/run/kubeadm/kubeadm-join-config.yaml", "ignition": "/etc/kubeadm.yml"}
-SCRIPT: Final = {"cloud-config": "#!/bin/sh\n", "ignition": "#!/bin/bash\nset -e\n"}
-KEPT: Final = ("/etc/kubernetes", "/var/lib/kubelet", "/etc/systemd/system", "/var/lib/kubelet-authenticator")
-"""What the test gets to see afterwards."""
 RUNTIME: Final = Path("/run/containerd/containerd.sock")
-"""Where a machine that stays has its container runtime; kubeadm finds it there."""
-REGISTERED: Final = "Successfully registered node"
-"""What kubelet logs (pkg/kubelet/kubelet_node_status.go)."""
-REGISTRATION: Final = 60.0
-"""Seconds until then, at most; a test sees by the Node whether it is there."""
+"""Where the machine has its container runtime; kubeadm finds it there."""
 UNITS: Final = Path("/etc/systemd/system")
 HIDE: Final = (
     "mount -t tmpfs none /run; cp -a /etc /run/etc; mount --bind /run/etc /etc; "
@@ -53,31 +42,15 @@ ExecStart={kubelet} $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEA
 """
 
 
-def booted(folder: Path, spec: dict[str, Any], join_config: str, *, path: str, kubelet: Path) -> dict[str, Any]:
-    """Boot a machine with a KubeadmConfigSpec; returns exit code, output, and whether kubelet ran to the end."""
-    way = spec.get("format", "cloud-config")
-    kubeadm = (
-        f"kubeadm join --config {JOIN_CONFIG[way]} -v 1 && mkdir -p /run/cluster-api && touch /run/cluster-api/done"
-    )
-    commands = [*spec.get("preKubeadmCommands", []), kubeadm, *spec.get("postKubeadmCommands", [])]
-    files = [*spec.get("files", []), {"path": JOIN_CONFIG[way], "content": join_config, "permissions": "0640"}]
-    started = start(
-        folder, files, SCRIPT[way] + "\n".join(commands), path=path, kubelet=kubelet, done="/run/cluster-api/done"
-    )
-    assert started.wait(500) == 0
-    return json.loads(folder.joinpath("result.json").read_text())
-
-
 def start(
-    folder: Path, files: list[dict[str, Any]], script: str, *, path: str, kubelet: Path, done: str, stays: bool = False
+    folder: Path, files: list[dict[str, Any]], script: str, *, path: str, kubelet: Path, done: str
 ) -> subprocess.Popen[bytes]:
     """Start a machine that writes these files, then runs the script, after which the file ``done`` says that it worked.
 
-    What came of it is in ``result.json``. A machine that ``stays`` has a container runtime, and runs until its
-    standard input ends; the others end then.
+    What came of it is in ``result.json``. The machine has a container runtime, and runs until its standard input ends.
     """
     folder.mkdir(parents=True)
-    plan = {"files": files, "script": script, "done": done, "stays": stays, "kubelet": str(kubelet)}
+    plan = {"files": files, "script": script, "done": done, "kubelet": str(kubelet)}
     folder.joinpath("boot.json").write_text(json.dumps(plan))
     folder.joinpath("bin").mkdir()
     systemctl = folder / "bin" / "systemctl"
@@ -87,7 +60,7 @@ def start(
     return subprocess.Popen(
         ["/usr/bin/unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", *program],
         env={**os.environ, "PATH": f"{folder / 'bin'}:{path}", "FIRST_BOOT": str(folder)},
-        stdin=subprocess.PIPE if stays else subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
     )
 
 
@@ -118,20 +91,16 @@ def boot(folder: Path) -> None:
     script = folder / "runcmd.sh"
     script.write_text(plan["script"] + "\n")
     script.chmod(0o700)
-    with ExitStack() as stack:
-        if plan["stays"]:
-            RUNTIME.parent.mkdir(parents=True)
-            stack.enter_context(RuntimeStub(RUNTIME))
-            threading.Thread(target=end_with_input, daemon=True).start()
+    RUNTIME.parent.mkdir(parents=True)
+    with RuntimeStub(RUNTIME):
+        threading.Thread(target=end_with_input, daemon=True).start()
         with folder.joinpath("output.log").open("wb") as output:
             done = subprocess.run(
                 [script], stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, timeout=480
             )
-        if not plan["stays"]:
-            await_registration(folder)
         write_result(folder, done.returncode, worked=Path(plan["done"]).exists())
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the first process of a namespace is the parent of orphans
-        while plan["stays"]:
+        while True:
             signal.pause()
 
 
@@ -144,20 +113,8 @@ def end_with_input() -> None:
 
 def write_result(folder: Path, code: int, *, worked: bool) -> None:
     """Keep what the test gets to see; the result is the last."""
-    for place in KEPT:
-        if Path(place).is_dir():
-            shutil.copytree(
-                place, folder / "root" / place[1:], symlinks=True, ignore=shutil.ignore_patterns("*.sock", "pods")
-            )
-    result = {
-        "exit": code,
-        "output": folder.joinpath("output.log").read_text(),
-        "kubeadm": worked,
-        "kubelet": running(folder),
-        "kubeletLog": text(folder / "kubelet.log"),
-        "started": text(folder / "kubelet.args"),
-        "systemctl": text(folder / "systemctl.log").splitlines(),
-    }
+    output = folder.joinpath("output.log").read_text()
+    result = {"exit": code, "output": output, "kubeadm": worked, "kubelet": running(folder)}
     part = folder / "result.part"
     part.write_text(json.dumps(result))
     part.rename(folder / "result.json")
@@ -181,28 +138,17 @@ def running(folder: Path) -> bool:
     return bool(pid) and "kubelet" in text(Path(f"/proc/{pid}/cmdline"))
 
 
-def await_registration(folder: Path) -> None:
-    """Let kubelet go on until it has registered its Node: newer kubeadm ends before."""
-    end = time.monotonic() + REGISTRATION
-    while running(folder) and time.monotonic() < end and REGISTERED not in text(folder / "kubelet.log"):
-        time.sleep(0.05)
-
-
 def systemctl(folder: Path, words: list[str]) -> None:
     """Stand in for systemd, as far as kubeadm and what is rendered ask it."""
-    with folder.joinpath("systemctl.log").open("a") as log:
-        log.write(" ".join(words) + "\n")
     if words[:1] in (["start"], ["restart"]) and words[1].startswith("kubelet"):
         stop(folder)
-        command = command_line()
-        folder.joinpath("kubelet.args").write_text(" ".join(command))
         with folder.joinpath("kubelet.log").open("ab") as output:
             started = subprocess.Popen(
-                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+                command_line(), stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
             )
         folder.joinpath("kubelet.pid").write_text(str(started.pid))
 
-    elif words[:2] == ["enable", "--now"] and machine_stays(folder):
+    elif words[:2] == ["enable", "--now"]:
         unit = (UNITS / words[-1]).read_text()
         command = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2]
         with folder.joinpath("units.log").open("ab") as output:
@@ -210,11 +156,6 @@ def systemctl(folder: Path, words: list[str]) -> None:
                 ["/bin/sh", "-c", f"until {command}; do sleep 1; done"],  # Restart=on-failure
                 stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-
-
-def machine_stays(folder: Path) -> bool:
-    """Whether the machine stays, so that units may run in the background."""
-    return bool(json.loads((folder / "boot.json").read_text())["stays"])
 
 
 def stop(folder: Path) -> None:

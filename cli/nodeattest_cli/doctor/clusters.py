@@ -34,7 +34,7 @@ _PARTLY: Final = frozenset({ApprovalReason.AUDIT, ApprovalReason.CLOSED_FOR_BOOT
 
 
 async def check_policies(survey: Survey) -> CheckResult:
-    """Show each policy's condition Ready, and the configurations that the webhook refused of late."""
+    """Show each policy's condition Ready."""
     policies = await survey.policies()
     errors, warnings = list[str](), list[str]()
     for policy in policies:
@@ -45,11 +45,6 @@ async def check_policies(survey: Survey) -> CheckResult:
         elif ready.get("status") != "True" or ready.get("reason") not in _FINE:
             found = errors if ready.get("status") != "True" else warnings
             found.append(f"{key_of(policy)}: {ready.get('reason')}: {ready.get('message')}")
-        warnings += [
-            f"refused {text(one, 'kind')} {text(policy, 'metadata', 'namespace')}/{text(one, 'name')}: "
-            f"{text(one, 'reason')}: {text(one, 'message')}"
-            for one in items(policy, "status", "refusedConfigurations")
-        ]
     return CheckResult(ok=f"{len(policies)} accepted", errors=errors, warnings=warnings)
 
 

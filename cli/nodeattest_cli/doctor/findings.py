@@ -62,9 +62,8 @@ TABLE: Final = {
         "docs/runbooks.md#nodeattestationwebhookerrors",
     ),
     "policies": Row(
-        "the controller accepts every policy, and refused no bootstrap configuration",
-        "correct what the condition Ready or status.refusedConfigurations says; without either, see whether a "
-        "controller runs",
+        "the controller accepts every policy",
+        "correct what the condition Ready says; without it, see whether a controller runs",
     ),
     "clusters-without-policy": Row(
         "there are Clusters; those that no policy selects are not protected", "set --namespace or --all-namespaces"

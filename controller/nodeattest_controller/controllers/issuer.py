@@ -111,13 +111,13 @@ class IssuerReconciler(ClusterReconciler):
         lately. 3. Publish. 4. Read back through the public URL; caches may hold the older one for a while, which is no
         failure.
         """
-        if not self._guard.may_act(self._key):
+        if self._guard.active_cluster(self._key) is None:
             return None
         # 1
         keys = await self._keys()
         # 2
         is_published = keys == self._published and self._clock() < self._compare_at
-        if keys is None or is_published or not self._guard.may_act(self._key):
+        if keys is None or is_published or self._guard.active_cluster(self._key) is None:
             return None
         # 3
         published = await self._publish(keys)

@@ -154,7 +154,7 @@ class SignerNamesReconciler:
 
     def _wanted(self, key: ClusterKey, cluster: JsonObject) -> Signers | None:
         """Decide what is to be published; None: the published names stay as they are."""
-        if not text(cluster, "apiVersion").startswith(f"{_GROUP}/") or not self._guard.may_act(key):
+        if not text(cluster, "apiVersion").startswith(f"{_GROUP}/") or self._guard.active_cluster(key) is None:
             return None
         try:
             wanted = signers_of(self._management.policy_of(cluster), serves=self._serves)

@@ -22,9 +22,6 @@ from nodeattest_providers.registry import BUILT_IN, INSECURE
 
 OWN_SECTIONS: Final = frozenset(BUILT_IN)
 """Names that a policy has as sections of its own; other providers' settings are in ``spec.providers``."""
-REFUSED_CONFIGURATIONS: Final = "refusedConfigurations"
-"""Member of the status: for whom bootstrap configuration is refused. The webhook adds entries, ``policy_status`` ends
-those that are not repeated."""
 _FIELDS: Final = OWN_SECTIONS | {
     "authorizedAttestors",
     "certificateLifetime",

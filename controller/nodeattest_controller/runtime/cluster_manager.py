@@ -30,7 +30,7 @@ from nodeattest_controller.runtime.conditions import (
     remove_condition,
     set_condition,
 )
-from nodeattest_controller.runtime.guard import ClusterGuard, ClusterMarks
+from nodeattest_controller.runtime.guard import ClusterGuard, mark_of
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_path, cluster_ref
 from nodeattest_kube.client import ApiClient
@@ -40,7 +40,7 @@ from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.periodic import BackoffPolicy, call_every
 from nodeattest_kube.workqueue import WorkQueue
-from nodeattest_parsing.objects import condition, items, mapping
+from nodeattest_parsing.objects import condition, items, key_of, mapping, text
 from nodeattest_parsing.values import JsonObject
 
 _LOG: Final = logging.getLogger(__name__)
@@ -52,6 +52,8 @@ ACCEPTED: Final = "KubeconfigAccepted"
 """The type of a Cluster's condition."""
 REFUSED: Final = "KubeconfigRefused"
 """Its reason, and the Event's."""
+ANOTHER, TOO_MANY = "ServedByAnotherController", "TooManyClusters"
+"""Reasons of Events."""
 _GAP: Final = 60.0
 """Seconds between two writes of the same condition."""
 _REFUSED_LINE: Final = "cannot use the cluster's kubeconfig"
@@ -84,7 +86,6 @@ class ClusterManager:
         controllers: Sequence[ClusterController],
         *,
         guard: ClusterGuard,
-        marks: ClusterMarks,
         metrics: Metrics,
         events: EventRecorder,
         connect: Callable[[bytes], ApiClient],
@@ -97,7 +98,7 @@ class ClusterManager:
     ) -> None:
         """``connect`` makes a client from a kubeconfig in a thread; it raises KubeconfigError."""
         self._management, self._controllers = management, controllers
-        self._guard, self._marks = guard, marks
+        self._guard = guard
         self._metrics, self._events, self._log = metrics, events, log
         self._connect, self._restart = connect, restart
         self._now, self._metrics_period = now, metrics_period
@@ -147,7 +148,7 @@ class ClusterManager:
         """Connect, reconnect or disconnect one cluster, and report a refused kubeconfig."""
         cluster = self._management.cluster(key)
         if cluster is not None:
-            self._marks.report_conflict(cluster)
+            self._report_conflict(cluster)
         else:
             self._waiting.get(_namespace_of(key), set()).discard(key)
         try:
@@ -172,7 +173,7 @@ class ClusterManager:
             return
         await self._disconnect(key)
         if cluster is not None and kubeconfig is None:
-            await self._marks.release(cluster)
+            await self._guard.release(cluster)
         if kubeconfig is None or not self._guard.owns(key):
             self._leave(key)
             return
@@ -201,7 +202,7 @@ class ClusterManager:
     async def _claim(self, key: ClusterKey, cluster: JsonObject) -> None:
         """Mark a Cluster; disconnect it if the mark cannot be written. Raises ApiError."""
         try:
-            await self._marks.claim(key, cluster)
+            await self._guard.claim(key, cluster, self._now())
         except Conflict:  # the cache is late, and the Cluster's new state is about to arrive
             raise
         except ApiError:
@@ -222,7 +223,11 @@ class ClusterManager:
         members = self._members[namespace]
         if key not in members and len(members) >= self._limit:
             self._waiting[namespace].add(key)
-            self._marks.report_full(cluster, self._limit)
+            message = (
+                f"{self._guard.controller} serves {self._limit} Clusters of this namespace (clustersPerNamespace), and "
+                "this is one more: raise the limit, or let another controller serve some (docs/scale.md)"
+            )
+            self._warn(cluster, TOO_MANY, message, "too many clusters in a namespace")
             return False
         members.add(key)
         return True
@@ -249,6 +254,18 @@ class ClusterManager:
             self._log.closed(key)
         self._refused.pop(key, None)
         self._metrics.forget_cluster(key)
+
+    def _report_conflict(self, cluster: JsonObject) -> None:
+        """Report a Cluster with our label that another controller serves."""
+        mark, own = mark_of(cluster), self._guard.controller
+        if self._guard.has_label(cluster) and mark not in {"", own}:
+            message = f"{mark} serves this Cluster, so {own} does not; docs/scale.md says how to move it"
+            self._warn(cluster, ANOTHER, message, "another controller serves this cluster", controller=mark)
+
+    def _warn(self, cluster: JsonObject, reason: str, message: str, line: str, **more: object) -> None:
+        if self._limiter.allow((text(cluster, "metadata", "uid"), reason, *more.values()), PERIOD):
+            _LOG.warning(line, extra=fields(cluster=key_of(cluster), **more))
+            self._events.record(cluster_ref(cluster), "Warning", reason, message)
 
     async def _report_refusal(self, key: ClusterKey) -> None:
         """Write the condition that the kubeconfig is refused, or remove it; raises ApiError."""

@@ -30,7 +30,6 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     needs_no_facts,
     subject_of,
 )
-from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.machine_record import cluster_paused
 from nodeattest_controller.model.machine_view import CLUSTER_LABEL, CONTROL_PLANE_LABEL
@@ -144,10 +143,9 @@ class FactReader:
 class ConfigReviewer:
     """Reviews bootstrap configurations."""
 
-    def __init__(self, reader: FactReader, render: Render, reporter: RefusalReporter) -> None:
+    def __init__(self, reader: FactReader, render: Render) -> None:
         self._reader = reader
         self._render = render
-        self._reporter = reporter
 
     def review(self, question: AdmissionReview) -> Verdict | None:
         """Decide without facts; None if they are needed."""
@@ -156,8 +154,8 @@ class ConfigReviewer:
             return UNCONCERNED
         return needs_no_facts(subject, _before(question))
 
-    async def review_with_facts(self, question: AdmissionReview, client: str) -> Verdict:
-        """Decide on what ``review`` did not; raises ``ApiError`` and ``Unavailable``. ``client``: the caller's address.
+    async def review_with_facts(self, question: AdmissionReview) -> Verdict:
+        """Decide on what ``review`` did not; raises ``ApiError`` and ``Unavailable``.
 
         A paused cluster is being moved: clusterctl creates its objects again, as they are.
         """
@@ -165,12 +163,7 @@ class ConfigReviewer:
         facts = await self._reader.of(subject) if subject is not None else None
         if subject is None or facts is None or facts.paused:
             return UNCONCERNED
-        verdict = await self._decide(subject, before, facts)
-        if verdict.denied is not None and not verdict.passes and not question.dry_run:
-            policy = facts.policy.name if isinstance(facts.policy, Policy) else ""
-            cluster = text(facts.cluster, "metadata", "name")
-            self._reporter.report(subject, verdict.denied, cluster=cluster, policy=policy, client=client)
-        return verdict
+        return await self._decide(subject, before, facts)
 
     def without_facts(self, question: AdmissionReview, error: str) -> Verdict:
         """Decide if the facts cannot be read: an update passes that changes nothing that machines are made of."""

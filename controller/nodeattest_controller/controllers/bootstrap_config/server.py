@@ -42,15 +42,13 @@ from nodeattest_controller.controllers.bootstrap_config.decide import (
     Render,
     review_policy,
 )
-from nodeattest_controller.controllers.bootstrap_config.refusal_reporter import RefusalReporter
 from nodeattest_controller.controllers.bootstrap_config.render import render_for_policy
 from nodeattest_controller.logs import fields
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.settings import COMPONENT, Settings
+from nodeattest_controller.settings import Settings
 from nodeattest_kube.addresses import parse_network
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import RateLimiter
 from nodeattest_parsing.values import one_line
 from nodeattest_providers.certificate_chain import X509_ERRORS
@@ -88,7 +86,6 @@ class AdmissionHandler:
         metrics: Metrics,
         *,
         clock: Callable[[], float],
-        reporter: RefusalReporter,
         verifies_clients: bool = False,
         client_names: Collection[str] = (),
         max_wait: float = MAX_WAIT,
@@ -97,7 +94,7 @@ class AdmissionHandler:
 
         ``verifies_clients``: each caller has shown a certificate. ``client_names``: its common name; empty: any.
         """
-        self._configs = ConfigReviewer(reader, render, reporter)
+        self._configs = ConfigReviewer(reader, render)
         self._namespace = reader.namespace
         self._metrics = metrics
         self._clock = clock
@@ -152,7 +149,7 @@ class AdmissionHandler:
                     began = self._clock()
                     question, verdict = await self._read(path, body, client, hold)
                     if verdict is None:
-                        verdict = await self._configs.review_with_facts(question, client)
+                        verdict = await self._configs.review_with_facts(question)
         except (ApiError, Unavailable, TimeoutError) as error:
             if body is None:
                 message = f"expected the review's body within {self._max_wait:g} s"
@@ -318,9 +315,6 @@ class WebhookServer:
         self._metrics = metrics
         self._listener: Listener | None = None
         self._certificate: FileCertificate | None = None
-        # A recorder of its own: anybody may call the webhook, and must not use up the limits of Events about machines.
-        events = EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
-        self._reporter = RefusalReporter(client, events=events, now=_now, clock=time.monotonic)
 
     @property
     def is_on(self) -> bool:
@@ -347,7 +341,6 @@ class WebhookServer:
             render_for_policy,
             self._metrics,
             clock=time.monotonic,
-            reporter=self._reporter,
             verifies_clients=client_ca is not None,
             client_names=names,
         )
@@ -367,10 +360,8 @@ class WebhookServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop listening, and write the reports that are under way."""
         if self._listener is not None:
             await self._listener.stop()
-        await self._reporter.drain()
 
 
 def unauthenticated_limits(names: Collection[str]) -> UnauthenticatedLimits:

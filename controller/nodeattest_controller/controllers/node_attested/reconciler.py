@@ -181,7 +181,7 @@ class NodeAttestedReconciler(ClusterReconciler):
 
     async def reconcile(self) -> float | None:
         """Enqueue what is due of all machines and pools, from memory."""
-        if not self._guard.may_act(self._key):
+        if self._guard.active_cluster(self._key) is None:
             return None
         policy, (pairs, around) = self._policy(), await self._survey()
         self._outcomes.forget_joined()
@@ -218,7 +218,7 @@ class NodeAttestedReconciler(ClusterReconciler):
     async def _work(self, key: Key) -> None:
         work, name = key
         try:
-            if self._guard.may_act(self._key):
+            if self._guard.active_cluster(self._key) is not None:
                 match work:
                     case "machine":
                         await self._reconcile_machine(name)
@@ -303,7 +303,7 @@ class NodeAttestedReconciler(ClusterReconciler):
             await self._write_condition("machinepools", pool, wanted, ("pool", name))
 
     async def _write_condition(self, resource: MachineResource, obj: JsonObject, wanted: Condition, key: Key) -> None:
-        if not self._guard.may_act(self._key):
+        if self._guard.active_cluster(self._key) is None:
             return
         if not self._conditions.take(text(obj, "metadata", "uid")):
             self._queue.add_after(key, 1 / OBJECT_RATE)

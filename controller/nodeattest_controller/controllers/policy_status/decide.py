@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from nodeattest_controller.model.policy import REFUSED_CONFIGURATIONS, ruling_policy, selecting
+from nodeattest_controller.model.policy import ruling_policy, selecting
 from nodeattest_controller.model.webhook_configuration import (
     EXPECTED,
     WebhookCalls,
@@ -20,7 +20,7 @@ from nodeattest_controller.model.webhook_configuration import (
 )
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, with_condition
 from nodeattest_kube.store import BATCH, in_batches
-from nodeattest_parsing.objects import items, mapping, moment, number, strings, text
+from nodeattest_parsing.objects import mapping, number, strings, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied
 
@@ -31,9 +31,6 @@ MAX_RIVALS: Final = 8
 """Policies that it names beside each."""
 _MAX_LISTED: Final = 4
 """Of both, in a message."""
-REFUSAL_ENDS: Final = timedelta(minutes=40)
-"""After its last refusal an owner counts as no longer refused: controllers of Cluster API try again within 1000 s
-(controller-runtime's longest back-off), and an entry's time is up to ten minutes old."""
 
 
 class PolicyReason(StrEnum):
@@ -190,27 +187,12 @@ def status_patch(policy: JsonObject, finding: PolicyFinding, now: datetime) -> J
         "conflicts": conflicts,
     }
     known = mapping(policy, "status")
-    refused = items(policy, "status", REFUSED_CONFIGURATIONS)
-    if refused:
-        wanted[REFUSED_CONFIGURATIONS] = [one for one in refused if _may_continue(one, now)]
     status: JsonObject = {name: value for name, value in wanted.items() if known.get(name) != value}
     reported = with_condition(policy, finding.condition, now)
     status.update(mapping(reported or {}, "status"))
     if not status:
         return None
     return {"metadata": {"resourceVersion": text(policy, "metadata", "resourceVersion")}, "status": status}
-
-
-def refusals_end(policy: JsonObject, now: datetime) -> float | None:
-    """Return the seconds until the first refused configuration is dropped; None where there is none."""
-    times = [moment(text(one, "time")) or now for one in items(policy, "status", REFUSED_CONFIGURATIONS)]
-    return max(0.0, (min(times) + REFUSAL_ENDS - now).total_seconds()) if times else None
-
-
-def _may_continue(refused: JsonObject, now: datetime) -> bool:
-    """Return whether a refusal may continue: its owner would have tried again by now."""
-    last = moment(text(refused, "time"))
-    return last is not None and now - last < REFUSAL_ENDS
 
 
 def _finding(

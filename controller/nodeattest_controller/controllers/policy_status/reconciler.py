@@ -20,7 +20,6 @@ from nodeattest_controller.controllers.policy_status.decide import (
     PolicyReason,
     Rendering,
     evaluate,
-    refusals_end,
     rendering_of,
     status_patch,
 )
@@ -137,12 +136,9 @@ class PolicyStatusReconciler:
                 errors.append(error)
         if errors:
             raise next((error for error in errors if not isinstance(error, Conflict)), errors[0])
-        ends = [end + SETTLE for policy in policies if (end := refusals_end(policy, self._now())) is not None]
         if rendering.reason in _SOON or any(finding.conflicts for finding in found.values()):
-            ends.append(self._recount)
-        elif needs_label:
-            ends.append(self._label_resync)
-        return min(ends, default=None)
+            return self._recount
+        return self._label_resync if needs_label else None
 
     async def _read_rendering(self, namespace: str, configuration: str) -> Rendering:
         """Read what the webhook does in a namespace; without the right to, that is unknown. Raises ApiError."""
