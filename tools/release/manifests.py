@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -39,28 +40,40 @@ def key(document: JsonMap) -> tuple[str, str, str]:
     return text_at(document, "kind"), text_at(document, "metadata", "namespace"), text_at(document, "metadata", "name")
 
 
-def build(folder: Path) -> list[JsonMap]:
-    """Return the objects of a kustomization."""
+def build(folder: Path, instead: Sequence[JsonMap] = ()) -> list[JsonMap]:
+    """Return the objects of a kustomization; ``instead``: those in place of the resources that are in other folders.
+
+    Patches and bindings of what is not among them are left out then.
+    """
     [kustomization] = _documents(folder / "kustomization.yaml")
     if unknown := sorted(kustomization.keys() - _FIELDS):
         raise SystemExit(f"{folder}: expected {', '.join(sorted(_FIELDS))}, got {', '.join(unknown)}")
-    made: list[JsonMap] = []
+    made = [*instead]
     for name in cast("list[str]", items_at(kustomization, "resources")):
-        made += build(folder / name) if (folder / name).is_dir() else _documents(folder / name)
+        if not (folder / name).is_dir():
+            made += _documents(folder / name)
+        elif not instead:
+            made += build(folder / name)
     for patch in items_at(kustomization, "patches"):
-        made = _patched(made, folder / text_at(patch, "path"), patch)
+        made = _patched(made, folder / text_at(patch, "path"), patch, may_miss=bool(instead))
     for image in items_at(kustomization, "images"):
         made = [cast("JsonMap", _with_tag(one, text_at(image, "name"), text_at(image, "newTag"))) for one in made]
-    return made
+    roles = {(key(one)[0], key(one)[2]) for one in made}
+    bound = [one for one in made if "roleRef" not in one or _role_of(one) in roles]
+    return bound if instead else made
 
 
-def _patched(made: list[JsonMap], file: Path, patch: JsonValue) -> list[JsonMap]:
+def _role_of(binding: JsonMap) -> tuple[str, str]:
+    return text_at(binding, "roleRef", "kind"), text_at(binding, "roleRef", "name")
+
+
+def _patched(made: list[JsonMap], file: Path, patch: JsonValue, *, may_miss: bool) -> list[JsonMap]:
     if isinstance(patch, dict) and "target" in patch:
         wanted = text_at(patch, "target", "kind"), text_at(patch, "target", "name")
         operations = cast("JsonValue", yaml.safe_load(file.read_text(encoding="utf-8")))
         return [json_patch(one, operations) if (key(one)[0], key(one)[2]) == wanted else one for one in made]
     [change] = _documents(file)
-    if key(change) not in map(key, made):
+    if not may_miss and key(change) not in map(key, made):
         raise SystemExit(f"{file}: expected an object that is there, got {key(change)}")
     if text_at(change, "$patch") == "delete":
         return [one for one in made if key(one) != key(change)]
