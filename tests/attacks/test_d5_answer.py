@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 from catalogue import Row, attacks, evaluated
-from tpm_authority import Authority
 from tpm_world import (
     CSR,
     NOW,
@@ -22,6 +21,7 @@ from tpm_world import (
     binding_of,
     cluster,
     digest_of,
+    endorse,
     ledger,
     machine,
     request_of,
@@ -29,6 +29,7 @@ from tpm_world import (
     verify,
 )
 
+from clouds.authority import Authority
 from nodeattest_providers.identifiers import ClusterPin, EvidenceBlock, NodeName, ProviderName, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, FirstRequestRef, JsonValue, SecretBytes
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
@@ -176,7 +177,7 @@ class CertifiedTpm(SoftTpm):
     maker: Authority = field(default_factory=Authority.root)
 
     def first(self, **changes: object) -> FirstEvidence:
-        certificate = self.maker.endorse(self.ek.public_key())
+        certificate = endorse(self.maker, self.ek)
         return SoftTpm.first(self, **{"ek_certificate": certificate, **changes})
 
 

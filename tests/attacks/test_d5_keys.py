@@ -11,17 +11,16 @@ from typing import Final
 import pytest
 from catalogue import Row, attacks, evaluated
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from handmade import roca_modulus
-from tpm_authority import YEAR, Authority, Extension, PublicKey, key_usage, leaf_extensions, name_of, self_signed
 from tpm_world import (
     MACHINE,
     NOW,
     SoftTpm,
     ak_prefix,
+    endorse,
     facts_of,
     ledger,
     machine,
@@ -31,6 +30,7 @@ from tpm_world import (
     verify,
 )
 
+from clouds.authority import CA, Authority, Extension, constraint, key_usage, purposes
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.tpm.endorsement_key import MACHINE_ANNOTATION
 from nodeattest_providers.tpm.key_templates import EK_TEMPLATES
@@ -52,7 +52,7 @@ class Scene:
 
     @property
     def certificate(self) -> bytes:
-        return self.maker.endorse(self.tpm.ek.public_key())
+        return endorse(self.maker, self.tpm.ek)
 
 
 Case = Callable[[Scene], tuple[NodeRequest, Facts]]
@@ -91,7 +91,7 @@ def by_annotation(fingerprint: str = "", *, certificate: bool = True) -> Case:
 
 def relayed(s: Scene) -> tuple[NodeRequest, Facts]:
     genuine = SoftTpm()
-    first = genuine.first(ek_certificate=s.maker.endorse(genuine.ek.public_key()))
+    first = genuine.first(ek_certificate=endorse(s.maker, genuine.ek))
     return request_of(first), facts_of({"endorsementCAs": s.maker.pem, **listed(s.tpm.fingerprint)})
 
 
@@ -110,27 +110,20 @@ def certified(make: Callable[[Scene], bytes], chain: Callable[[Scene], tuple[byt
 
 
 def extended(name: str, extension: Extension | None) -> Case:
-    def make(s: Scene) -> bytes:
-        extensions = leaf_extensions(s.tpm.ek.public_key())
-        extensions.pop(name, None)
-        if extension is not None:
-            extensions[name] = extension
-        return s.maker.endorse(s.tpm.ek.public_key(), extensions=extensions)
-
-    return certified(make)
+    return certified(lambda s: endorse(s.maker, s.tpm.ek, **{name: extension}))
 
 
 def through(issuer_of: Callable[[Scene], Authority]) -> Case:
     def case(s: Scene) -> tuple[NodeRequest, Facts]:
         issuer = issuer_of(s)
-        return certified(lambda s: issuer.endorse(s.tpm.ek.public_key()), lambda _: (issuer.der,))(s)
+        return certified(lambda s: endorse(issuer, s.tpm.ek), lambda _: (issuer.der,))(s)
 
     return case
 
 
 def another_tpm(s: Scene) -> Authority:
     key = ec.generate_private_key(ec.SECP256R1())
-    return Authority(certificate=x509.load_der_x509_certificate(s.maker.endorse(key.public_key())), key=key)
+    return Authority(x509.load_der_x509_certificate(endorse(s.maker, key)), key)
 
 
 def with_a_bit_changed(s: Scene) -> bytes:
@@ -230,22 +223,13 @@ def shorter_coordinate(public: bytes) -> bytes:
 
 
 def eku(usage: x509.ObjectIdentifier) -> Case:
-    return extended("eku", (x509.ExtendedKeyUsage([usage]), False))
+    return extended("eku", purposes(usage))
 
 
 def looping(s: Scene) -> tuple[NodeRequest, Facts]:
-    key = ec.generate_private_key(ec.SECP521R1())
-    signs = (key_usage("key_cert_sign"), True), (x509.BasicConstraints(ca=True, path_length=None), True)
-
-    def issued(subject: str, certified: PublicKey) -> bytes:
-        builder = x509.CertificateBuilder(name_of("loop"), name_of(subject), certified, x509.random_serial_number())
-        builder = builder.not_valid_before(NOW - YEAR).not_valid_after(NOW + YEAR)
-        for value, critical in signs if subject == "loop" else leaf_extensions(certified).values():
-            builder = builder.add_extension(value, critical)
-        return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
-
-    chain = tuple(issued("loop", key.public_key()) for _ in range(4))
-    return certified(lambda s: issued("unknown", s.tpm.ek.public_key()), lambda _: chain)(s)
+    loop = Authority.root("loop", constraint(), key_usage("key_cert_sign"), key=ec.generate_private_key(ec.SECP521R1()))
+    chain = tuple(loop.issue("loop", loop.key.public_key(), *CA).public_bytes(Encoding.DER) for _ in range(4))
+    return certified(lambda s: endorse(loop, s.tpm.ek), lambda _: chain)(s)
 
 
 def first_use_of_a_node(s: Scene) -> tuple[NodeRequest, Facts]:
@@ -265,19 +249,19 @@ CASES: Final[Mapping[str, Case]] = {
     "D5-006": by_annotation(OTHER),
     "D5-007": by_annotation(certificate=False),
     "D5-008": with_policy(lambda _: {"trustOnFirstUse": True}),
-    "D5-009": certified(lambda s: self_signed(s.tpm.ek)),
-    "D5-010": certified(lambda s: s.maker.endorse(s.tpm.ek.public_key(), not_after=NOW - DAY)),
-    "D5-011": certified(lambda s: s.maker.endorse(s.tpm.ek.public_key(), not_before=NOW + DAY)),
-    "D5-012": extended("bc", (x509.BasicConstraints(ca=True, path_length=None), True)),
-    "D5-013": through(lambda s: s.maker.issuer(ca=False)),
+    "D5-009": certified(lambda s: endorse(Authority.root("unknown", key=s.tpm.ek), s.tpm.ek)),
+    "D5-010": certified(lambda s: endorse(s.maker, s.tpm.ek, end=NOW - DAY)),
+    "D5-011": certified(lambda s: endorse(s.maker, s.tpm.ek, begin=NOW + DAY)),
+    "D5-012": extended("bc", constraint()),
+    "D5-013": through(lambda s: s.maker.below("issuer", constraint(ca=False), CA[1])),
     "D5-014": through(another_tpm),
-    "D5-015": certified(lambda s: Authority.root().endorse(s.tpm.ek.public_key())),
-    "D5-016": through(lambda s: s.maker.issuer(not_after=NOW - DAY)),
+    "D5-015": certified(lambda s: endorse(Authority.root(), s.tpm.ek)),
+    "D5-016": through(lambda s: s.maker.below("issuer", end=NOW - DAY)),
     "D5-017": eku(ExtendedKeyUsageOID.CLIENT_AUTH),
     "D5-018": eku(ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE),
     "D5-019": extended("ku", None),
     "D5-020": extended("odd", (x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00"), True)),
-    "D5-021": certified(lambda s: s.maker.endorse(SoftTpm().ek.public_key())),
+    "D5-021": certified(lambda s: endorse(s.maker, SoftTpm().ek)),
     "D5-022": certified(with_a_bit_changed),
     "D5-023": certified(lambda s: s.certificate + b"\0"),
     "D5-024": signed_with_sha1,

@@ -14,23 +14,18 @@ import pytest
 from azure_world import AZURE, document_for, facts_for, now, request_of, signer_for_cloud, with_document
 from catalogue import Row, attacks, evaluated
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import AuthorityInformationAccessOID
 from worlds import PIN
 
 from clouds import cms
-from clouds.azure.authority import Issuer, signer_of
-from clouds.azure.cloud import SandboxAzure
-from clouds.azure.metadata import Signing, content_of
-from clouds.azure.state import SandboxMachine
+from clouds.authority import Authority, rsa_key
+from clouds.azure import DOMAIN, SERVER, SandboxAzure, SandboxMachine, content_of, signer_of
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
 
 SHA1 = bytes.fromhex("06052b0e03021a")
-DOMAIN = "metadata.azure.com"
 _SERVING = signer_for(AZURE, Purpose.SERVING)
 _NOBODY = SandboxMachine(
     subscription="8d10da13-8125-4ba9-a717-bf7490507b3d", group="g", name="vm", computer_name="vm", address="10.0.0.4"
@@ -102,14 +97,13 @@ def of(machine: Callable[[Stage], SandboxMachine]) -> Case:
     return lambda stage: stage.shown(lambda request: stage.honest(request, machine(stage)))
 
 
-def by(signing: Callable[[Stage], Signing]) -> Case:
+def by(signing: Callable[[Stage], Authority]) -> Case:
     """Show the right document, signed by somebody else."""
     return lambda stage: stage.shown(lambda request: document_for(request, stage.victim, signing(stage)))
 
 
 def named(common_name: str, *names: str) -> Case:
-    found = [x509.DNSName(name) for name in names]
-    return by(lambda stage: Signing(*stage.cloud.issuing.issue(common_name, found)))
+    return by(lambda stage: signer_of(stage.cloud.issuing, *names, common_name=common_name))
 
 
 def packed(change: Callable[[cms.Document], bytes]) -> Case:
@@ -129,8 +123,8 @@ def beside_azures(*, named_as_signer: bool) -> Case:
 
     def case(stage: Stage) -> AttestedNode:
         request, azures = stage.request(), stage.cloud.signing.certificate
-        own, key = signer_of(Issuer.root("mine"))
-        document = cms.azure_form(stage.content(request), key, own)
+        own = signer_of(Authority.root("mine", key=rsa_key()))
+        document = cms.azure_form(stage.content(request), own.key, own.certificate)
         certificates = (azures.public_bytes(Encoding.DER), *document.certificates)
         signer = cms.named(azures) if named_as_signer else document.signer
         document = dataclasses.replace(document, certificates=certificates, signer=signer)
@@ -152,23 +146,13 @@ def of_another_cluster(stage: Stage) -> AttestedNode:
 def lured(stage: Stage) -> AttestedNode:
     """Certify oneself under Azure's names, and name an address where the issuer waits."""
     port = stage.trap.getsockname()[1]
-    key = rsa.generate_private_key(65537, 2048)
     fetch = x509.AccessDescription(
         AuthorityInformationAccessOID.CA_ISSUERS, x509.UniformResourceIdentifier(f"http://127.0.0.1:{port}/ca.crt")
     )
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, DOMAIN)])
-    issuer = stage.cloud.issuing.certificate.subject
-    begin = now() - timedelta(days=1)
-    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), 7, begin, begin + timedelta(days=2))
-    for extension in (
-        x509.AuthorityInformationAccess([fetch]),
-        x509.SubjectAlternativeName([x509.DNSName(DOMAIN)]),
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(stage.cloud.issuing.key.public_key()),
-    ):
-        builder = builder.add_extension(extension, critical=False)
+    names = x509.SubjectAlternativeName([x509.DNSName(DOMAIN)])
+    stranger = Authority(stage.cloud.issuing.certificate, rsa_key())
+    signing = stranger.below(DOMAIN, (x509.AuthorityInformationAccess([fetch]), False), (names, False), SERVER)
     try:
-        signing = Signing(builder.sign(key, hashes.SHA256()), key)
         return stage.shown(lambda request: document_for(request, stage.victim, signing))
     finally:
         stage.trap.settimeout(0)
@@ -178,11 +162,13 @@ def lured(stage: Stage) -> AttestedNode:
 
 def maze(stage: Stage) -> AttestedNode:
     """Embed authorities of one name and key, so that each is the issuer of all."""
-    key = rsa.generate_private_key(65537, 2048)
-    own = Issuer(Issuer.root("Maze").certificate, key)
-    embedded = [Issuer(own.certificate, key).issuing("Maze").certificate for _ in range(7)]
-    certificate, leaf_key = signer_of(own)
-    return stage.shown(lambda request: cms.azure_form(stage.content(request), leaf_key, certificate, embedded).der())
+    key = rsa_key()
+    own = Authority(Authority.root("Maze").certificate, key)
+    embedded = [Authority(own.certificate, key).below("Maze").certificate for _ in range(7)]
+    leaf = signer_of(own)
+    return stage.shown(
+        lambda request: cms.azure_form(stage.content(request), leaf.key, leaf.certificate, embedded).der()
+    )
 
 
 def token(**more: JsonValue) -> Case:
@@ -253,7 +239,7 @@ CASES: dict[str, Case] = {
     "D6-41": named("contoso.azurewebsites.net", "contoso.azurewebsites.net"),
     "D6-42": named("*.azure.com", "*.azure.com"),
     "D6-43": named(f"{DOMAIN}.contoso.com", f"{DOMAIN}.contoso.com"),
-    "D6-44": by(lambda stage: Signing(*signer_of(stage.cloud.issuing, "metadata.azure.us"))),
+    "D6-44": by(lambda stage: signer_of(stage.cloud.issuing, "metadata.azure.us", common_name="metadata.azure.us")),
     "D6-45": changed(created=timedelta(minutes=-6)),
     "D6-46": of(lambda stage: stage.cloud.launch("victim", subscription="8d10da13-8125-4ba9-a717-bf7490507b3d")),
     "D6-47": under(resourceGroups=["other-rg"]),

@@ -25,7 +25,7 @@ from gcp_world import (
 )
 from tpm_world import SoftTpm
 
-from clouds.gcp.cloud import GoogleCloud
+from clouds.gcp import GoogleCloud
 from nodeattest_providers.identifiers import (
     ANNOTATION_TPM_ENDORSEMENT_KEY,
     ProviderID,

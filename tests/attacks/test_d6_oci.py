@@ -12,9 +12,10 @@ import pytest
 from catalogue import Row, attacks, evaluated
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from oci_world import Authority, Instance, OracleCloud, facts_for, ocid, request_of, subject
+from oci_world import Instance, OracleCloud, facts_for, issue, ocid, request_of, subject
 from worlds import PIN, filed
 
+from clouds.authority import Authority
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose, signer_for
 from nodeattest_providers.node_interface import Evidence
 from nodeattest_providers.oci.protocol import HASH, PROVIDER, message
@@ -87,7 +88,7 @@ def of_ones_own_root(stage: Stage) -> AttestedNode:
 def issued_by_an_instance(stage: Stage) -> AttestedNode:
     thief = stage.cloud.launch("thief")
     key = rsa.generate_private_key(65537, 2048)
-    issued = Authority(certificate=thief.certificate, key=thief.key).issue(subject(ocid("victim")), key.public_key())
+    issued = issue(Authority(thief.certificate, thief.key), subject(ocid("victim")), key.public_key())
     return stage.show(Instance(ocid=ocid("victim"), key=key, certificate=issued, intermediate=thief.certificate))
 
 

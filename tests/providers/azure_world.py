@@ -10,9 +10,8 @@ from typing import cast
 import pytest
 from worlds import FACTS, KEY, PIN, Calls, filed
 
-from clouds.azure.cloud import SandboxAzure
-from clouds.azure.metadata import Signing, attested, content_of
-from clouds.azure.state import SandboxMachine, Switches
+from clouds.authority import Authority
+from clouds.azure import SandboxAzure, SandboxMachine, Switches, attested, content_of
 from nodeattest_providers.azure.protocol import AzureEvidence, nonce_for
 from nodeattest_providers.azure.verifier import AzureSigner
 from nodeattest_providers.errors import Denied, Unavailable
@@ -62,7 +61,7 @@ def request_of(machine: SandboxMachine, evidence: Evidence | None = None, *, ser
 def document_for(
     request: NodeRequest,
     machine: SandboxMachine,
-    signing: Signing,
+    signing: Authority,
     *,
     pin: ClusterPin = PIN,
     nonce: str | None = None,

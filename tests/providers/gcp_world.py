@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_world import VERSION, EkKey, SoftTpm, answer_to, facts_of, request_of
 from worlds import Calls
 
-from clouds.gcp.cloud import CloudSwitches, GoogleCloud
-from clouds.gcp.instances import CloudInstance
+from clouds.gcp import CloudInstance, CloudSwitches, GoogleCloud
 from nodeattest_providers.errors import ChallengeRequired
 from nodeattest_providers.gcp.provider_id import PROVIDER
 from nodeattest_providers.gcp.verifier import GcpSigner

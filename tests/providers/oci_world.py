@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from worlds import FACTS, KEY, PIN, filed
 
+from clouds.authority import Authority, PublicKey, named, purposes, rsa_key
 from clouds.serving import Reply, Request, Serving
 from nodeattest_providers.identifiers import ClusterPin, ProviderID, Purpose
 from nodeattest_providers.node_interface import Evidence, JsonValue
@@ -29,10 +29,6 @@ from nodeattest_providers.verifier_interface import Facts, NodeRequest
 TENANCY: Final = "ocid1.tenancy.oc1..aaaatenancy"
 COMPARTMENT: Final = "ocid1.compartment.oc1..aaaacompartment"
 POLICY: Final[Mapping[str, JsonValue]] = {"tenancies": [TENANCY], "compartments": [COMPARTMENT]}
-_NO_USAGE: Final = dict.fromkeys(
-    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
-    False,
-)
 
 
 def ocid(name: str) -> str:
@@ -45,74 +41,17 @@ def subject(of: str, /, **changes: str | None) -> list[str]:
     return [f"opc-{name}:{value}" for name, value in units.items() if value is not None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Authority:
-    """One CA of a chain."""
-
-    certificate: x509.Certificate
-    key: rsa.RSAPrivateKey
-
-    def issue(
-        self,
-        units: list[str],
-        key: rsa.RSAPublicKey,
-        *,
-        common_name: str = "",
-        usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
-        age: timedelta = timedelta(minutes=5),
-    ) -> x509.Certificate:
-        """Certify a key for two hours, as Oracle does."""
-        attributes = [(NameOID.COMMON_NAME, common_name or "instance")]
-        attributes += [(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
-        name = x509.Name(
-            [x509.NameAttribute(kind, value) for kind, value in attributes],
-        )
-        return self.sign(name, key, age, timedelta(hours=2), (x509.ExtendedKeyUsage([usage]), False))
-
-    def intermediate(self, name: str) -> Authority:
-        key = rsa.generate_private_key(65537, 2048)
-        return Authority(certificate=self.sign(_named(name), key.public_key(), *_AS_CA), key=key)
-
-    def sign(
-        self,
-        name: x509.Name,
-        key: rsa.RSAPublicKey,
-        age: timedelta,
-        life: timedelta,
-        *extensions: tuple[x509.ExtensionType, bool],
-    ) -> x509.Certificate:
-        builder = _certificate(name, key, age, life, *extensions).issuer_name(self.certificate.subject)
-        return builder.sign(self.key, hashes.SHA256())
-
-
-_CA: Final = (x509.BasicConstraints(ca=True, path_length=None), True)
-_CA_USAGE: Final = (x509.KeyUsage(digital_signature=False, key_cert_sign=True, crl_sign=True, **_NO_USAGE), True)
-_AS_CA: Final = (timedelta(days=1), timedelta(days=365), _CA, _CA_USAGE)
-
-
-def root(name: str = "PKISVC Identity Root") -> Authority:
-    key = rsa.generate_private_key(65537, 2048)
-    builder = _certificate(_named(name), key.public_key(), *_AS_CA).issuer_name(_named(name))
-    return Authority(certificate=builder.sign(key, hashes.SHA256()), key=key)
-
-
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _certificate(
-    name: x509.Name,
-    key: rsa.RSAPublicKey,
-    age: timedelta,
-    life: timedelta,
-    *extensions: tuple[x509.ExtensionType, bool],
-) -> x509.CertificateBuilder:
+def issue(
+    authority: Authority,
+    units: list[str],
+    key: PublicKey,
+    *,
+    usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH,
+    age: timedelta = timedelta(minutes=5),
+) -> x509.Certificate:
+    """Certify a key for two hours, as Oracle does."""
     begin = datetime.now(UTC) - age
-    builder = x509.CertificateBuilder().subject_name(name).public_key(key)
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(begin + life)
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical=critical)
-    return builder
+    return authority.issue(named("instance", *units), key, purposes(usage), begin=begin, end=begin + timedelta(hours=2))
 
 
 @dataclass(kw_only=True)
@@ -153,12 +92,12 @@ class OracleCloud:
     """A region's CA, trusted by ``signer``."""
 
     directory: Path
-    root: Authority = field(default_factory=root)
+    root: Authority = field(default_factory=lambda: Authority.root("PKISVC Identity Root", key=rsa_key()))
     _issuing: list[Authority] = field(default_factory=list[Authority])
 
     def __post_init__(self) -> None:
-        self.bundle.write_bytes(self.root.certificate.public_bytes(Encoding.PEM))
-        self._issuing.append(self.root.intermediate("PKISVC Identity Intermediate"))
+        self.bundle.write_text(self.root.pem)
+        self._issuing.append(self.root.below("PKISVC Identity Intermediate"))
 
     @property
     def bundle(self) -> Path:
@@ -175,9 +114,9 @@ class OracleCloud:
 
     def launch(self, name: str, units: list[str] | None = None, **how: object) -> Instance:
         """Run an instance, whose certificate may say something else."""
-        key = rsa.generate_private_key(65537, 2048)
+        key = rsa_key()
         names = subject(ocid(name)) if units is None else units
-        issued = self.issuing.issue(names, key.public_key(), **how)  # pyright: ignore[reportArgumentType] - the tests name real parameters
+        issued = issue(self.issuing, names, key.public_key(), **how)  # pyright: ignore[reportArgumentType] - the tests name real parameters
         return Instance(ocid=ocid(name), key=key, certificate=issued, intermediate=self.issuing.certificate)
 
     def signer(self) -> OciSigner:

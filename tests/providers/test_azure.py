@@ -16,16 +16,12 @@ import pytest
 import pytest_asyncio
 from azure_world import AZURE, document_for, facts_for, now, request_of, signer_for_cloud, verdict, with_document
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from worlds import OLD_PIN, PIN, Calls, denied_for
 
 from clouds import cms
-from clouds.azure.authority import Issuer
-from clouds.azure.cloud import SandboxAzure
-from clouds.azure.metadata import Signing, content_of
-from clouds.azure.state import SandboxMachine, Switches
+from clouds.authority import CA, Authority, Extension, constraint, purposes, rsa_key
+from clouds.azure import DOMAIN, SERVER, SandboxAzure, SandboxMachine, Switches, content_of, signer_of
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.azure.api import Machine, Machines, ResourceManager, Tokens, parse_machine
 from nodeattest_providers.azure.attestor import AzureAttestor
@@ -37,7 +33,6 @@ from nodeattest_providers.identifiers import ClusterPin
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import OFFLINE, CallOutcome, Platform, make_signer
 from nodeattest_providers.verifier_interface import NodeRequest
-from nodeattest_sandbox.pki import usage
 
 
 @pytest.fixture
@@ -84,10 +79,7 @@ async def test_a_machine_proves_itself_by_what_its_metadata_service_gives(
 
 # One part of the evidence spoilt
 
-DNS = x509.DNSName
-AZURES = "metadata.azure.com"
-SERVER = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-CLIENT = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
+CLIENT = purposes(ExtendedKeyUsageOID.CLIENT_AUTH)
 
 Spoil = Callable[[NodeRequest, SandboxMachine, SandboxAzure], bytes]
 
@@ -96,34 +88,27 @@ def timed(created: timedelta, life: timedelta = timedelta(hours=6)) -> Spoil:
     return lambda request, machine, cloud: document_for(request, machine, cloud.signing, created=created, life=life)
 
 
-def by(signing: Callable[[SandboxAzure], Signing]) -> Spoil:
+def by(signing: Callable[[SandboxAzure], Authority]) -> Spoil:
     return lambda request, machine, cloud: document_for(request, machine, signing(cloud))
 
 
-def named(*names: x509.GeneralName, common_name: str = "metadata.azure.com") -> Callable[[SandboxAzure], Signing]:
-    return lambda cloud: Signing(*cloud.issuing.issue(common_name, names))
+def named(*names: str, common_name: str = DOMAIN) -> Callable[[SandboxAzure], Authority]:
+    return lambda cloud: signer_of(cloud.issuing, *names, common_name=common_name)
 
 
-def expired(cloud: SandboxAzure) -> Signing:
-    names = [x509.DNSName("metadata.azure.com")]
-    return Signing(*cloud.issuing.issue("metadata.azure.com", names, now=now() - timedelta(days=400)))
-
-
-def certified(
-    *extensions: tuple[x509.ExtensionType, bool], issuer: Issuer | None = None
-) -> Callable[[SandboxAzure], Signing]:
+def certified(*extensions: Extension, issuer: Authority | None = None) -> Callable[[SandboxAzure], Authority]:
     """Let the issuing authority, or another, certify Azure's names, with these extensions besides."""
+    names = (x509.SubjectAlternativeName([x509.DNSName(DOMAIN)]), False)
+    return lambda cloud: (issuer or cloud.issuing).below(DOMAIN, names, *extensions)
 
-    def make(cloud: SandboxAzure) -> Signing:
-        key, by = rsa.generate_private_key(65537, 2048), issuer or cloud.issuing
-        name, begin = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, AZURES)]), now() - timedelta(days=1)
-        end, subject = begin + timedelta(days=9), by.certificate.subject
-        builder = x509.CertificateBuilder(subject, name, key.public_key(), x509.random_serial_number(), begin, end)
-        for value, critical in ((x509.SubjectAlternativeName([DNS(AZURES)]), False), *extensions):
-            builder = builder.add_extension(value, critical)
-        return Signing(builder.sign(by.key, hashes.SHA256()), key)
 
-    return make
+def certified_without_names(cloud: SandboxAzure) -> Authority:
+    return cloud.issuing.below(DOMAIN, SERVER)
+
+
+def expired(cloud: SandboxAzure) -> Authority:
+    names = (x509.SubjectAlternativeName([x509.DNSName(DOMAIN)]), False)
+    return cloud.issuing.below(DOMAIN, names, SERVER, end=now() - timedelta(days=1))
 
 
 async def test_a_server_with_azures_names_signs_whatever_its_certificate_says_besides(
@@ -136,9 +121,8 @@ async def test_a_server_with_azures_names_signs_whatever_its_certificate_says_be
 
 def below_one_for_clients(request: NodeRequest, machine: SandboxMachine, cloud: SandboxAzure) -> bytes:
     """Sign below an embedded authority that an authority of the bundle certified for TLS clients only."""
-    authority = (x509.BasicConstraints(ca=True, path_length=None), True), (usage(signing=True), True)
-    between = certified(*authority, CLIENT)(cloud)
-    leaf = certified(SERVER, issuer=Issuer(between.certificate, between.key))(cloud)
+    between = certified(*CA, CLIENT)(cloud)
+    leaf = certified(SERVER, issuer=between)(cloud)
     content = json.dumps(content_of(machine, nonce_for(request.binding(PIN).digest), request.created)).encode()
     return cms.azure_form(content, leaf.key, leaf.certificate, [between.certificate]).der()
 
@@ -146,8 +130,8 @@ def below_one_for_clients(request: NodeRequest, machine: SandboxMachine, cloud: 
 async def test_a_signer_whose_issuer_is_not_in_the_bundle_is_denied_with_its_issuer_and_validity(
     signer: AzureSigner, machine: SandboxMachine
 ) -> None:
-    issuer = Issuer.root("Other Root").issuing("Microsoft Azure RSA TLS Issuing CA " + "0" * 20)
-    signing = Signing(*issuer.issue("metadata.azure.com", [x509.DNSName("metadata.azure.com")]))
+    issuer = Authority.root("Other Root", key=rsa_key()).below("Microsoft Azure RSA TLS Issuing CA " + "0" * 20)
+    signing = signer_of(issuer)
     request = request_of(machine)
     document = document_for(request, machine, signing)
     refused = await verdict(signer, with_document(request, document), facts_for(machine))
@@ -162,24 +146,24 @@ DENIED: dict[str, tuple[Spoil, Reason]] = {
     "no message at all": (lambda _, __, ___: b"{}", Reason.PLATFORM_DOCUMENT_MALFORMED),
     "a signer whose time is over": (by(expired), UNSIGNED),
     "a signer with one foreign name besides": (
-        by(named(DNS("metadata.azure.com"), DNS("contoso.com"))),
+        by(named(DOMAIN, "contoso.com")),
         UNSIGNED,
     ),
     "a signer with a wildcard below": (
-        by(named(DNS("*.metadata.azure.com"))),
+        by(named(f"*.{DOMAIN}")),
         UNSIGNED,
     ),
     "a signer with a foreign common name": (
-        by(named(DNS("metadata.azure.com"), common_name="contoso.com")),
+        by(named(DOMAIN, common_name="contoso.com")),
         UNSIGNED,
     ),
-    "a signer without names": (by(named()), UNSIGNED),
+    "a signer without names": (by(certified_without_names), UNSIGNED),
     "an authority as the signer": (
-        by(lambda cloud: Signing(cloud.issuing.certificate, cloud.issuing.key)),
+        by(lambda cloud: cloud.issuing),
         UNSIGNED,
     ),
     "an authority with Azure's names": (
-        by(certified(SERVER, (x509.BasicConstraints(ca=True, path_length=0), True))),
+        by(certified(SERVER, constraint(0))),
         UNSIGNED,
     ),
     "a signer for no usage": (by(certified()), UNSIGNED),
@@ -236,7 +220,7 @@ async def test_an_intermediate_that_the_document_embeds_counts_where_a_root_issu
     alone = cms.azure_form(data, cloud.signing.key, cloud.signing.certificate)
     refused = await verdict(signer, with_document(request, alone.der()), facts_for(machine))
     assert refused.reason is UNSIGNED
-    stranger = Issuer.root("Sandbox Azure TLS Issuing CA 01").certificate
+    stranger = Authority.root("Sandbox Azure TLS Issuing CA 01").certificate
     embedded = [stranger, cloud.issuing.certificate]
     whole = cms.azure_form(data, cloud.signing.key, cloud.signing.certificate, embedded)
     assert await signer.verify_client_attestation_data(with_document(request, whole.der()), facts_for(machine))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,8 +11,8 @@ from hypothesis import strategies as st
 from test_metadata import answering, serving
 from worlds import PIN, denied_for
 
-from clouds.azure.authority import Issuer, pem
-from clouds.azure.cloud import SandboxAzure
+from clouds.authority import Authority, constraint
+from clouds.azure import SandboxAzure
 from nodeattest_providers.azure.attestor import AzureAttestor
 from nodeattest_providers.azure.protocol import nonce_for, parse_attested_document, parse_provider_id, provider_id_of
 from nodeattest_providers.azure.verifier import parse_bundle
@@ -60,14 +58,6 @@ def test_what_is_no_machine_has_no_provider_id(resource_id: str) -> None:
     assert provider_id_of(resource_id) is None
 
 
-# Settings
-
-PATH = os.fspath(Path("/etc/nodeattest/x"))
-
-
-# Policies
-
-
 # Documents
 
 
@@ -91,16 +81,15 @@ def test_another_content_is_denied(text: str) -> None:
 
 # Trust
 
-ROOT = Issuer.root("Root")
+ROOT = Authority.root("Root")
 
 
 def test_a_bundle_holds_authorities_only() -> None:
-    issuing = ROOT.issuing("Issuing")
-    assert parse_bundle(pem(issuing.certificate, ROOT.certificate)) == (issuing.certificate, ROOT.certificate)
-    leaf, _ = ROOT.issue("leaf", [])
-    for wrong in (b"", b"text", pem(ROOT.certificate, leaf), pem(ROOT.certificate) * 1025):
+    issuing, leaf = ROOT.below("Issuing"), ROOT.below("leaf", constraint(ca=False))
+    assert parse_bundle((issuing.pem + ROOT.pem).encode()) == (issuing.certificate, ROOT.certificate)
+    for wrong in ("", "text", ROOT.pem + leaf.pem, ROOT.pem * 1025):
         with pytest.raises(Denied) as denied:
-            parse_bundle(wrong)
+            parse_bundle(wrong.encode())
         assert "platforms.azure.trustBundle" in str(denied.value)
 
 

@@ -31,7 +31,7 @@ from gcp_world import (
 from tpm_world import PIN, SoftTpm, parsed, published
 from worlds import Calls
 
-from clouds.gcp.cloud import GoogleCloud
+from clouds.gcp import GoogleCloud
 from nodeattest_providers.errors import Reason, Unavailable
 from nodeattest_providers.gcp.api.compute import Compute, ComputeInstance
 from nodeattest_providers.gcp.attestor import GcpAttestor

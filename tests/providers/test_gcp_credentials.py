@@ -18,8 +18,7 @@ from gcp_world import ACCOUNT, PROJECT, instance_of
 from tpm_world import SoftTpm
 from worlds import Calls
 
-from clouds.gcp.cloud import GoogleCloud
-from clouds.gcp.oauth import TokenServer
+from clouds.gcp import GoogleCloud, TokenServer
 from clouds.serving import Reply, Request, Serving, as_json
 from nodeattest_providers.errors import Unavailable
 from nodeattest_providers.gcp.api.compute import Compute

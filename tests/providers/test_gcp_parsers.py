@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tpm_world import SoftTpm
 from worlds import denied_for
 
-from clouds.gcp.instances import masked
+from clouds.gcp import masked
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.gcp.api.compute import (
     FIELDS,

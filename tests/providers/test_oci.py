@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
-from oci_world import OracleCloud, facts_for, metadata_service, ocid, request_of, subject
+from oci_world import OracleCloud, facts_for, issue, metadata_service, ocid, request_of, subject
 from worlds import PIN, denied_for
 
 from nodeattest_providers.errors import Denied, Reason, Unavailable
@@ -53,7 +53,7 @@ def test_any_bytes_are_no_identity_certificate_and_no_bundle(content: bytes) -> 
 
 @pytest.mark.parametrize("key", [ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(3, 2048)])
 def test_a_certificate_of_another_key_is_denied(cloud: OracleCloud, key: rsa.RSAPrivateKey) -> None:
-    made = cloud.issuing.issue(subject(ocid("a")), key.public_key())
+    made = issue(cloud.issuing, subject(ocid("a")), key.public_key())
     with pytest.raises(Denied, match="another key"):
         parse_identity_certificate(made.public_bytes(Encoding.DER))
 

@@ -9,9 +9,9 @@ from azure_world import AZURE
 from composite_world import composite
 from gcp_world import MACHINE_ID as GCP_MACHINE
 from gcp_world import PROJECT
-from tpm_authority import Authority
 from tpm_world import MACHINE, PCR_VALUES, SoftTpm, facts_of, ledger, machine, sound_round
 
+from clouds.authority import Authority
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.identifiers import ProviderID, ProviderName
 from nodeattest_providers.node_interface import JsonValue

@@ -14,10 +14,22 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from tpm_authority import EK_USAGE, YEAR, Authority, Key, PublicKey, name_of
-from tpm_world import NOW, SoftTpm, ak_prefix, facts_of, ledger, new_key, parsed, request_of, rsa_ak_prefix
+from tpm_world import (
+    EK_USAGE,
+    NOW,
+    SoftTpm,
+    ak_prefix,
+    endorse,
+    facts_of,
+    ledger,
+    new_key,
+    parsed,
+    request_of,
+    rsa_ak_prefix,
+)
 from worlds import denied_for
 
+from clouds.authority import Authority, PublicKey, certify, constraint
 from nodeattest_providers import cms
 from nodeattest_providers.aws.config import parse_policy as aws_policy
 from nodeattest_providers.azure.config import parse_policy as azure_policy
@@ -157,20 +169,12 @@ def test_a_signer_whose_names_cannot_be_read_has_signed_nothing() -> None:
 
 
 def test_an_intermediate_that_cannot_be_read_makes_no_chain() -> None:
-    root = Authority.root()
-    leaf = x509.load_der_x509_certificate(root.endorse(new_key("ecc-p256").public_key()))
-    spoilt = unreadable(root.issuer().certificate, "TPM")
+    root = Authority.root("TPM root")
+    leaf = x509.load_der_x509_certificate(endorse(root, new_key("ecc-p256")))
+    spoilt = unreadable(root.below("TPM issuer").certificate, "TPM")
     for intermediate in (b"", spoilt.public_bytes(Encoding.DER)):
         with pytest.raises(ChainError, match="cannot be read"):
             ChainVerifier(anchors=(root.certificate,), now=NOW, usage=EK_USAGE).verify(leaf, [intermediate])
-
-
-def issued(key: Key, public: PublicKey, *, ca: bool, algorithm: hashes.SHA224 | None = None) -> x509.Certificate:
-    """Issue a certificate as "maker"; an anchor's own signature does not matter."""
-    builder = x509.CertificateBuilder().subject_name(name_of("maker" if ca else "leaf")).issuer_name(name_of("maker"))
-    builder = builder.public_key(public).serial_number(7).not_valid_before(NOW - YEAR).not_valid_after(NOW + YEAR)
-    builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-    return builder.sign(key, algorithm or hashes.SHA256())
 
 
 @pytest.mark.parametrize(
@@ -190,17 +194,18 @@ def test_an_issuers_key_and_its_signature_are_of_kinds_that_count(
     public: PublicKey | None, algorithm: hashes.SHA224 | None, problem: str
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    anchor = issued(key, public or key.public_key(), ca=True)
-    leaf = issued(key, key.public_key(), ca=False, algorithm=algorithm)
+    anchor = certify("maker", public or key.public_key(), "maker", key, constraint())
+    leaf = certify("leaf", key.public_key(), "maker", key, algorithm=algorithm)
     with pytest.raises(ChainError, match=problem):
         ChainVerifier(anchors=(anchor,), now=NOW, usage=EK_USAGE).verify(leaf, [])
 
 
 def test_a_signature_by_an_algorithm_that_nobody_knows_is_refused() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    leaf = issued(key, key.public_key(), ca=False).public_bytes(Encoding.DER)
+    maker = Authority.root("maker", key=key)
+    leaf = maker.issue("leaf", key.public_key()).public_bytes(Encoding.DER)
     unknown = leaf.replace(bytes.fromhex("2a8648ce3d040302"), bytes.fromhex("2a8648ce3d04037f"))
-    verifier = ChainVerifier(anchors=(issued(key, key.public_key(), ca=True),), now=NOW, usage=EK_USAGE)
+    verifier = ChainVerifier(anchors=(maker.certificate,), now=NOW, usage=EK_USAGE)
     with pytest.raises(ChainError, match="other than SHA-256"):
         verifier.verify(x509.load_der_x509_certificate(unknown), [])
 

@@ -10,14 +10,27 @@ from typing import Final, cast
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from ec2_world import FROM_EC2, INSTANCE, OURS
-from tpm_authority import EK_USAGE, SAN, YEAR, Authority, Extension, key_usage, leaf_extensions, name_of, self_signed
-from tpm_world import MACHINE, NOW, SoftTpm, facts_of, ledger, machine, new_key, parsed, request_of, sound_round, verify
+from tpm_world import (
+    EK_USAGE,
+    MACHINE,
+    NOW,
+    SoftTpm,
+    endorse,
+    facts_of,
+    ledger,
+    machine,
+    new_key,
+    parsed,
+    request_of,
+    sound_round,
+    verify,
+)
 from worlds import denied_for
 
+from clouds.authority import Authority, Extension, constraint, key_usage, purposes, rsa_key
 from nodeattest_providers.checks import Checks
 from nodeattest_providers.errors import ChallengeRequired, Check, Denied, Reason, Unavailable
 from nodeattest_providers.identifiers import ProviderID, ProviderName
@@ -77,7 +90,7 @@ def test_the_platforms_objects_decide_and_agree_with_each_other_and_with_the_all
 
 
 def test_an_annotation_on_the_machine_needs_the_chain_besides(tpm: SoftTpm, authority: Authority) -> None:
-    certificate = authority.endorse(tpm.ek.public_key())
+    certificate = endorse(authority, tpm.ek)
     bound = machine(annotations={MACHINE_ANNOTATION: tpm.fingerprint})
     other = machine(annotations={MACHINE_ANNOTATION: OTHER})
     settings: dict[str, JsonValue] = {"endorsementCAs": authority.pem, "trustOnFirstUse": True}
@@ -85,17 +98,27 @@ def test_an_annotation_on_the_machine_needs_the_chain_besides(tpm: SoftTpm, auth
     assert outcome(tpm, facts_of(settings, machine=other), ek_certificate=certificate) is UNTRUSTED
     assert outcome(tpm, facts_of(settings, machine=bound)) is UNTRUSTED
     assert outcome(tpm, facts_of({}, machine=bound), ek_certificate=certificate) is UNTRUSTED
-    assert outcome(tpm, facts_of(settings, machine=bound), ek_certificate=self_signed(tpm.ek)) is INVALID
+    assert (
+        outcome(
+            tpm,
+            facts_of(settings, machine=bound),
+            ek_certificate=endorse(Authority.root("unknown", key=tpm.ek), tpm.ek),
+        )
+        is INVALID
+    )
 
 
 def test_first_use_needs_the_policy_and_the_chain_or_the_ledgers_pin(tpm: SoftTpm, authority: Authority) -> None:
-    certificate = authority.endorse(tpm.ek.public_key())
+    certificate = endorse(authority, tpm.ek)
     first_use: dict[str, JsonValue] = {"trustOnFirstUse": True}
     with_authority: dict[str, JsonValue] = {**first_use, "endorsementCAs": authority.pem}
     pinned = ledger(fingerprints={"ek": tpm.fingerprint})
     assert outcome(tpm, facts_of(with_authority), ek_certificate=certificate) is None
     assert outcome(tpm, facts_of(with_authority)) is UNTRUSTED
-    assert outcome(tpm, facts_of(with_authority), ek_certificate=self_signed(tpm.ek)) is INVALID
+    assert (
+        outcome(tpm, facts_of(with_authority), ek_certificate=endorse(Authority.root("unknown", key=tpm.ek), tpm.ek))
+        is INVALID
+    )
     assert outcome(tpm, facts_of(first_use), ek_certificate=certificate) is UNTRUSTED
     assert outcome(tpm, facts_of(first_use, ledger=pinned)) is None
     assert outcome(tpm, facts_of({}, ledger=pinned)) is UNTRUSTED
@@ -105,7 +128,7 @@ def test_a_nodes_certificate_pins_no_first_key_unless_an_operator_opened_the_mac
     tpm: SoftTpm, authority: Authority
 ) -> None:
     settings: dict[str, JsonValue] = {"trustOnFirstUse": True, "endorsementCAs": authority.pem}
-    asked = request_of(tpm.first(ek_certificate=authority.endorse(tpm.ek.public_key())), username="system:node:node-7")
+    asked = request_of(tpm.first(ek_certificate=endorse(authority, tpm.ek)), username="system:node:node-7")
     for held in (ledger(), ledger(bound_spkis=frozenset({"sha256:x"}), provider="insecure")):
         with pytest.raises(Denied, match="machines adopt NODE --open") as denied:
             verify(asked, facts_of(settings, ledger=held))
@@ -206,21 +229,16 @@ def test_the_platform_of_tpm_has_no_settings_of_its_own() -> None:
         make_signer(ProviderName("tpm"), Platform(settings={"endpoints": {}}))
 
 
-Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 POLICY: Final = x509.CertificatePolicies([x509.PolicyInformation(x509.ObjectIdentifier("1.2.276.0.68.1.20.1"), None)])
-SIGNS: Final[Extension] = (key_usage("key_cert_sign"), True)
-SIGNS_ALL: Final[Extension] = (key_usage("key_cert_sign", "crl_sign"), True)
-ENDORSES: Final = x509.ExtendedKeyUsage([EK_USAGE])
+SIGNS: Final = key_usage("key_cert_sign")
+SIGNS_ALL: Final = key_usage("key_cert_sign", "crl_sign")
+ENDORSES: Final = purposes(EK_USAGE)[0]
 LISTS: Final[Extension] = (
     x509.CRLDistributionPoints(
         [x509.DistributionPoint([x509.UniformResourceIdentifier("http://pki.example/ca.crl")], None, None, None)]
     ),
     False,
 )
-
-
-def constraint(path_length: int | None, *, ca: bool = True, critical: bool = True) -> Extension:
-    return x509.BasicConstraints(ca=ca, path_length=path_length), critical
 
 
 MAKERS: Final[dict[str, tuple[str, list[Extension], list[Extension]]]] = {
@@ -240,52 +258,15 @@ MAKERS: Final[dict[str, tuple[str, list[Extension], list[Extension]]]] = {
 """Keys, the root's extensions and the intermediate's. RSA is of 2,048 bits here, where some roots have 4,096."""
 
 
-def maker_new_key(kind: str) -> Key:
-    curves: dict[str, type[ec.EllipticCurve]] = {"p256": ec.SECP256R1, "p384": ec.SECP384R1, "p521": ec.SECP521R1}
-    return rsa.generate_private_key(65537, 2048) if kind == "rsa" else ec.generate_private_key(curves[kind]())
+def root_of(kind: str, *extensions: Extension) -> Authority:
+    curves: dict[str, type[ec.EllipticCurve]] = {"p256": ec.SECP256R1, "p384": ec.SECP384R1}
+    key = rsa_key() if kind == "rsa" else ec.generate_private_key(curves[kind]())
+    return Authority.root("root", *extensions, key=key)
 
 
-@dataclass(frozen=True)
-class Signer:
-    certificate: x509.Certificate
-    key: Key
-
-    @property
-    def der(self) -> bytes:
-        return self.certificate.public_bytes(Encoding.DER)
-
-
-def certificate_of(subject: str, key: Key, extensions: list[Extension], issuer: str, by: Key) -> x509.Certificate:
-    builder = x509.CertificateBuilder(name_of(issuer), name_of(subject), key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(NOW - YEAR).not_valid_after(NOW + YEAR)
-    for value, critical in extensions:
-        builder = builder.add_extension(value, critical)
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key())
-    builder = builder.add_extension(authority, critical=False)
-    return builder.sign(by, hashes.SHA256())
-
-
-def root_of(kind: str, extensions: list[Extension]) -> Signer:
-    key = maker_new_key(kind)
-    return Signer(certificate_of("root", key, extensions, "root", key), key)
-
-
-def below(parent: Signer, name: str, kind: str, extensions: list[Extension]) -> Signer:
-    key, issuer = maker_new_key(kind), parent.certificate.subject.rfc4514_string().removeprefix("CN=")
-    return Signer(certificate_of(name, key, extensions, issuer, parent.key), key)
-
-
-def endorsed(tpm: SoftTpm, by: Signer, **changes: Extension | None) -> bytes:
-    chosen = {**leaf_extensions(tpm.ek.public_key()), **changes}
-    kept = [extension for extension in chosen.values() if extension is not None]
-    issuer = by.certificate.subject.rfc4514_string().removeprefix("CN=")
-    return certificate_of("unknown", tpm.ek, kept, issuer, by.key).public_bytes(Encoding.DER)
-
-
-def problem(tpm: SoftTpm, certificate: bytes, chain: tuple[bytes, ...], *anchors: Signer) -> str | None:
+def problem(tpm: SoftTpm, certificate: bytes, chain: tuple[bytes, ...], *anchors: Authority) -> str | None:
     """Tell why a certificate does not count; None when it does."""
-    bundle = "".join(each.certificate.public_bytes(Encoding.PEM).decode() for each in anchors)
+    bundle = "".join(each.pem for each in anchors)
     trusted = parse_policy({"endorsementCAs": bundle}).anchors
     assert trusted is not None
     ek = parsed(tpm.ek_public)
@@ -299,9 +280,9 @@ def problem(tpm: SoftTpm, certificate: bytes, chain: tuple[bytes, ...], *anchors
 @pytest.mark.parametrize("maker", MAKERS)
 def test_a_makers_chain_counts_with_its_root_or_its_intermediate_as_the_authority(tpm: SoftTpm, maker: str) -> None:
     kind, of_root, of_intermediate = MAKERS[maker]
-    root = root_of(kind, of_root)
-    intermediate = below(root, "intermediate", kind, of_intermediate)
-    certificate = endorsed(tpm, intermediate)
+    root = root_of(kind, *of_root)
+    intermediate = root.below("intermediate", *of_intermediate)
+    certificate = endorse(intermediate, tpm.ek)
     assert problem(tpm, certificate, (intermediate.der,), root) is None
     assert problem(tpm, certificate, (), intermediate) is None
     assert problem(tpm, certificate, (root.der, intermediate.der, intermediate.der), root) is None
@@ -309,12 +290,12 @@ def test_a_makers_chain_counts_with_its_root_or_its_intermediate_as_the_authorit
 
 
 def test_policies_may_be_critical_and_without_an_extended_usage_the_leaf_names_a_tpm(tpm: SoftTpm) -> None:
-    root = root_of("p256", [SIGNS, constraint(None)])
-    assert problem(tpm, endorsed(tpm, root, policies=(POLICY, True)), (), root) is None
-    assert problem(tpm, endorsed(tpm, root, eku=None, san=SAN), (), root) == "another or none"
+    root = root_of("p256", SIGNS, constraint(None))
+    assert problem(tpm, endorse(root, tpm.ek, policies=(POLICY, True)), (), root) is None
+    assert problem(tpm, endorse(root, tpm.ek, eku=None), (), root) == "another or none"
     attributes = [x509.NameAttribute(x509.ObjectIdentifier(f"2.23.133.2.{each}"), "id:1") for each in (1, 2, 3)]
     named = x509.SubjectAlternativeName([x509.DirectoryName(x509.Name(attributes))])
-    assert problem(tpm, endorsed(tpm, root, eku=None, san=(named, True)), (), root) is None
+    assert problem(tpm, endorse(root, tpm.ek, eku=None, san=(named, True)), (), root) is None
 
 
 NO_AUTHORITY: Final[dict[str, tuple[list[Extension], str]]] = {
@@ -322,9 +303,9 @@ NO_AUTHORITY: Final[dict[str, tuple[list[Extension], str]]] = {
     "no basic constraints": ([SIGNS], "no CA"),
     "basic constraints that are not critical": ([SIGNS, constraint(0, critical=False)], "not critical"),
     "no key usage": ([constraint(0)], "keyCertSign"),
-    "lists only": ([constraint(0), (key_usage("crl_sign"), True)], "keyCertSign"),
+    "lists only": ([constraint(0), key_usage("crl_sign")], "keyCertSign"),
     "for servers": (
-        [SIGNS, constraint(0), (x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), False)],
+        [SIGNS, constraint(0), purposes(x509.oid.ExtendedKeyUsageOID.SERVER_AUTH)],
         "2.23.133.8.1",
     ),
     "critical name constraints": (
@@ -341,23 +322,23 @@ NO_AUTHORITY: Final[dict[str, tuple[list[Extension], str]]] = {
 @pytest.mark.parametrize("name", NO_AUTHORITY)
 def test_an_intermediate_that_is_wrong_in_one_thing_issues_nothing(tpm: SoftTpm, name: str) -> None:
     extensions, said = NO_AUTHORITY[name]
-    root = root_of("p256", [SIGNS, constraint(None)])
-    intermediate = below(root, "intermediate", "p256", extensions)
-    assert said in (problem(tpm, endorsed(tpm, intermediate), (intermediate.der,), root) or "")
+    root = root_of("p256", SIGNS, constraint(None))
+    intermediate = root.below("intermediate", *extensions)
+    assert said in (problem(tpm, endorse(intermediate, tpm.ek), (intermediate.der,), root) or "")
 
 
 def test_a_path_length_holds_for_anchors_too(tpm: SoftTpm) -> None:
-    root = root_of("p256", [SIGNS, constraint(0)])
-    intermediate = below(root, "intermediate", "p256", [SIGNS, constraint(0)])
-    assert "path length" in (problem(tpm, endorsed(tpm, intermediate), (intermediate.der,), root) or "")
-    assert problem(tpm, endorsed(tpm, root), (), root) is None
-    new_key = below(root, "root", "p256", [SIGNS, constraint(0)])  # self-issued, which does not count (RFC 5280 §6.1)
-    assert problem(tpm, endorsed(tpm, new_key), (new_key.der,), root) is None
+    root = root_of("p256", SIGNS, constraint(0))
+    intermediate = root.below("intermediate", SIGNS, constraint(0))
+    assert "path length" in (problem(tpm, endorse(intermediate, tpm.ek), (intermediate.der,), root) or "")
+    assert problem(tpm, endorse(root, tpm.ek), (), root) is None
+    new_key = root.below("root", SIGNS, constraint(0))  # self-issued, which does not count (RFC 5280 §6.1)
+    assert problem(tpm, endorse(new_key, tpm.ek), (new_key.der,), root) is None
 
 
 def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
-    root = root_of("p256", [SIGNS, constraint(None)])
-    good = root.certificate.public_bytes(Encoding.PEM).decode()
+    root = root_of("p256", SIGNS, constraint(None))
+    good = root.pem
     odd = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
     with pytest.raises(Denied, match=r"certificate 2: .*ValueError"):
         parse_policy({"endorsementCAs": good + odd})

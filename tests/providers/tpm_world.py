@@ -13,10 +13,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from clouds.authority import BEGIN, END, Authority, Extension, PublicKey, constraint, key_usage, purposes
 from nodeattest_providers.challenge_response import LABEL_SECRET, challenge_context, derive
 from nodeattest_providers.errors import ChallengeRequired, Reason
 from nodeattest_providers.identifiers import ClusterPin, NodeName, ProviderID, ProviderName, Purpose, signer_for
@@ -334,3 +337,26 @@ def sound_round(
 
 def ledger(**changes: object) -> LedgerFacts:
     return replace(LedgerFacts(), **changes)
+
+
+EK_USAGE = x509.ObjectIdentifier("2.23.133.8.1")
+_MODEL = x509.Name([x509.NameAttribute(x509.ObjectIdentifier("2.23.133.2.1"), "id:00001014")])
+
+
+def leaf_extensions(key: PublicKey) -> dict[str, Extension]:
+    """List what swtpm's endorsement certificates have, by a short name, so that a row can drop or change one."""
+    return {
+        "eku": purposes(EK_USAGE),
+        "san": (x509.SubjectAlternativeName([x509.DirectoryName(_MODEL)]), True),
+        "bc": constraint(ca=False),
+        "ku": key_usage("key_encipherment" if isinstance(key, rsa.RSAPublicKey) else "key_agreement"),
+    }
+
+
+def endorse(
+    maker: Authority, key: EkKey, *, begin: datetime = BEGIN, end: datetime = END, **changes: Extension | None
+) -> bytes:
+    """Issue an endorsement certificate (DER); ``changes`` replace an extension, or leave it out."""
+    chosen = {**leaf_extensions(key.public_key()), **changes}
+    kept = [extension for extension in chosen.values() if extension is not None]
+    return maker.issue("unknown", key.public_key(), *kept, begin=begin, end=end).public_bytes(Encoding.DER)

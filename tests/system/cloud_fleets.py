@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from world import Agent, World
 
 from clouds.aws.cloud import ACCOUNT, REGION, SandboxAws
-from clouds.azure.cloud import SandboxAzure
-from clouds.gcp.cloud import GoogleCloud
-from clouds.gcp.instances import CloudInstance
+from clouds.azure import SandboxAzure
+from clouds.gcp import CloudInstance, GoogleCloud
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
 
