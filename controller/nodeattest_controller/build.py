@@ -36,14 +36,12 @@ from nodeattest_controller.metrics import PROVIDERS, Metrics
 from nodeattest_controller.metrics_server import serve_health
 from nodeattest_controller.model.lease_annotations import lease_annotations
 from nodeattest_controller.runtime.challenge_keys import ChallengeKeys
-from nodeattest_controller.runtime.cluster_controller import ClusterController, CSRObserver
+from nodeattest_controller.runtime.cluster_controller import ClusterController, CSRObserver, ReconcilerDeps
 from nodeattest_controller.runtime.cluster_log import ClusterLog
 from nodeattest_controller.runtime.cluster_manager import ClusterManager, Manager
-from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps, ReconcilerFactory
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.management_cache import ManagementCache, cache_memory
 from nodeattest_controller.runtime.references import KubeadmConfigs
-from nodeattest_controller.runtime.workload_client import WorkloadClient
 from nodeattest_controller.settings import COMPONENT, Settings
 from nodeattest_controller.verification.controller_facts import ControllerFacts
 from nodeattest_controller.verification.verifiers import VerificationRunner, VerifierRegistry
@@ -66,19 +64,6 @@ _PURPOSES: Final = {Purpose.CLIENT: "attestation", Purpose.SERVING: "serving"}
 """Which name of ``--controllers`` handles the requests of a purpose."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shared:
-    """What the controllers are built with."""
-
-    settings: Settings
-    deps: ReconcilerDeps
-    configs: KubeadmConfigs
-    still_leads: Callable[[], Awaitable[bool]]
-    """Whether nobody else has led up to now, by a read of the Lease that begins now; raises ApiError."""
-    log: ClusterLog
-    verifiers: VerifierRegistry
-
-
 def build_manager(
     settings: Settings,
     client: ApiClient,
@@ -91,150 +76,126 @@ def build_manager(
 ) -> Manager:
     """Build the parts; ``client`` is the management cluster's.
 
-    ``leads``: whether this replica leads now. ``still_leads``: whether, by the Lease, nobody else has led up to now.
+    ``leads``: whether this replica leads now. ``still_leads``: whether, by the Lease, nobody else has led up to now;
+    raises ApiError.
     """
     management = ManagementCache(client, namespace=settings.watch_namespace, inventory=settings.inventory, now=_now)
     client.may_send = leads
-    log, events = ClusterLog(), EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
-    guard = ClusterGuard(
-        management,
-        leads,
-        controller=f"{settings.namespace}/{settings.instance}",
-        watch_filter=settings.watch_filter,
-    )
-    shared = _Shared(
-        settings=settings,
-        deps=ReconcilerDeps(management=management, guard=guard, events=events, metrics=metrics, now=_now),
-        configs=KubeadmConfigs(client, management.caches),
-        still_leads=still_leads,
-        log=log,
-        verifiers=VerifierRegistry(settings.platforms, metrics, signers),
-    )
-    in_clusters, once = _controllers(shared)
+    events = EventRecorder(client, component=COMPONENT, instance=settings.identity, now=_now)
+    controller = f"{settings.namespace}/{settings.instance}"
+    guard = ClusterGuard(management, leads, controller=controller, watch_filter=settings.watch_filter)
+    deps = ReconcilerDeps(management=management, guard=guard, events=events, metrics=metrics, now=_now)
+    log, verifiers = ClusterLog(), VerifierRegistry(settings.platforms, metrics, signers)
+    rotation = timedelta(seconds=settings.challenge_key_rotation)
+    keys = ChallengeKeys(client, namespace=settings.namespace, rotate_after=rotation, now=_now)
+    configs, node_attested = KubeadmConfigs(client, management.caches), NodeAttestedController(deps)
+    in_clusters: list[ClusterController] = []
+    once: dict[str, Callable[[], Awaitable[None]]] = {"challenge-keys": keys.run}
+    purposes = frozenset(purpose for purpose, name in _PURPOSES.items() if settings.enabled(name))
+    if purposes:
+        csr = _csr_controller(
+            settings,
+            deps,
+            facts=partial(
+                ControllerFacts,
+                management=management,
+                verifiers=verifiers,
+                runner=VerificationRunner(settings.verification_timeout),
+                kubeadm_configs=configs,
+                challenge_keys=keys,
+                provider_id_oid=settings.provider_id_oid,
+                clock=_now,
+            ),
+            observers=[node_attested] if settings.enabled("standing") else [],
+            has_provider=verifiers.has,
+            log=log,
+            purposes=purposes,
+            still_leads=still_leads,
+        )
+        in_clusters.append(ClusterController(csr.name, csr.for_cluster))
+        policy_status = PolicyStatusReconciler(deps, settings.webhook_configuration if settings.has_webhook else None)
+        management.changes.subscribe_clusters(policy_status.cluster_changed)
+        management.changes.subscribe_policies(policy_status.changed)
+        once |= {"csr": csr.run, "policy-status": policy_status.run}
+    if settings.enabled("attestation"):
+        signer_names = SignerNamesReconciler(deps, serves=settings.enabled("serving"))
+        management.changes.subscribe_clusters(signer_names.cluster_changed)
+        once["signer-names"] = signer_names.run
+    in_clusters += _reconcilers(settings, deps, configs, node_attested)
     clusters = ClusterManager(
-        management,
-        in_clusters,
-        guard=guard,
-        metrics=metrics,
-        events=events,
-        connect=connect,
-        now=_now,
-        log=log,
-        clusters_per_namespace=settings.clusters_per_namespace,
+        deps, in_clusters, connect=connect, log=log, clusters_per_namespace=settings.clusters_per_namespace
     )
     management.changes.subscribe_clusters(clusters.changed)
-    closers = (shared.verifiers.aclose, events.drain)
+    closers = (verifiers.aclose, events.drain)
     return Manager(management=management, clusters=clusters, controllers=once, closers=closers)
 
 
-def _controllers(
-    shared: _Shared,
-) -> tuple[Sequence[ClusterController], Mapping[str, Callable[[], Awaitable[None]]]]:
-    """Build the controllers of each cluster, and those that run once."""
-    settings, management, configs, deps = shared.settings, shared.deps.management, shared.configs, shared.deps
-    in_clusters: list[ClusterController] = []
-    observers: list[CSRObserver] = []
+def _reconcilers(
+    settings: Settings, deps: ReconcilerDeps, configs: KubeadmConfigs, node_attested: NodeAttestedController
+) -> list[ClusterController]:
+    """Build the controllers of each cluster that are no queue of requests."""
+    made: list[ClusterController] = []
     if settings.enabled("hardening"):
-        in_clusters.append(ReconcilerFactory("hardening", partial(AutoApprovalReconciler, deps)))
+        made.append(ClusterController("hardening", partial(AutoApprovalReconciler, deps)))
     if settings.enabled("standing"):
-        node_attested = NodeAttestedController(deps)
-        in_clusters.append(node_attested)
-        observers.append(node_attested)
-    rotation = timedelta(seconds=settings.challenge_key_rotation)
-    keys = ChallengeKeys(management.client, namespace=settings.namespace, rotate_after=rotation, now=_now)
-    everywhere: dict[str, Callable[[], Awaitable[None]]] = {"challenge-keys": keys.run}
-    purposes = frozenset(purpose for purpose, controller in _PURPOSES.items() if settings.enabled(controller))
-    if purposes:
-        csr = _csr_controller(shared, keys, observers=observers, purposes=purposes)
-        in_clusters.insert(0, csr)
-        everywhere["csr"] = csr.run
-        everywhere["policy-status"] = _policy_status(shared).run
+        made.append(ClusterController("standing", node_attested.for_cluster))
     if settings.enabled("attestation"):
-        everywhere["signer-names"] = _signer_names(shared).run
-        in_clusters.append(ReconcilerFactory("challenge-secret", partial(ChallengeSecretReconciler, deps, configs)))
+        made.append(ClusterController("challenge-secret", partial(ChallengeSecretReconciler, deps, configs)))
     pair = enabled_controllers(settings)
     if pair:
-        name = "bootstrap-signer and token-cleaner"
-        in_clusters.append(ReconcilerFactory(name, partial(TokenPairRunner, deps, pair)))
+        made.append(ClusterController("bootstrap-signer and token-cleaner", partial(TokenPairRunner, deps, pair)))
     if settings.enabled(BOOTSTRAP_TOKEN):
-        tokens = partial(BootstrapTokenReconciler, deps, configs)
-        in_clusters.append(ReconcilerFactory(BOOTSTRAP_TOKEN, tokens))
+        made.append(ClusterController(BOOTSTRAP_TOKEN, partial(BootstrapTokenReconciler, deps, configs)))
     targets = publish_targets(settings)
     if targets is not None:
-        in_clusters.append(ReconcilerFactory("issuer", partial(IssuerReconciler, deps, targets)))
-    return in_clusters, everywhere
+        made.append(ClusterController("issuer", partial(IssuerReconciler, deps, targets)))
+    return made
 
 
 def _csr_controller(
-    shared: _Shared,
-    keys: ChallengeKeys,
+    settings: Settings,
+    deps: ReconcilerDeps,
     *,
+    facts: Callable[..., ControllerFacts],
     observers: Sequence[CSRObserver],
+    has_provider: Callable[[ProviderName], bool],
+    log: ClusterLog,
     purposes: frozenset[Purpose],
+    still_leads: Callable[[], Awaitable[bool]],
 ) -> CSRController:
-    settings, verifiers, configs = shared.settings, shared.verifiers, shared.configs
-    management, events, metrics = shared.deps.management, shared.deps.events, shared.deps.metrics
-    verifications = VerificationRunner(settings.verification_timeout)
-
-    def facts_of(workload: WorkloadClient) -> ControllerFacts:
-        return ControllerFacts(
-            management=management,
-            workload=workload,
-            verifiers=verifiers,
-            runner=verifications,
-            kubeadm_configs=configs,
-            challenge_keys=keys,
-            provider_id_oid=settings.provider_id_oid,
-            clock=_now,
-        )
-
     issuer = Issuer(
-        management,
-        events=events,
-        metrics=metrics,
+        deps.management,
+        events=deps.events,
+        metrics=deps.metrics,
         observers=observers,
-        still_leads=shared.still_leads,
+        still_leads=still_leads,
         certificate_lifetime=int(settings.certificate_lifetime),
         now=_now,
         clock=time.monotonic,
     )
     reconciler = Reconciler(
-        management,
+        deps.management,
         issuer,
-        facts_of=facts_of,
+        facts_of=lambda workload: facts(workload=workload),
         purposes=purposes,
-        events=events,
-        metrics=metrics,
+        events=deps.events,
+        metrics=deps.metrics,
         observers=observers,
         wait_limit=settings.wait_limit,
         limiter=RequestLimiter(time.monotonic),
-        log=shared.log,
+        log=log,
         random_unit=random.random,
         now=_now,
     )
     return CSRController(
         reconciler,
-        has_provider=verifiers.has,
-        metrics=metrics,
-        log=shared.log,
+        has_provider=has_provider,
+        metrics=deps.metrics,
+        log=log,
         now=_now,
         memory=MemoryPool(cache_memory() // 2),
         workers=settings.workers,
     )
-
-
-def _policy_status(shared: _Shared) -> PolicyStatusReconciler:
-    configuration = shared.settings.webhook_configuration if shared.settings.has_webhook else None
-    reconciler = PolicyStatusReconciler(shared.deps, configuration)
-    shared.deps.management.changes.subscribe_clusters(reconciler.cluster_changed)
-    shared.deps.management.changes.subscribe_policies(reconciler.changed)
-    return reconciler
-
-
-def _signer_names(shared: _Shared) -> SignerNamesReconciler:
-    reconciler = SignerNamesReconciler(shared.deps, serves=shared.settings.enabled("serving"))
-    shared.deps.management.changes.subscribe_clusters(reconciler.cluster_changed)
-    return reconciler
 
 
 def _now() -> datetime:
@@ -262,7 +223,6 @@ class _Controller:
         return f"cannot take part in the election: {trouble}" if trouble else None
 
     async def lead(self) -> None:
-        """Run all controllers until cancelled."""
         manager = self.manager = build_manager(
             self.settings,
             self.client,

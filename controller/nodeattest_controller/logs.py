@@ -36,7 +36,6 @@ _Plain = str | int | float | bool | None | list["_Plain"] | dict[str, "_Plain"]
 
 
 def fields(**values: object) -> dict[str, object]:
-    """Wrap key=value fields for the ``extra`` argument of a logging call."""
     return {_KEY: values}
 
 
@@ -64,7 +63,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line, ASCII only."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without its end."""
         return json.dumps(_record(record, self), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -72,7 +70,6 @@ class TextFormatter(logging.Formatter):
     """``<time> <LEVEL> <message> key=value …`` for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without its end."""
         entries = _record(record, self)
         head = f"{entries.pop('ts')} {str(entries.pop('level')).upper():<7} {visible(str(entries.pop('msg')))}"
         return " ".join([head, *(f"{_word(key)}={_word(value)}" for key, value in entries.items())])

@@ -45,7 +45,6 @@ _log = logging.getLogger(__name__)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command and exit with its code."""
     try:
         code: object = cli.main(arguments, prog_name=_NAME, standalone_mode=False)
     except click.exceptions.Abort:

@@ -41,7 +41,6 @@ class WorkQueueMetrics:
         self.worked = histogram("workqueue_work_duration_seconds", "How long workers had a key.")
 
     def named(self, name: str) -> QueueMetrics:
-        """Return what counts for a queue, or for several that are shown as one."""
         return _Queue(self, name)
 
 
@@ -260,11 +259,9 @@ class Metrics:
         self._verdicts.labels(self._provider_label(provider), known, reason if reason in _REASONS else _OTHER).inc()
 
     def issued(self, provider: str) -> None:
-        """Count a certificate."""
         self._issued.labels(self._provider_label(provider)).inc()
 
     def verification_seconds(self, provider: str, seconds: float) -> None:
-        """Record how long a verification took."""
         self._verification.labels(self._provider_label(provider)).observe(max(0.0, seconds))
 
     def platform_call(self, provider: str, service: str, outcome: CallOutcome, seconds: float) -> None:
@@ -272,24 +269,19 @@ class Metrics:
         self._platform.labels(self._provider_label(provider), service, outcome).observe(max(0.0, seconds))
 
     def request_age_seconds(self, seconds: float) -> None:
-        """Record the time from a request's creation to its certificate."""
         self._age.observe(max(0.0, seconds))
 
     def token_write(self, controller: str, outcome: str) -> None:
-        """Count a write of one of the controllers of bootstrap tokens."""
         self._token_writes.labels(controller, outcome).inc()
 
     def issuer_publication(self, outcome: str) -> None:
-        """Count an attempt to publish an issuer's documents."""
         self._publications.labels(outcome).inc()
 
     def auto_approval_closed(self, key: str, *, closed: bool) -> None:
-        """Show whether automatic approval is closed in a cluster."""
         self._approval_closed.labels(key).set(closed)
         self._in_tree_certificates.labels(key)
 
     def in_tree_certificate(self, key: str) -> None:
-        """Count a certificate that was issued without attestation."""
         self._in_tree_certificates.labels(key).inc()
 
     def admission(self, kind: str, outcome: str, seconds: float) -> None:
@@ -304,7 +296,6 @@ class Metrics:
         self._count_clusters()
 
     def cache(self, used: int, limit: int, left_out: int) -> None:
-        """Show the memory of the management cluster's objects, and how many are left out."""
         self._cache_bytes.set(used)
         self._cache_limit.set(limit)
         self._cache_passed_over.set(left_out)
@@ -314,19 +305,16 @@ class Metrics:
         self._passed_over.labels(key).inc(more)
 
     def forget_cluster(self, key: str) -> None:
-        """Drop the series of a cluster's connection."""
         for family in (self._connected, self._passed_over, self._approval_closed, self._in_tree_certificates):
             family.remove(key)
         self._clusters.pop(key, None)
         self._count_clusters()
 
     def standing(self, key: str, *, failing: int, treated: int, withheld: int) -> None:
-        """Show how many of a cluster's Nodes fail, and what was done to them."""
         for state, count in zip(_STATES, (failing, treated, withheld), strict=True):
             self._failed_nodes.labels(key, state).set(count)
 
     def machines(self, key: str, found: ClusterCertificates) -> None:
-        """Show a cluster's machines and certificates."""
         for state in MachineState:
             self._machines.labels(key, state).set(found.states.get(state, 0))
         if found.earliest_end is not None:
@@ -337,7 +325,6 @@ class Metrics:
             self._earliest_lifetime.remove(key)
 
     def forget_standing(self, key: str) -> None:
-        """Drop the series of a cluster's Nodes, machines and certificates."""
         for state in _STATES:
             self._failed_nodes.remove(key, state)
         for state in MachineState:
@@ -346,7 +333,6 @@ class Metrics:
         self._earliest_lifetime.remove(key)
 
     def policies(self, counts: Mapping[str, int]) -> None:
-        """Show how many policies are what (``POLICY_REASONS``)."""
         for reason in POLICY_REASONS:
             self._policies.labels(reason).set(counts.get(reason, 0))
 
@@ -356,7 +342,6 @@ class Metrics:
         self._api.labels(method if method in _METHODS else _OTHER, code).inc()
 
     def render(self) -> bytes:
-        """Return every series in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _provider_label(self, name: str) -> str:
@@ -370,7 +355,6 @@ class Metrics:
 
 
 def write_outcome(error: ApiError) -> str:
-    """Name the outcome of a failed write, as a label."""
     match error:
         case Conflict():
             return "conflict"

@@ -130,7 +130,6 @@ class ScrapeAuthorizer:
     """Decides who reads the metrics by reviews of an API server."""
 
     def __init__(self, client: ApiClient, *, audiences: tuple[str, ...], clock: Callable[[], float]) -> None:
-        """``audiences``: a token must be for one of them; empty: for the API server."""
         self._client = client
         self._audiences = audiences
         self._secret = secrets.token_bytes(32)
@@ -168,7 +167,6 @@ class ScrapeAuthorizer:
             raise ScrapeRefusedError(decision, expected, {})
 
     async def _decide(self, token: bytes, peer: str) -> HTTPStatus:
-        """Return what the API server decides; ``peer``: whose limits the review counts against."""
         if not self._limiter.take(peer):
             message = f"expected at most {RATE:g} review a second from one address, got more: try again in a second"
             raise ScrapeRefusedError(HTTPStatus.TOO_MANY_REQUESTS, message, {"Retry-After": "1"})
@@ -231,7 +229,6 @@ class SecureMetricsServer(Listener):
     """Serves metrics at one address."""
 
     def __init__(self, settings: Settings, address: BindAddress, metrics: MetricsSource, client: ApiClient) -> None:
-        """``client`` may send even while this replica does not lead. Raises ``SettingsError`` for the files."""
         super().__init__(self._reply, address, _context(settings), _LIMITS)
         self._metrics = metrics
         self._authorizer = ScrapeAuthorizer(client, audiences=settings.metrics_audiences, clock=time.monotonic)

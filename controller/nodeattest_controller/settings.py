@@ -174,7 +174,6 @@ class Settings:
         _check_issuer(self)
 
     def enabled(self, controller: str) -> bool:
-        """Return whether a controller runs in this process."""
         return controller in _enabled(self.controllers)
 
     @property
@@ -184,7 +183,6 @@ class Settings:
 
     @property
     def webhook_configuration(self) -> str:
-        """The name of this controller's webhook configurations."""
         return self._of_instance(self.webhook_configuration_name)
 
     def _of_instance(self, name: str) -> str:
@@ -200,12 +198,10 @@ class Settings:
 
     @property
     def health_address(self) -> BindAddress:
-        """Where health is served."""
         return parse_bind_address(self.health_bind_address, "healthBindAddress")
 
     @property
     def webhook_address(self) -> BindAddress | None:
-        """Where the webhook is served, or None."""
         return None if self.webhook_bind_address == "0" else parse_bind_address(self.webhook_bind_address, "")
 
     @property
@@ -215,7 +211,6 @@ class Settings:
 
     @property
     def metrics_address(self) -> BindAddress | None:
-        """Where metrics are served, or None."""
         return None if self.metrics_bind_address == "0" else parse_bind_address(self.metrics_bind_address, "")
 
 

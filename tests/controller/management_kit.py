@@ -13,7 +13,7 @@ from typing import Any
 from fake_api import FakeApi
 
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache

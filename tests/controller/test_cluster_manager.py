@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
 
 from fake_api import FakeApi
 from management_kit import (
@@ -15,6 +15,7 @@ from management_kit import (
     add_policy,
     cached,
     cluster_path,
+    deps_of,
     management_api,
     tasks,
 )
@@ -28,16 +29,11 @@ from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import KubeconfigError
-from nodeattest_kube.events import EventRecorder
 from nodeattest_kube.periodic import BackoffPolicy
 from nodeattest_parsing.objects import condition, items, mapping, text
 
 KEY = ClusterKey("fleet/blue")
 AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class World:
@@ -69,15 +65,11 @@ class World:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[ClusterManager]:
         async with cached(self.api) as management:
-            controllers: Sequence[ClusterController] = (self.first, self.second)
-            events = EventRecorder(self.api, component="c", instance="i", now=_now)
+            controllers = [ClusterController("scripted", one.for_cluster) for one in (self.first, self.second)]
+            deps = deps_of(management, metrics=self.metrics)
             manager = ClusterManager(
-                management,
+                replace(deps, guard=ClusterGuard(management, lambda: self.leads, controller="c")),
                 controllers,
-                guard=ClusterGuard(management, lambda: self.leads, controller="c"),
-                metrics=self.metrics,
-                events=events,
-                now=_now,
                 connect=self.connect,
                 restart=AT_ONCE,
                 log=ClusterLog(),

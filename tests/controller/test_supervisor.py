@@ -11,7 +11,7 @@ from management_kit import ScriptedController
 from polling import others_run, until
 from virtual import advance, now, run_virtually
 
-from nodeattest_controller.runtime.cluster_controller import SupervisedRunner, supervise
+from nodeattest_controller.runtime.cluster_controller import ClusterController, SupervisedRunner, supervise
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_kube.errors import ApiError
 from nodeattest_kube.periodic import BackoffPolicy, PeriodicReconciler, ResyncConfig
@@ -23,7 +23,9 @@ AT_ONCE = BackoffPolicy(initial=0.001, cap=0.002)
 async def test_a_controller_with_a_bug_starts_anew_and_the_log_names_it(caplog: pytest.LogCaptureFixture) -> None:
     controller = ScriptedController(bugs=3)
     with caplog.at_level(logging.ERROR):
-        runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
+        runner = SupervisedRunner(
+            ClusterController("scripted", controller.for_cluster), KEY, FakeApi(), backoff=AT_ONCE
+        )
         assert not runner.is_healthy
         await until(lambda: controller.running)
     assert controller.made == 4
@@ -35,7 +37,8 @@ async def test_a_controller_with_a_bug_starts_anew_and_the_log_names_it(caplog: 
 
 async def test_closing_ends_a_controller_for_good_whatever_it_dies_of(caplog: pytest.LogCaptureFixture) -> None:
     controller = ScriptedController()
-    runner = SupervisedRunner(controller, KEY, FakeApi(), backoff=AT_ONCE)
+    scripted = ClusterController("scripted", controller.for_cluster)
+    runner = SupervisedRunner(scripted, KEY, FakeApi(), backoff=AT_ONCE)
     await until(lambda: controller.running)
     await runner.close()
     await others_run()

@@ -25,7 +25,7 @@ from nodeattest_controller.controllers.issuer import (
     read_api_server,
 )
 from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.metrics import write_outcome
-from nodeattest_controller.runtime.cluster_controller import supervise
+from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps, supervise
 from nodeattest_controller.runtime.cluster_log import ClusterEvents
-from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_discovery.controllers.bootstrap_signer import TokenController
@@ -32,7 +31,6 @@ REASON: Final = "TokenControllerForbidden"
 
 
 def enabled_controllers(settings: Settings) -> frozenset[TokenController]:
-    """Read which of the pair run."""
     return frozenset(controller for controller in TokenController if settings.enabled(controller))
 
 
@@ -49,16 +47,13 @@ class TokenPairRunner:
 
     @property
     def synced(self) -> bool:
-        """Whether tokens and cluster-info have been read once."""
         return self._pair.synced
 
     @property
     def last_error(self) -> ApiError | None:
-        """The error that keeps an informer from being up to date; None while there is none."""
         return self._pair.last_error
 
     async def run(self) -> None:
-        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pair.run())
             tasks.create_task(call_every(_CHECK_PERIOD, self.report_missing_right))
@@ -72,17 +67,14 @@ class TokenPairRunner:
             self._report("cannot watch tokens and cluster-info", self.last_error)
 
     def signed(self, tokens: int, seconds: float) -> None:
-        """Count and log a signed cluster-info."""
         self._metrics.token_write(TokenController.SIGNER, "written")
         self._events.info("signed cluster-info", tokens=tokens, seconds=round(seconds, 4))
 
     def cleaned(self, name: str) -> None:
-        """Count and log a deleted token."""
         self._metrics.token_write(TokenController.CLEANER, "written")
         self._events.info("deleted an expired bootstrap token", secret=name)
 
     def failed(self, controller: TokenController, error: ApiError, delay: float) -> None:
-        """Count a failed write, and report it unless another writer was merely faster."""
         self._metrics.token_write(controller, write_outcome(error))
         if isinstance(error, Conflict):
             return

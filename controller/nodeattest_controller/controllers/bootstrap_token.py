@@ -23,7 +23,7 @@ from nodeattest_controller.metrics import write_outcome
 from nodeattest_controller.model.kubeadm_config import KUBEADM_CONFIG, KeptConfig
 from nodeattest_controller.model.machine_record import cluster_active
 from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, ContractReference, bootstrap_config_ref
-from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import MOST, ListLimit
 from nodeattest_controller.runtime.references import KubeadmConfigs
@@ -76,7 +76,6 @@ class Owner:
 
     @property
     def key(self) -> str:
-        """Name it within its cluster."""
         return f"{self.kind}/{self.name}"
 
 
@@ -205,7 +204,6 @@ class BootstrapTokenReconciler(ClusterReconciler):
         return None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Report that the tokens, or the objects that they are for, cannot be read."""
         if not self._client.has_reported(error):
             self._report("cannot set the ends of bootstrap tokens", error, failures=failures, delay=delay)
 
@@ -278,7 +276,6 @@ class BootstrapTokenReconciler(ClusterReconciler):
             await self._write("renewed", named, owner.key, patch_of(named, record, until))
 
     async def _settle(self, owner: Owner, held: list[Token], now: datetime) -> None:
-        """Let the owner's tokens expire, and delete what has."""
         for token in held:
             if token.expires > now + GRACE:
                 record = token.record or Record(self._key, owner.key, owner.uid)

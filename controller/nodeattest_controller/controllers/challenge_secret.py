@@ -34,7 +34,7 @@ from nodeattest_controller.model.machine_view import (
     ContractReference,
     bootstrap_config_ref,
 )
-from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.references import KubeadmConfigs
 from nodeattest_kube import paths
@@ -135,7 +135,6 @@ class ChallengeSecretReconciler(ClusterReconciler):
         self._limited_until = -math.inf
 
     async def reconcile(self) -> float | None:
-        """Create what is missing; returns the seconds until the next run where one must come soon."""
         cluster = self._writable_cluster()
         if cluster is None:
             return None
@@ -152,7 +151,6 @@ class ChallengeSecretReconciler(ClusterReconciler):
         return _AGAIN if any(due <= self._clock() for due in found.values()) else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Report that a Secret cannot be created."""
         what = "cannot create a Secret for provider challenge"
         self._events.report(what, error, reason=NOT_CREATED, remedy=_REMEDY, failures=failures, delay=delay)
 

@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.settings import Settings
 from nodeattest_identity.issuer.documents import (
@@ -134,14 +134,12 @@ class IssuerReconciler(ClusterReconciler):
         return _READ_AGAIN if seen.findings else None
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Count and report a failure; its reason is the outcome in the metric."""
         self._metrics.issuer_publication(error.reason)
         what = "cannot publish an issuer's documents"
         if self._events.warn(error.reason, what, outcome=error.reason, error=error.message):
             self._events.event("Warning", NOT_PUBLISHED, error.message)
 
     async def _keys(self) -> tuple[VerifyingKey, ...] | None:
-        """Read the cluster's keys; None for one that is another issuer, which is logged once a day."""
         try:
             return await read_api_server(self._client, self._issuer)
         except OtherIssuerError as error:

@@ -21,7 +21,7 @@ from typing import Final
 from nodeattest_controller.logs import fields
 from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
 from nodeattest_controller.model.policy import Policy
-from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.conditions import (
     Condition,
     ConditionStatus,
@@ -119,12 +119,10 @@ class SignerNamesReconciler:
         self._queue: WorkQueue[ClusterKey] = WorkQueue(metrics=deps.metrics.queues.named("signer-names"))
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
-        """Take in that a Cluster or a policy beside it changed."""
         if keys is None:
             self._queue.add_after(cluster, SETTLE)
 
     async def run(self) -> None:
-        """Run until cancelled."""
         try:
             await self._queue.run(self._reconcile, WORKERS)
         except asyncio.CancelledError:

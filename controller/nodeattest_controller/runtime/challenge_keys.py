@@ -70,12 +70,10 @@ class ChallengeKeys:
         return min(max(self._due_in(secret).total_seconds(), 1.0), _RESYNC.period)
 
     async def failed(self, error: ApiError, failures: int, delay: float) -> None:
-        """Log that the keys could not be read."""
         more = fields(error=str(error), failures=failures, delay=delay)
         _LOG.warning("cannot read the challenge keys", extra=more)
 
     async def run(self) -> None:
-        """Keep the keys up to date until cancelled."""
         await PeriodicReconciler(self, _RESYNC, clock=time.monotonic).run()
 
     def _next_content(self, secret: JsonObject | None) -> SecretContent | None:

@@ -1,8 +1,7 @@
-"""Interfaces of the controllers that run in every connected workload cluster, and their supervision.
+"""The controllers that run in every connected workload cluster: their interface, base class and supervision.
 
 A ``ClusterController`` makes a ``ClusterRunner`` for each connection. A runner that a bug ends is made again after a
 back-off, and no other runner with it.
-Out of scope: connecting (``cluster_manager``), every decision.
 """
 
 from __future__ import annotations
@@ -11,17 +10,23 @@ import asyncio
 import logging
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from nodeattest_controller.logs import fields
+from nodeattest_controller.metrics import Metrics
 from nodeattest_controller.model.machine_view import MachineView
+from nodeattest_controller.runtime.cluster_log import ClusterEvents
+from nodeattest_controller.runtime.guard import ClusterGuard
 from nodeattest_controller.runtime.indexes import ClusterKey
+from nodeattest_controller.runtime.management_cache import ManagementCache
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError
-from nodeattest_kube.periodic import BackoffPolicy, notify
+from nodeattest_kube.events import EventRecorder
+from nodeattest_kube.periodic import BackoffPolicy, PeriodicReconciler, ResyncConfig, notify
 from nodeattest_providers.errors import Reason
 from nodeattest_providers.identifiers import NodeName, ProviderID, ProviderName, Purpose
 
@@ -44,24 +49,18 @@ class ClusterRunner(Protocol):
         ...
 
     def changed(self, keys: frozenset[str] | None, /) -> None:
-        """Take in a change of the cluster's objects in the management cluster (``changes.ClusterChanged``).
-
-        Must not block.
-        """
+        """Take in a change of the cluster's objects in the management cluster (``ClusterChanged``) without blocking."""
         ...
 
 
-class ClusterController(Protocol):
+@dataclass(frozen=True, slots=True)
+class ClusterController:
     """One controller that works in every connected cluster."""
 
-    @property
-    def name(self) -> str:
-        """The controller's name, for the log."""
-        ...
-
-    def for_cluster(self, key: ClusterKey, client: ApiClient) -> ClusterRunner | None:
-        """Make the runner of one connection; ``client`` is the workload cluster's. None: nothing to do there."""
-        ...
+    name: str
+    """For the log."""
+    for_cluster: Callable[[ClusterKey, ApiClient], ClusterRunner]
+    """Makes the runner of one connection, by the workload cluster's client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +104,46 @@ class CSRDenied:
 class CSRObserver(Protocol):
     """Observes outcomes; both methods return at once."""
 
-    def granted(self, verdict: CSRIssued) -> None:
-        """Take in a certificate."""
-        ...
+    def granted(self, verdict: CSRIssued) -> None: ...
 
-    def refused(self, verdict: CSRDenied) -> None:
-        """Take in a denial."""
-        ...
+    def refused(self, verdict: CSRDenied) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilerDeps:
+    """What the controllers of all clusters are built with."""
+
+    management: ManagementCache
+    guard: ClusterGuard
+    events: EventRecorder
+    metrics: Metrics
+    now: Callable[[], datetime]
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
+
+
+class ClusterReconciler(PeriodicReconciler, ABC):
+    """A controller in one connected cluster that runs periodically and after changes (``ClusterRunner``)."""
+
+    resync: ClassVar = ResyncConfig()
+
+    def __init__(
+        self, deps: ReconcilerDeps, key: ClusterKey, client: ApiClient, resync: ResyncConfig | None = None
+    ) -> None:
+        super().__init__(self, resync or self.resync, clock=deps.clock)
+        self._key, self._client = key, client
+        self._management, self._guard, self._metrics = deps.management, deps.guard, deps.metrics
+        self._now = deps.now
+        log = logging.getLogger(type(self).__module__)
+        self._events = ClusterEvents(key, deps.management, deps.events, log=log, clock=deps.clock)
+
+    @abstractmethod
+    async def reconcile(self) -> float | None:
+        """Read and act; returns the seconds until the next run at the latest, None for the period. Raises ApiError."""
+
+    @abstractmethod
+    async def failed(self, error: ApiError, failures: int, delay: float) -> None:
+        """Report the last of so many failures in a row; the next run starts after ``delay`` seconds."""
 
 
 _LOG: Final = logging.getLogger(__name__)
@@ -173,11 +205,7 @@ class SupervisedRunner:
     @property
     def is_healthy(self) -> bool:
         """Whether the controller runs, its informers are complete, and nothing keeps them from being up to date."""
-        if self._task.done():
-            return not self._task.cancelled()  # it has nothing to do in this cluster
-        if self._runner is None:
-            return False
-        return self._runner.synced and self._runner.last_error is None
+        return self._runner is not None and self._runner.synced and self._runner.last_error is None
 
     def changed(self, keys: frozenset[str] | None) -> None:
         """Pass a change on; while the controller is down there is nobody to pass it to, and its start reads all."""
@@ -185,14 +213,12 @@ class SupervisedRunner:
             notify(self._runner.changed, keys)
 
     async def close(self) -> None:
-        """End the controller and wait for it."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         self._runner = self._controller.for_cluster(self._key, self._client)
         try:
-            if self._runner is not None:
-                await self._runner.run()
+            await self._runner.run()
         finally:
             self._runner = None

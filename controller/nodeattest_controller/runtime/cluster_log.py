@@ -45,7 +45,6 @@ class ClusterLog:
     """The limits of all clusters' lines."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` is monotonic seconds."""
         self._limiter = EventLimiter(clock)
         self._clusters = RateLimiter(burst=BURST, per_second=RATE, clock=clock)
         self._requesters = RateLimiter(burst=REQUESTER_BURST, per_second=REQUESTER_RATE, clock=clock)
@@ -62,7 +61,6 @@ class ClusterLog:
         return False
 
     def report(self) -> None:
-        """Log how many lines were left out since the last call."""
         left_out, self._left_out = self._left_out, Counter()
         for (cluster, message), lines in left_out.items():
             _LOG.warning("left out log lines about a cluster", extra=fields(cluster=cluster, line=message, lines=lines))
@@ -126,7 +124,6 @@ class ClusterEvents:
         log: logging.Logger,
         clock: Callable[[], float],
     ) -> None:
-        """``log`` is the controller's logger, ``clock`` monotonic seconds."""
         self.key = key
         self._management = management
         self._events = events
@@ -140,7 +137,6 @@ class ClusterEvents:
         return self._limiter.allow(about, period)
 
     def info(self, message: str, **more: object) -> None:
-        """Log what was done."""
         self._write(logging.INFO, message, more)
 
     def debug(self, message: str, **more: object) -> None:
@@ -155,7 +151,6 @@ class ClusterEvents:
         return due
 
     def report(self, what: str, error: ApiError, *, reason: str, remedy: str, **more: object) -> None:
-        """Log a failure once in a period; a refusal with its remedy, and with an Event on the Cluster."""
         is_refused = isinstance(error, Forbidden | Invalid)
         remedied = {"remedy": remedy} if is_refused else {}
         if self.warn((what, type(error)), what, error=str(error), **remedied, **more) and is_refused:

@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.metrics import Metrics
-from nodeattest_controller.runtime.cluster_controller import RESTART, ClusterController, SupervisedRunner, supervise
+from nodeattest_controller.runtime.cluster_controller import (
+    RESTART,
+    ClusterController,
+    ReconcilerDeps,
+    SupervisedRunner,
+    supervise,
+)
 from nodeattest_controller.runtime.cluster_log import PERIOD, ClusterLog
 from nodeattest_controller.runtime.conditions import (
     Condition,
@@ -30,12 +33,12 @@ from nodeattest_controller.runtime.conditions import (
     remove_condition,
     set_condition,
 )
-from nodeattest_controller.runtime.guard import ClusterGuard, mark_of
+from nodeattest_controller.runtime.guard import mark_of
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import ManagementCache, cluster_path, cluster_ref
 from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Conflict, KubeconfigError, NotFound
-from nodeattest_kube.events import EventLimiter, EventRecorder
+from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.input_scheduler import InputScheduler
 from nodeattest_kube.lookups import Lookups
 from nodeattest_kube.periodic import BackoffPolicy, call_every
@@ -82,26 +85,20 @@ class ClusterManager:
 
     def __init__(
         self,
-        management: ManagementCache,
+        deps: ReconcilerDeps,
         controllers: Sequence[ClusterController],
         *,
-        guard: ClusterGuard,
-        metrics: Metrics,
-        events: EventRecorder,
         connect: Callable[[bytes], ApiClient],
-        now: Callable[[], datetime],
-        clock: Callable[[], float] = time.monotonic,
         restart: BackoffPolicy = RESTART,
         log: ClusterLog,
         metrics_period: float = METRICS_PERIOD,
         clusters_per_namespace: int,
     ) -> None:
         """``connect`` makes a client from a kubeconfig in a thread; it raises KubeconfigError."""
-        self._management, self._controllers = management, controllers
-        self._guard = guard
-        self._metrics, self._events, self._log = metrics, events, log
-        self._connect, self._restart = connect, restart
-        self._now, self._metrics_period = now, metrics_period
+        self._management, self._guard, self._events = deps.management, deps.guard, deps.events
+        self._metrics, self._now = deps.metrics, deps.now
+        self._controllers, self._log = controllers, log
+        self._connect, self._restart, self._metrics_period = connect, restart, metrics_period
         self._connections: dict[ClusterKey, _Connection] = {}
         self._threads = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="kubeconfig")
         self._lookups = Lookups()
@@ -115,10 +112,10 @@ class ClusterManager:
         """Kubeconfigs that cannot be used, so that none is parsed twice."""
         self._reported: set[ClusterKey] = set()
         """Clusters with our condition that the kubeconfig is refused."""
-        self._limiter = EventLimiter(clock)
-        most = WORKERS if management.caches.namespace is not None else WORKERS // 2
+        self._limiter = EventLimiter(deps.clock)
+        most = WORKERS if deps.management.caches.namespace is not None else WORKERS // 2
         self._queue: WorkQueue[ClusterKey] = WorkQueue(
-            groups=lambda key: (_namespace_of(key),), limits=(most,), metrics=metrics.queues.named("clusters")
+            groups=lambda key: (_namespace_of(key),), limits=(most,), metrics=deps.metrics.queues.named("clusters")
         )
 
     def changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
@@ -130,7 +127,6 @@ class ClusterManager:
             self._queue.add(cluster)
 
     async def run(self) -> None:
-        """Run until cancelled; closes every connection."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._queue.run(self._reconcile, WORKERS))
@@ -256,7 +252,6 @@ class ClusterManager:
         self._metrics.forget_cluster(key)
 
     def _report_conflict(self, cluster: JsonObject) -> None:
-        """Report a Cluster with our label that another controller serves."""
         mark, own = mark_of(cluster), self._guard.controller
         if self._guard.has_label(cluster) and mark not in {"", own}:
             message = f"{mark} serves this Cluster, so {own} does not; docs/scale.md says how to move it"
@@ -324,11 +319,9 @@ class Manager:
     """Called at the end."""
 
     def unhealthy(self) -> str | None:
-        """Return what keeps this replica from serving, or None."""
         return self.management.caches.unhealthy()
 
     async def run(self, identity: str) -> None:
-        """Run until cancelled; no controller starts before the cache is complete."""
         async with asyncio.TaskGroup() as tasks:
             ready = asyncio.Event()
             tasks.create_task(self.management.run(ready))
@@ -339,6 +332,5 @@ class Manager:
             tasks.create_task(self.clusters.run())
 
     async def aclose(self) -> None:
-        """Close clients, and write the Events that are under way."""
         for close in self.closers:
             await close()

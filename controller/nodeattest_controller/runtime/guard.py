@@ -104,6 +104,5 @@ class ClusterGuard:
 
 
 def mark_of(cluster: JsonObject) -> str:
-    """Return the controller that serves a Cluster; empty if none does."""
     found = condition(items(cluster, "status", "conditions"), SERVED)
     return one_line(text(dict(found), "message").removeprefix(_BEGIN), _LONGEST) if found is not None else ""

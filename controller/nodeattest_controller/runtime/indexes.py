@@ -52,7 +52,6 @@ class AttestationOrder:
     """Indexes states of records in the order in which they were written."""
 
     def __init__(self, put: Callable[[str, JsonObject | None], None]) -> None:
-        """``put`` replaces a record in the index, by its ``namespace/name``."""
         self._put = put
         self._known: dict[str, tuple[str, str]] = {}
         self._ahead: dict[str, _Ahead] = {}
@@ -99,7 +98,6 @@ T = TypeVar("T")
 
 
 def cluster_key(namespace: str, name: str) -> ClusterKey:
-    """Name a cluster."""
     return ClusterKey(sys.intern(f"{namespace}/{name}"))  # each of its objects is kept under it
 
 
@@ -107,7 +105,6 @@ class _Index(Generic[T]):
     """Values by derived keys, each from one source object."""
 
     def __init__(self, derive: Callable[[T], Iterable[tuple[str, ...]]]) -> None:
-        """``derive`` gives the keys of a value within its cluster."""
         self._derive = derive
         self._of_source: dict[str, tuple[ClusterKey, tuple[T, ...]]] = {}
         self._single: dict[Hashable, T] = {}
@@ -116,7 +113,6 @@ class _Index(Generic[T]):
         """By key and identity, if the key has several values: each is removed in one step."""
 
     def put(self, source: str, cluster: ClusterKey, values: Iterable[T]) -> tuple[T, ...]:
-        """Replace the values of a source, and return them."""
         self.remove(source)
         taken = tuple(values)
         self._of_source[source] = cluster, taken
@@ -133,7 +129,6 @@ class _Index(Generic[T]):
         return taken
 
     def remove(self, source: str) -> None:
-        """Remove the values of a source."""
         if source not in self._of_source:
             return
         cluster, values = self._of_source.pop(source)
@@ -147,14 +142,12 @@ class _Index(Generic[T]):
                     self._shared.pop(whole, None)
 
     def find(self, cluster: ClusterKey, *key: str, most: int | None = None) -> list[T]:
-        """Return the values of a key, at most ``most``."""
         whole = (cluster, *key)
         if whole in self._single:
             return [self._single[whole]]
         return list(islice(self._shared.get(whole, {}).values(), most))
 
     def first(self, cluster: ClusterKey, *key: str) -> T | None:
-        """Return one value of a key."""
         return next(iter(self.find(cluster, *key, most=1)), None)
 
 
@@ -167,19 +160,15 @@ class Inventory:
         self._attestations: _Index[Attestation] = _Index(_attestation_keys)
 
     def put_machine(self, key: str, machine: JsonObject | None) -> tuple[MachineView, ...]:
-        """Index a Machine, or remove it; returns its view."""
         return _put(self._members, f"machine:{key}", machine, lambda obj: (view_of_machine(obj),))
 
     def put_pool(self, key: str, pool: JsonObject | None) -> tuple[PoolView, ...]:
-        """Index a MachinePool, or remove it; returns its view."""
         return _put(self._pools, key, pool, lambda obj: (pool_view(obj),))
 
     def put_record(self, key: str, record: JsonObject | None) -> tuple[MachineView, ...]:
-        """Index a MachineRecord, or remove it; returns its views."""
         return _put(self._members, f"record:{key}", record, views_of_record)
 
     def put_attestation(self, key: str, attestation: JsonObject | None) -> None:
-        """Index a MachineAttestation, or remove it."""
         _put(self._attestations, key, attestation, lambda obj: (parse_attestation(obj),))
 
     def members(self, cluster: ClusterKey, provider_id: str) -> list[MachineView]:
@@ -203,7 +192,6 @@ class Inventory:
         return (found if unread is None else []) + [pool.member(provider_id) for pool in listed]
 
     def machine_by_uid(self, cluster: ClusterKey, uid: str) -> MachineView | None:
-        """Return a Machine or MachineRecord."""
         found = self._members.first(cluster, "uid", uid)
         return self._recorded(cluster, found) if found is not None else None
 
@@ -288,7 +276,6 @@ class Inventory:
         return [member for member in distinct.values() if member.provider_id != provider_id]
 
     def attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:
-        """Return the ledger of one machine."""
         return self._attestations.first(cluster, "id", provider_id)
 
     def own_attestation(self, cluster: ClusterKey, provider_id: str) -> Attestation | None:

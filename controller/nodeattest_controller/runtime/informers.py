@@ -74,7 +74,6 @@ class InformerSet:
         self._all: list[Reflector] = []
 
     def path(self, group: str, version: str, resource: str) -> str:
-        """Return the path of a collection in the watched namespaces."""
         return paths.collection_path(group, version, resource, namespace=self.namespace)
 
     def start(
@@ -121,7 +120,6 @@ class InformerSet:
         keep: Callable[[JsonObject], JsonObject],
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> Reflector:
-        """Start a cache that nothing waits for, and whose changes wake nobody."""
         path = self.path(group, version, resource)
         return self.start(path, lambda _key, _obj: None, keep=keep, required=False, watch_seconds=watch_seconds)
 
@@ -182,20 +180,16 @@ class ChangeBus:
         self._policies: list[Callable[[str], None]] = []
 
     def subscribe_clusters(self, subscriber: ClusterChanged) -> None:
-        """Have a subscriber notified of changed clusters."""
         self._clusters.append(subscriber)
 
     def subscribe_policies(self, subscriber: Callable[[str], None]) -> None:
-        """Have a subscriber notified of a namespace whose policies changed."""
         self._policies.append(subscriber)
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
-        """Notify of a changed cluster."""
         for subscriber in self._clusters:
             notify(subscriber, cluster, keys)
 
     def policies_changed(self, namespace: str) -> None:
-        """Notify of changed policies."""
         for subscriber in self._policies:
             notify(subscriber, namespace)
 
@@ -226,7 +220,6 @@ def node_key(node_name: str) -> str:
 
 
 def namespaces(obj: JsonObject) -> list[str]:
-    """Return the keys of an index by namespace."""
     return [text(obj, "metadata", "namespace")]
 
 
@@ -244,11 +237,9 @@ class Source(ABC):
         """Start the caches once their kinds are served."""
 
     def cluster(self, key: ClusterKey) -> JsonObject | None:
-        """Return one cluster's object."""
         return self._clusters.get(key) if self._clusters is not None else None
 
     def clusters_in(self, namespace: str) -> Iterable[JsonObject]:
-        """Return the clusters' objects of a namespace."""
         return self._clusters.by_index("namespace", namespace) if self._clusters is not None else ()
 
     def _keep(self, resource: MachineResource, objects: Reflector, group: str, version: str) -> None:
@@ -259,7 +250,6 @@ class Source(ABC):
         self._changes.cluster_changed(ClusterKey(key), None)
 
     def _machines_changed(self, obj: JsonObject, members: Iterable[MachineView]) -> None:
-        """Notify of Machines or records."""
         concerned: set[str] = set()
         for member in members:
             concerned.update({member.provider_id} - {""})
@@ -283,7 +273,6 @@ class ClusterAPI(Source):
         self._keep("machinepools", pools, CLUSTER_GROUP, version)
 
     async def _version(self, caches: InformerSet) -> str:
-        """Learn which version of Cluster API is served."""
         caches.waits_for = "Cluster API's CRDs"
         failures = 0
         while True:
@@ -351,5 +340,4 @@ _SOURCES: Final[Mapping[str, type[Source]]] = {"ClusterAPI": ClusterAPI, "Machin
 def sources_of(
     names: Collection[str], inventory: Inventory, changes: ChangeBus, machines: dict[MachineResource, InformerRef]
 ) -> tuple[Source, ...]:
-    """Make the sources of these names, in the order of precedence."""
     return tuple(source(inventory, changes, machines) for name, source in _SOURCES.items() if name in names)

@@ -126,12 +126,10 @@ class ManagementCache:
         return next((cluster for cluster in found if cluster is not None), None)
 
     def clusters_in(self, namespace: str) -> list[JsonObject]:
-        """Return the Clusters of a namespace."""
         found = {key_of(one): one for source in reversed(self._sources) for one in source.clusters_in(namespace)}
         return list(found.values())
 
     def policies(self, namespace: str) -> list[JsonObject]:
-        """Return the policies of a namespace."""
         return self._reflectors["policies"].by_index("namespace", namespace)
 
     def policy_of(self, cluster: JsonObject) -> Policy:
@@ -216,7 +214,6 @@ class ManagementCache:
         return known[1]
 
     def facts_of(self, cluster: JsonObject) -> ClusterFacts:
-        """Make the value that providers see."""
         return ClusterFacts(uid=text(cluster, "metadata", "uid"), pins=self.authority(ClusterKey(key_of(cluster))).pins)
 
     # Members
@@ -227,7 +224,6 @@ class ManagementCache:
         return kept.objects.each("cluster", cluster) if kept is not None else iter(())
 
     def object_at(self, resource: MachineResource, namespace: str, name: str) -> JsonObject | None:
-        """Return one of these objects."""
         kept = self._machines.get(resource)
         return kept.objects.get(f"{namespace}/{name}") if kept is not None else None
 
@@ -255,7 +251,6 @@ class ManagementCache:
         return now.with_provider_id(member.provider_id, member.provider_id_source, prefix=member.provider_id_prefix)
 
     async def secret(self, namespace: str, name: str) -> JsonObject | None:
-        """Read a Secret now; None if it does not exist."""
         try:
             return await self.client.get(paths.core_path("secrets", name, namespace=namespace))
         except NotFound:
@@ -329,7 +324,6 @@ def _slim_secret(secret: JsonObject) -> JsonObject:
 
 
 def member_ref(member: MachineView) -> ObjectRef:
-    """Name a Machine, or the MachinePool of an instance."""
     return ObjectRef(
         api_version=member.api_version, kind=member.kind, namespace=member.namespace, name=member.name, uid=member.uid
     )

@@ -225,7 +225,6 @@ def _short(value: JsonValue, depth: int) -> JsonValue:
 
 
 def no_platform(detail: str) -> Unavailable:
-    """Return the error that an infrastructure object cannot be used yet."""
     return Unavailable(
         Reason.PLATFORM_UNAVAILABLE,
         detail,

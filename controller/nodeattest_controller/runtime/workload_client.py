@@ -122,7 +122,6 @@ class WorkloadClient:
         _LOG.info("let bootstrap tokens file requests", extra=fields(cluster=self.key, binding=BOOTSTRAP_BINDING))
 
     def summarize(self, request: JsonObject) -> CSRSummary | None:
-        """Summarize a request; None if its signer is not ours."""
         stored = summarize(request)
         ours = stored is not None and (stored.is_kubelets or self._has_provider(stored.provider))
         return stored if ours else None
@@ -139,14 +138,12 @@ class WorkloadClient:
         return found if is_it and stored is not None and not stored.is_kubelets else None
 
     async def read_request(self, name: str) -> JsonObject | None:
-        """Read a request now."""
         try:
             return await self.client.get(paths.object_path(*_CSR, name))
         except NotFound:
             return None
 
     async def read_node(self, name: NodeName) -> JsonObject | None:
-        """Read a Node now."""
         try:
             return await self.client.get(paths.core_path("nodes", name))
         except NotFound:
@@ -168,7 +165,6 @@ class WorkloadClient:
         await self._write(name, self.client.merge_patch(paths.object_path(*_CSR, name), patch))
 
     async def approve(self, request: JsonObject, reason: str, message: str) -> JsonObject:
-        """Approve exactly the request that was evaluated."""
         return await self._put(self._with_condition(request, "Approved", reason, message), "approval")
 
     async def deny(

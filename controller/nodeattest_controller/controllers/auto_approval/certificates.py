@@ -75,11 +75,9 @@ class InTreeCertificate:
 
     @property
     def renews_itself(self) -> bool:
-        """Whether a node asked for its own name."""
         return self.username == f"{NODE_USER_PREFIX}{self.node_name}"
 
     def __str__(self) -> str:
-        """Describe what was issued to whom, and when it expires."""
         if not self.serial:
             return f"{self.node_name} (approved, not issued yet, request {self.request})"
         return (
@@ -100,7 +98,6 @@ class InTreeCertificates:
         clock: Callable[[], float],
         on_change: Callable[[], None],
     ) -> None:
-        """``on_change``: a request was approved or issued, or the watch begins or recovers."""
         self._key, self._client, self._inventory = key, client, inventory
         self._clock, self._on_change = clock, on_change
         self._requests = Reflector(
@@ -118,7 +115,6 @@ class InTreeCertificates:
         """Foreign certificates that no operator has reviewed, by the UID of the request, which may be gone."""
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         await self._requests.run()
 
     def trouble(self) -> str:

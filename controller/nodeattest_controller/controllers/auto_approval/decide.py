@@ -86,7 +86,6 @@ class RoleGrant:
     """Whether it is what kubeadm creates under this name: that role, for those subjects only."""
 
     def __str__(self) -> str:
-        """Describe what it grants to whom."""
         permissions, to = (" and ".join(sorted(words)) for words in (self.permissions, self.to))
         return f"{self.name} ({self.role}: {permissions} to {to})"
 
@@ -128,7 +127,6 @@ def grant_of(binding: JsonObject, permissions_of: dict[str, frozenset[Permission
 
 
 def bootstrap_groups_of(binding: JsonObject) -> frozenset[str]:
-    """Return the groups of bootstrap tokens that a binding names."""
     groups = (text(subject, "name") for subject in items(binding, "subjects") if text(subject, "kind") == "Group")
     return frozenset(group for group in groups if group.startswith(BOOTSTRAP_GROUP_PREFIX))
 
@@ -179,7 +177,6 @@ class NodeCoverage:
         return self.nodes > 0 and not self.unattested
 
     def __str__(self) -> str:
-        """Describe the Nodes without a record, the first of them by name."""
         if not self.nodes:
             return "the cluster has no Node yet"
         return f"{len(self.unattested)} of {self.nodes} Nodes are not in the ledger: {join_first(self.unattested)}"
@@ -246,17 +243,14 @@ class Finding:
 
 
 def unknown(reason: ApprovalReason, message: str) -> Finding:
-    """Return a finding that could not be decided."""
     return Finding(ConditionStatus.UNKNOWN, reason, message)
 
 
 def cannot_verify(message: str) -> Finding:
-    """Return the finding on a cluster that could not be audited."""
     return unknown(ApprovalReason.CANNOT_VERIFY, message)
 
 
 def other_bootstrap_provider(provider: BootstrapProvider) -> Finding:
-    """Return the finding on a cluster that kubeadm did not make."""
     message = f"a {provider.name} cluster: {provider.issuance}; leave it out of the policy"
     more = f"{message} (docs/bootstrap-config.md#other-bootstrap-providers)"
     return unknown(ApprovalReason.OTHER_BOOTSTRAP_PROVIDER, more)
@@ -313,7 +307,6 @@ class AuditFacts:
 
     @property
     def opens_bootstrap(self) -> bool:
-        """Whether a binding gives bootstrap tokens a permission."""
         return any(SubjectKind.BOOTSTRAPPERS in grant.to for grant in self.grants)
 
 

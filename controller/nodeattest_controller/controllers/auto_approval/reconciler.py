@@ -57,7 +57,7 @@ from nodeattest_controller.controllers.auto_approval.decide import (
 )
 from nodeattest_controller.model.bootstrap_providers import control_plane_provider
 from nodeattest_controller.model.policy import selects
-from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, ReconcilerDeps
 from nodeattest_controller.runtime.conditions import Condition, ConditionStatus, Severity, set_condition
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import MOST, ListLimit
@@ -349,7 +349,6 @@ class AutoApprovalReconciler(ClusterReconciler):
         return max((time for time in times if time is not None), default=self._now())
 
     def _describe_certificates(self, cluster: JsonObject) -> str:
-        """Describe the foreign certificates; those that an earlier process reported outlive their requests."""
         stored, foreign = _stored(cluster), self.certificates.foreign.values()
         if foreign or stored.get("reason") != ApprovalReason.CERTIFICATES_ISSUED:
             return describe(foreign)
@@ -386,7 +385,6 @@ class AutoApprovalReconciler(ClusterReconciler):
 
 
 def _stored(cluster: JsonObject) -> JsonObject:
-    """Return the condition as it is stored, or an empty object."""
     return dict(condition(items(cluster, "status", "conditions"), CONDITION) or {})
 
 

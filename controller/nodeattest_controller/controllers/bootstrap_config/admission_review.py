@@ -110,7 +110,6 @@ class Verdict:
 
     @property
     def passes(self) -> bool:
-        """Whether the object passes."""
         return self.outcome not in {AdmissionOutcome.DENIED, AdmissionOutcome.UNAVAILABLE}
 
     def message(self, *, is_verified: bool) -> str:
@@ -125,7 +124,6 @@ class Verdict:
         return f"{self.denied.reason}: {self.public or _POLICY_SAYS_WHY}"
 
     def all_warnings(self, *, is_verified: bool) -> tuple[str, ...]:
-        """Return the warnings of an object that passes, with the reason."""
         if self.denied is None:
             return self.warnings
         *others, last = self.warnings

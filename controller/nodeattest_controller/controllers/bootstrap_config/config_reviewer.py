@@ -90,7 +90,6 @@ class FactReader:
         return RenderFacts(cluster, policy, paused)
 
     async def has_machines(self, cluster: JsonObject) -> bool:
-        """Return whether the control plane of a cluster has a Machine."""
         namespace, name = text(cluster, "metadata", "namespace"), text(cluster, "metadata", "name")
         path = paths.collection_path(CLUSTER_GROUP, await self._served(), "machines", namespace=namespace)
         query = {"labelSelector": f"{CLUSTER_LABEL}={name},{CONTROL_PLANE_LABEL}", "limit": "1"}
@@ -126,7 +125,6 @@ class FactReader:
         return next((cluster for cluster in clusters if subject.is_control_plane_of(cluster)), None)
 
     async def _list(self, group: str, version: str, resource: str, namespace: str) -> list[JsonObject]:
-        """List objects; none if the kind is not installed."""
         path, found = paths.collection_path(group, version, resource, namespace=namespace), list[JsonObject]()
         with suppress(NotFound):
             async for page in self._client.pages(path):

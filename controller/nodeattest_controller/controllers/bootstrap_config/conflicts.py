@@ -115,7 +115,6 @@ def _provider_id(plan: RenderOptions) -> Iterator[Denied]:
 
 
 def _provider_id_argument(named: str | None, plan: RenderOptions, role: str) -> Iterator[Denied]:
-    """Refuse kubelet's own argument if it contradicts the plan's provider ID."""
     if named and has_sources(named):
         yield refusal(
             f"{role} kubeletExtraArgs provider-id without parts that only the agent fills in",
@@ -140,7 +139,6 @@ def _provider_id_argument(named: str | None, plan: RenderOptions, role: str) -> 
 
 
 def _arguments(kubelet: list[tuple[str, str]], plan: RenderOptions, role: str) -> Iterator[Denied]:
-    """Refuse kubelet's arguments that contradict ours."""
     wanted = kubelet_arguments(plan) | {"kubeconfig": KUBELET_CONF}
     serves = plan.serving is ServingOptions.KUBELET
     for name, value in kubelet:

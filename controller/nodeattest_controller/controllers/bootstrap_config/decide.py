@@ -67,12 +67,10 @@ class Subject:
 
     @property
     def is_control_plane(self) -> bool:
-        """Whether it is a KubeadmControlPlane."""
         return self.kind == _CONTROL_PLANE
 
     @property
     def place(self) -> JsonPointer:
-        """Where its bootstrap configuration is."""
         return ("spec", "kubeadmConfigSpec") if self.is_control_plane else ("spec",)
 
     @property
@@ -95,7 +93,6 @@ class Subject:
 
     @property
     def pool(self) -> str:
-        """The MachinePool that owns it; empty if none does."""
         return self._owner("MachinePool")
 
     @property
@@ -118,12 +115,10 @@ class Subject:
 
     @property
     def paused(self) -> bool:
-        """Whether it has Cluster API's pause annotation."""
         return PAUSED_ANNOTATION in mapping(self.whole, "metadata", "annotations")
 
     @property
     def deleting(self) -> bool:
-        """Whether it is being deleted."""
         return "deletionTimestamp" in mapping(self.whole, "metadata")
 
     def asks_for_machines(self, before: Subject) -> bool:
@@ -144,7 +139,6 @@ class Subject:
         return all(any(path[: len(each)] == each for each in own) for path in changes)
 
     def with_spec(self, spec: JsonObject) -> JsonObject:
-        """Replace the bootstrap configuration."""
         if not self.is_control_plane:
             return {**self.whole, "spec": spec}
         return {**self.whole, "spec": {**mapping(self.whole, "spec"), "kubeadmConfigSpec": spec}}
@@ -195,7 +189,6 @@ def needs_no_facts(subject: Subject, before: Subject | None) -> Verdict | None:
 
 
 def needs_machines(subject: Subject, before: Subject | None) -> bool:
-    """Return whether the verdict depends on the control plane's machines."""
     if not subject.is_control_plane or before is None or before.is_rendered:
         return False
     return not _makes_machines(subject, before)
@@ -246,7 +239,6 @@ def _not_renderable(subject: Subject, before: Subject | None, policy: Policy, de
 
 
 def _untouched(subject: Subject, policy: Policy) -> Verdict:
-    """Say what it means that it is not rendered."""
     if subject.is_rendered:  # by another version of us
         return UNCHANGED
     if policy.enforce:

@@ -123,7 +123,6 @@ class RenderingRefused(Denied):
 
 
 def refusal(expected: str, got: str, remedy: str) -> Denied:
-    """Return a reason why a configuration is not rendered."""
     return Denied(Reason.BOOTSTRAP_CONFIG_REFUSED, expected=expected, got=got, remedy=remedy)
 
 
@@ -283,7 +282,6 @@ def file_path(file: JsonObject) -> str:
 
 
 def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
-    """Return kubelet's arguments by name."""
     arguments = {"bootstrap-kubeconfig": "", "rotate-certificates": "false"}
     if plan.serving is ServingOptions.KUBELET:
         arguments["rotate-server-certificates"] = "true"
@@ -293,7 +291,6 @@ def kubelet_arguments(plan: RenderOptions) -> dict[str, str]:
 
 
 def join_files(plan: RenderOptions) -> list[JsonObject]:
-    """Return the files of each node."""
     drop_in = _file(DROP_IN, _DROP_IN_TEXT)
     if not plan.challenge_secret:
         return [drop_in]

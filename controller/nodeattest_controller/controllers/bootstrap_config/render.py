@@ -110,14 +110,12 @@ def _roles(document: JsonObject, spec: JsonObject, *, control_plane: bool, adopt
 
 
 def _accept_kubeconfig(registration: JsonObject) -> None:
-    """Let kubeadm's preflight accept that kubelet's kubeconfig exists."""
     ignored = words(registration, "ignorePreflightErrors")
     if not {"all", IGNORED_PREFLIGHT.lower()} & {word.lower() for word in ignored}:
         registration["ignorePreflightErrors"] = [*ignored, IGNORED_PREFLIGHT]
 
 
 def _put_file(spec: JsonObject, file: JsonObject) -> None:
-    """Replace every file of this path, or append it."""
     entries = objects(spec, "files")
     places = [index for index, entry in enumerate(entries) if file_path(entry) == file["path"]]
     kept = [entry for entry in entries if file_path(entry) != file["path"]]

@@ -112,11 +112,9 @@ class AdmissionHandler:
 
     @property
     def held(self) -> int:
-        """Bytes of all requests now."""
         return self._held.total()
 
     async def handle(self, request: web.BaseRequest, client: str) -> Reply:
-        """Answer a request."""
         path = request.raw_path.partition("?")[0]
         encoding = request.headers.get("Content-Encoding", "identity")
         if self._client_names and not is_api_server(request.transport, self._client_names):
@@ -228,7 +226,6 @@ class _Hold:
 
 
 async def _read_body(request: web.BaseRequest, hold: _Hold) -> bytes:
-    """Read the body, counting its memory."""
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
@@ -318,16 +315,13 @@ class WebhookServer:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a webhook."""
         return self._address is not None
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return self._listener.port if self._listener else 0
 
     def unhealthy(self) -> str | None:
-        """Return why API servers cannot call it, or None."""
         return self._certificate.trouble() if self._certificate else None
 
     async def __aenter__(self) -> Self:

@@ -136,7 +136,6 @@ class MissingMachines:
         """When a machine was last in the inventory whose Node was deleted, by provider ID."""
 
     async def count(self, pairs: Sequence[tuple[MachineView, Attestation | None]]) -> int:
-        """Count them, given the machines in the inventory with their records."""
         now = self._clock()
         for member, attestation in pairs:
             treatment = attestation.treatment if attestation is not None else None

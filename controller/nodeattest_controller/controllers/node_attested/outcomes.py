@@ -49,7 +49,6 @@ class CSROutcomes:
     """The outcomes of one cluster."""
 
     def __init__(self, key: ClusterKey, inventory: Inventory, clock: Callable[[], float]) -> None:
-        """``clock`` is monotonic seconds."""
         self._key = key
         self._inventory = inventory
         self._denied: dict[str, CSRDenied] = {}
@@ -148,7 +147,6 @@ class CSROutcomes:
         return self._claims.get(provider_id, written)
 
     def decision_written(self, provider_id: str) -> None:
-        """Forget what the ledger has."""
         self._denied.pop(provider_id, None)
         self._issued.pop(provider_id, None)
 
@@ -158,7 +156,6 @@ class CSROutcomes:
             self._refusals.pop(provider_id, None)
 
     def forget(self, provider_id: str) -> None:
-        """Forget a machine that is gone."""
         self.decision_written(provider_id)
         self._refusals.pop(provider_id, None)
         self._claims.pop(provider_id, None)

@@ -40,8 +40,7 @@ from nodeattest_controller.model.attestation_status import latest_refusals, rend
 from nodeattest_controller.model.machine_view import MachineResource, MachineView, pool_view
 from nodeattest_controller.model.policy import FailureAction, Policy
 from nodeattest_controller.model.resolver import record_of_other_id
-from nodeattest_controller.runtime.cluster_controller import CSRDenied, CSRIssued
-from nodeattest_controller.runtime.cluster_reconciler import ClusterReconciler, ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ClusterReconciler, CSRDenied, CSRIssued, ReconcilerDeps
 from nodeattest_controller.runtime.conditions import Condition, set_condition, with_condition
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.management_cache import member_ref
@@ -98,7 +97,6 @@ class MachineCensus:
         """The valid certificate that ends first."""
 
     def add(self, member: MachineView, attestation: Attestation | None) -> None:
-        """Count one machine."""
         reason = condition_of_machine(member, attestation, self._now).reason
         self._states[_STATES.get(reason, MachineState.REFUSED)] += 1
         newest, first = newest_certificate(attestation), self._first
@@ -106,7 +104,6 @@ class MachineCensus:
             self._first = newest if first is None or newest.not_after < first.not_after else first
 
     def result(self) -> ClusterCertificates:
-        """Return the figures."""
         first = self._first
         return ClusterCertificates(
             states=dict(self._states),
@@ -116,9 +113,7 @@ class MachineCensus:
 
 
 class NodeAttestedController:
-    """Makes the reconciler of each cluster (``ClusterController``), and passes outcomes to it (``CSRObserver``)."""
-
-    name = "standing"
+    """Makes the reconciler of each cluster, and passes outcomes to it (``CSRObserver``)."""
 
     def __init__(self, deps: ReconcilerDeps) -> None:
         self._deps = deps
@@ -126,17 +121,14 @@ class NodeAttestedController:
         """The newest reconciler of each connected cluster."""
 
     def for_cluster(self, key: ClusterKey, client: ApiClient) -> NodeAttestedReconciler:
-        """Make the reconciler of one connection."""
         reconciler = self._reconcilers[key] = NodeAttestedReconciler(self._deps, key, client)
         return reconciler
 
     def granted(self, verdict: CSRIssued) -> None:
-        """Take in a certificate."""
         if (reconciler := self._reconcilers.get(verdict.cluster)) is not None:
             reconciler.granted(verdict)
 
     def refused(self, verdict: CSRDenied) -> None:
-        """Take in a denial."""
         if (reconciler := self._reconcilers.get(verdict.cluster)) is not None:
             reconciler.refused(verdict)
 
@@ -160,7 +152,6 @@ class NodeAttestedReconciler(ClusterReconciler):
         """When the Node of a treated machine was read, by provider ID."""
 
     async def run(self) -> None:
-        """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._queue.run(self._work, 1))
@@ -170,12 +161,10 @@ class NodeAttestedReconciler(ClusterReconciler):
             self._metrics.forget_standing(self._key)
 
     def granted(self, verdict: CSRIssued) -> None:
-        """Take in a certificate."""
         self._outcomes.granted(verdict)
         self._queue.add(("machine", verdict.member.provider_id))
 
     def refused(self, verdict: CSRDenied) -> None:
-        """Take in a denial."""
         if self._outcomes.refused(verdict):
             self._queue.add(("machine", verdict.provider_id))
 

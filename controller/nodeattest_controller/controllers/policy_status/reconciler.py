@@ -31,7 +31,7 @@ from nodeattest_controller.model.webhook_configuration import (
     needs_webhook,
     webhook_calls,
 )
-from nodeattest_controller.runtime.cluster_reconciler import ReconcilerDeps
+from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.conditions import ConditionStatus
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.informers import OWN_GROUP, OWN_VERSION
@@ -88,16 +88,13 @@ class PolicyStatusReconciler:
         self._limiter = EventLimiter(deps.clock)
 
     def changed(self, namespace: str) -> None:
-        """Take in that a policy of a namespace changed."""
         self._queue.add_after(namespace, SETTLE)
 
     def cluster_changed(self, cluster: ClusterKey, keys: frozenset[str] | None) -> None:
-        """Take in that a Cluster changed."""
         if keys is None:
             self.changed(cluster.partition("/")[0])
 
     async def run(self) -> None:
-        """Run until cancelled."""
         try:
             await self._queue.run(self._reconcile, _WORKERS)
         except asyncio.CancelledError:
@@ -189,7 +186,6 @@ class PolicyStatusReconciler:
             self._events.record(subject, "Warning", f"Policy{finding.why}", finding.message)
 
     def _warn(self, message: str, error: ApiError, namespace: str) -> None:
-        """Log trouble once in ten minutes."""
         if self._limiter.allow((message, namespace), LOG_PERIOD):
             remedy = REMEDY if isinstance(error, Forbidden) else ""
             log.warning(message, extra=fields(error=str(error), remedy=remedy, namespace=namespace))
