@@ -33,14 +33,12 @@ class NodeRequest:
 
     name: str
     uid: str
-    resource_version: str
     created: datetime
     """``metadata.creationTimestamp``, UTC: the API server's clock, the only one shared by all replicas."""
     signer_name: SignerName
     purpose: Purpose
     username: str
     groups: frozenset[str]
-    usages: frozenset[str]
     expiration_seconds: int | None
     request: bytes = field(repr=False)
     csr: NodeCsr

@@ -18,11 +18,10 @@ from nodeattest_controller import manifests
 from nodeattest_controller.model.kubeadm_config import (
     SECRET_TYPE,
     has_own_config,
-    kept_config,
     no_own_config,
+    read_config,
     read_secret,
     secret_value,
-    slim_config,
 )
 from nodeattest_controller.model.machine_view import CONTROL_PLANE_LABEL, view_of_machine
 from nodeattest_parsing.objects import items, mapping, text
@@ -50,7 +49,7 @@ def proved(found: SecretBytes | Denied | None, known: bytes = VALUE, **facts: An
 
 
 def stored(secret: JsonObject | None, config: JsonObject | None = None) -> SecretBytes | Denied:
-    return read_secret(secret, kept_config(slim_config(config or own_config())), "uid-w")
+    return read_secret(secret, read_config(config or own_config()), "uid-w")
 
 
 def of_control_plane() -> SecretBytes | Denied:

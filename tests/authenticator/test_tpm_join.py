@@ -68,13 +68,11 @@ class Controller:
         return NodeRequest(
             name=name,
             uid=item["metadata"]["uid"],
-            resource_version=item["metadata"]["resourceVersion"],
             created=datetime.fromisoformat(item["metadata"]["creationTimestamp"]),
             signer_name=SignerName(item["spec"]["signerName"]),
             purpose=purpose_of(item["spec"]["signerName"]),
             username=item["spec"]["username"],
             groups=frozenset({"system:bootstrappers"}),
-            usages=frozenset(item["spec"]["usages"]),
             expiration_seconds=None,
             request=base64.b64decode(item["spec"]["request"]),
             csr=csr,

@@ -15,7 +15,7 @@ from nodeattest_cli.explain.collect import Collected
 from nodeattest_cli.fleet import rows_of
 from nodeattest_cli.main import main
 from nodeattest_controller.model.csr_request import summarize
-from nodeattest_controller.model.kubeadm_config import named_tokens
+from nodeattest_controller.model.kubeadm_config import read_config
 from nodeattest_controller.model.machine_record import cluster_flaw, machine_views
 from nodeattest_controller.model.serving_names import network_of
 from nodeattest_parsing.objects import items, mapping, text
@@ -140,7 +140,7 @@ def test_a_malformed_token_is_left_out_and_refused_as_before(token: str) -> None
         [kept] = of_kind(written, "KubeadmConfig")
         for each in (config, kept):
             with pytest.raises(Unavailable, match="no bootstrap token"):
-                named_tokens(each)
+                read_config(each).tokens()
 
 
 def test_a_bundle_without_a_request_shows_the_record_offline(

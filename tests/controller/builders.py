@@ -80,13 +80,11 @@ def make_request(
     return NodeRequest(
         name="request",
         uid=uid,
-        resource_version="1",
         created=CREATED,
         signer_name=signer_for(ProviderName(provider), purpose),
         purpose=purpose,
         username=username,
         groups=frozenset(groups),
-        usages=frozenset({"digital signature", "server auth" if dns_names else "client auth"}),
         expiration_seconds=None,
         request=b"",
         csr=pkcs10.parse_csr(der, purpose=purpose),

@@ -23,8 +23,9 @@ from nodeattest_controller.controllers.challenge_secret import (
     Step,
     candidate,
     evaluate,
+    new_secret,
 )
-from nodeattest_controller.model.kubeadm_config import SECRET_FILE, kept_config, new_secret, read_secret, slim_config
+from nodeattest_controller.model.kubeadm_config import SECRET_FILE, read_config, read_secret
 from nodeattest_controller.model.policy import Policy, parse_attestation_policy
 from nodeattest_controller.runtime.indexes import ClusterKey
 from nodeattest_controller.runtime.references import KubeadmConfigs
@@ -93,7 +94,7 @@ SECRET: Final = new_secret(own_config(), cluster="blue", value="5e" * 32)
 
 
 def read(secret: JsonObject | None, whole: JsonObject | None = None) -> SecretBytes | Denied:
-    return read_secret(secret, kept_config(slim_config(whole or own_config())), "uid-w")
+    return read_secret(secret, read_config(whole or own_config()), "uid-w")
 
 
 @pytest.mark.parametrize(

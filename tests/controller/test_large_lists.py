@@ -16,10 +16,10 @@ from fake_api import FakeApi
 from management_kit import CAPI, add_cluster, add_policy, cached, management_api, tasks
 from polling import until
 
-from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, bounded, pool_view, view_of_machine
+from nodeattest_controller.model.machine_view import MAX_ADDRESSES, MAX_INSTANCES, pool_view, view_of_machine
 from nodeattest_controller.model.policy import parse_attestation_policy
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory
-from nodeattest_controller.runtime.informers import InformerSet, without_managed_fields
+from nodeattest_controller.runtime.informers import InformerSet, bounded, without_managed_fields
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import MemoryBudget, MemoryPool, object_size
 from nodeattest_parsing.objects import dig, text

@@ -18,7 +18,7 @@ from polling import until
 
 from nodeattest_controller.controllers.csr.machine_checks import own_token
 from nodeattest_controller.model.bootstrap_providers import BOOTSTRAP_PROVIDERS, control_plane_provider
-from nodeattest_controller.model.kubeadm_config import NamedTokens, bound_group, named_tokens
+from nodeattest_controller.model.kubeadm_config import KeptConfig, bound_group, read_config
 from nodeattest_controller.model.machine_view import (
     ContractReference,
     MachineView,
@@ -48,18 +48,18 @@ def config(token: JsonValue = f"abcdef.{SECRET}", **parts: JsonValue) -> JsonObj
     return {"metadata": {"name": "node-0"}, "spec": {"joinConfiguration": {"discovery": discovery}}}
 
 
-def named(*ids: str, settled: bool = True, by_file: bool = False) -> NamedTokens:
-    return NamedTokens(frozenset(ids), settled, by_file)
+def named(*ids: str, settled: bool = True, by_file: bool = False) -> KeptConfig:
+    return KeptConfig(ids=frozenset(ids), settled=settled, by_file=by_file)
 
 
 def under(binding: TokenBinding) -> Policy:
     return Policy(name="p", attestors=frozenset(), lifetime=None, enforce=True, token_binding=binding)
 
 
-def ask(token: str, found: NamedTokens | None, binding: TokenBinding, member: MachineView = MEMBER) -> None:
+def ask(token: str, found: KeptConfig | None, binding: TokenBinding, member: MachineView = MEMBER) -> None:
     """Ask with a token for a machine whose configuration names these."""
 
-    async def tokens(_machine: MachineView, _token_id: str) -> NamedTokens:
+    async def tokens(_machine: MachineView, _token_id: str) -> KeptConfig:
         assert found is not None, "there is no KubeadmConfig"
         return found
 
@@ -68,7 +68,7 @@ def ask(token: str, found: NamedTokens | None, binding: TokenBinding, member: Ma
 
 
 def refused(
-    token: str, found: NamedTokens | None, binding: TokenBinding = REQUIRED, member: MachineView = MEMBER
+    token: str, found: KeptConfig | None, binding: TokenBinding = REQUIRED, member: MachineView = MEMBER
 ) -> Denied:
     with pytest.raises(Denied) as denied:
         ask(token, found, binding, member)
@@ -92,7 +92,7 @@ def test_a_token_that_the_bootstrap_provider_never_named_is_denied_with_the_mach
     discovery: JsonObject | None,
 ) -> None:
     join: JsonObject = {} if discovery is None else {"discovery": discovery}
-    found = named_tokens({"spec": {"joinConfiguration": join}, **SETTLED})
+    found = read_config({"spec": {"joinConfiguration": join}, **SETTLED})
     denied = refused("abcdef", found, REQUIRED)
     assert denied.reason is Reason.TOKEN_NOT_NAMED
     assert denied.got == "one that has bootstrap data, but names no token"
@@ -128,7 +128,7 @@ def test_what_stands_in_the_place_of_a_kubeadm_config_is_said(member: MachineVie
     ],
 )
 def test_each_place_in_which_a_configuration_names_a_token_counts(told: JsonObject, ids: set[str]) -> None:
-    found = named_tokens(told)
+    found = read_config(told)
     assert found.ids == ids
     assert SECRET not in repr(found)
 

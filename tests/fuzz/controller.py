@@ -106,7 +106,7 @@ def _machine_token(found: JsonObject, _data: bytes) -> bool:
     until = bootstrap_token.renewal(token, record, now)
     require(until is None or until >= token.expires, "a renewal never shortens")
     require(token.value not in str(bootstrap_token.patch_of(token, record, until or now)), "no token in a write")
-    config = kubeadm_config.kept_config(kubeadm_config.slim_config(found))
+    config = kubeadm_config.read_config(found)
     require(not config.provides(token.value), "a Secret is no configuration")
     return True
 
@@ -115,15 +115,10 @@ def _machine_token(found: JsonObject, _data: bytes) -> bool:
 def _kubeadm_config(found: JsonObject, _data: bytes) -> bool:
     """Read which tokens a configuration names."""
     bootstrap_token.token_owner(found, "Machine")
-    kept = kubeadm_config.kept_config(kubeadm_config.slim_config(found))
-    try:
-        named = kubeadm_config.named_tokens(found)
-    except Unavailable:
-        require(kept.ids is None, "what names no token is kept so")
-        return False
-    require(kept.tokens() == named, "what is kept names the same tokens")
-    require(all(len(token_id) == 6 for token_id in named.ids), "ids of tokens")
-    return bool(named.ids)
+    kept = kubeadm_config.read_config(found)
+    require(not (kept.is_malformed and kept.ids), "a malformed token makes no other one count")
+    require(all(len(token_id) == 6 for token_id in kept.ids), "ids of tokens")
+    return bool(kept.ids)
 
 
 _load = by_file(lambda path: configfile.load(path, identity="fuzz"))

@@ -118,13 +118,11 @@ def filed_with(node: Node, data: dict[str, JsonValue], purpose: Purpose = Purpos
     return NodeRequest(
         name="csr-1",
         uid="u-1",
-        resource_version="1",
         created=T1,
         signer_name=signer_for(PROVIDER, purpose),
         purpose=purpose,
         username="system:bootstrap:abcdef",
         groups=BOOTSTRAP_GROUPS,
-        usages=frozenset({"digital signature", "client auth"}),
         expiration_seconds=None,
         request=request,
         csr=parsed,

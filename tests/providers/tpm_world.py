@@ -215,13 +215,11 @@ def request_of(evidence: FirstEvidence | SecondEvidence, **changes: object) -> N
     request = NodeRequest(
         name=f"csr-{number}",
         uid=f"uid-{number}",
-        resource_version="1",
         created=NOW if number == 1 else NOW + timedelta(seconds=2),
         signer_name=signer_for(ProviderName("tpm"), Purpose.CLIENT),
         purpose=Purpose.CLIENT,
         username="system:bootstrap:abcdef",
         groups=frozenset({"system:bootstrappers", "system:authenticated"}),
-        usages=frozenset({"client auth", "digital signature"}),
         expiration_seconds=None,
         request=b"envelope of the request",
         csr=CSR,

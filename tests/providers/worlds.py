@@ -57,13 +57,11 @@ def filed(evidence: Evidence, *, csr: bytes = CSR, purpose: Purpose = Purpose.CL
     return NodeRequest(
         name=f"csr-{uid}",
         uid=uid,
-        resource_version="1",
         created=T1,
         signer_name=signer_for(ProviderName(evidence.provider.replace("insecure", "tpm")), purpose),
         purpose=purpose,
         username="system:bootstrap:abcdef",
         groups=BOOTSTRAP_GROUPS,
-        usages=frozenset({"digital signature", "client auth"}),
         expiration_seconds=None,
         request=request,
         csr=parsed,

@@ -78,13 +78,11 @@ def request_of(vectors: Json, request: str, csr: NodeCsr, evidence: Evidence, cr
     return NodeRequest(
         name=vectors.get("firstName", "first"),
         uid=vectors["firstUID"],
-        resource_version="1",
         created=created,
         signer_name=SignerName(vectors["signerName"]),
         purpose=Purpose.CLIENT,
         username=vectors["username"],
         groups=frozenset(),
-        usages=frozenset(),
         expiration_seconds=None,
         request=request.encode(),
         csr=csr,

@@ -31,7 +31,7 @@ from nodeattest_controller.model.attestation import Attestation
 from nodeattest_controller.model.attestation_object import parse_attestation
 from nodeattest_controller.model.csr_request import parse_kubelet_request, parse_request
 from nodeattest_controller.model.infrastructure_kinds import known_kind
-from nodeattest_controller.model.kubeadm_config import is_kubeadm_config, kept_config, slim_config
+from nodeattest_controller.model.kubeadm_config import is_kubeadm_config, read_config
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView
 from nodeattest_controller.runtime.references import path_of_reference
@@ -173,7 +173,7 @@ class _Collector:
         for view in views:
             if not view.provider_id and is_kubeadm_config(view):
                 config = await self._read(view.bootstrap, view.namespace)
-                if config is not None and token_id in (kept_config(slim_config(config)).ids or ()):
+                if config is not None and token_id in read_config(config).ids:
                     return view
         return None
 

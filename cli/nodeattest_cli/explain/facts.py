@@ -21,10 +21,8 @@ from nodeattest_controller.model.csr_request import CSRSummary, RequestState, su
 from nodeattest_controller.model.infrastructure_kinds import HostReference
 from nodeattest_controller.model.kubeadm_config import (
     KUBEADM_CONFIG,
-    NamedTokens,
-    kept_config,
-    named_tokens,
-    slim_config,
+    KeptConfig,
+    read_config,
 )
 from nodeattest_controller.model.machine_record import CLUSTER_KINDS, MACHINE_KINDS, check_cluster_active, machine_views
 from nodeattest_controller.model.machine_view import ContractReference, MachineView, instances_have_machines
@@ -172,8 +170,8 @@ class DocumentFacts(FactSource):
         """Find the Machines whose KubeadmConfigs, as they were given, name a token."""
         found = self.inventory.records_of_token(self.key, token_id)
         for document in of_kind(self.documents, KUBEADM_CONFIG[1]):
-            config = kept_config(slim_config(document))
-            if config.ids is not None and token_id in config.ids:
+            config = read_config(document)
+            if token_id in config.ids:
                 owners = self.inventory.machines_of_config(self.key, config.name)
                 found += [machine for machine in owners if machine.uid == config.machine_uid]
         if is_needed and not found:
@@ -222,14 +220,15 @@ class DocumentFacts(FactSource):
         reference = pool.pool_infra
         return reference is not None and instances_have_machines(self._require(reference.kind, reference.name))
 
-    async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
+    async def named_tokens(self, configured: MachineView, token_id: str) -> KeptConfig:
         """Read the KubeadmConfig as it was given.
 
         A bootstrap provider that rotates a pool's token writes a later one into it, so an old request of a pool is
         best replayed with the KubeadmConfig of its day.
         """
         del token_id
-        return named_tokens(self._require("KubeadmConfig", configured.bootstrap.name if configured.bootstrap else ""))
+        name = configured.bootstrap.name if configured.bootstrap else ""
+        return read_config(self._require("KubeadmConfig", name)).tokens()
 
     async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
         """Return a first request."""

@@ -203,7 +203,6 @@ def _request_facts(request: NodeRequest) -> Iterator[tuple[str, str]]:
     key = load_der_public_key(request.csr.spki)
     kind = f"{type(key).__name__.removesuffix('PublicKey')}-{getattr(key, 'key_size', 0)}"
     yield "key", f"{kind}, {request.csr.spki_sha256}"
-    yield "usages", ", ".join(sorted(request.usages))
     yield "asks for", f"{request.expiration_seconds} s" if request.expiration_seconds else "the signer's lifetime"
     yield "evidence", f"{request.evidence.provider}/v{request.evidence.version}"
 

@@ -209,13 +209,11 @@ def _next_renewal(record: Attestation, purpose: Purpose, now: datetime) -> NodeR
     return NodeRequest(
         name="",
         uid="",
-        resource_version="",
         created=now,
         signer_name=SignerName(""),
         purpose=purpose,
         username=f"system:node:{record.node_name}",
         groups=frozenset({"system:nodes"}),
-        usages=frozenset(),
         expiration_seconds=None,
         request=b"",
         csr=NodeCsr(der=b"", node_name=record.node_name, provider_id=record.provider_id, spki=b""),

@@ -18,17 +18,17 @@ from typing import Final
 
 from nodeattest_controller.model.kubeadm_config import (
     KUBEADM_CONFIG,
+    SECRET_KEY,
+    SECRET_TYPE,
     challenge_secret_name,
     creates_secrets,
     has_bootstrap_data,
-    kept_config,
     machine_uid,
-    new_secret,
+    read_config,
     read_secret,
-    refers_to_secret,
-    slim_config,
 )
 from nodeattest_controller.model.machine_view import (
+    CLUSTER_LABEL,
     CONTROL_PLANE_LABEL,
     PAUSED_ANNOTATION,
     ContractReference,
@@ -43,7 +43,8 @@ from nodeattest_kube.errors import AlreadyExists, ApiError, Forbidden, Invalid, 
 from nodeattest_kube.events import ObjectRef
 from nodeattest_kube.periodic import ResyncConfig
 from nodeattest_kube.store import in_batches
-from nodeattest_parsing.objects import mapping, text
+from nodeattest_parsing.objects import items, mapping, text
+from nodeattest_parsing.strict_base64 import encode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 
@@ -111,6 +112,37 @@ def evaluate(config: JsonObject, machine: Candidate) -> Step:
     if not owner:  # 3
         return Step.WAIT
     return Step.CREATE if owner == machine.machine.uid else Step.NOTHING  # 4
+
+
+def new_secret(config: JsonObject, *, cluster: str, value: str) -> JsonObject:
+    """Make the Secret; ``value`` is random text, because user data carries text only."""
+    meta = mapping(config, "metadata")
+    name = text(meta, "name")
+    owner: JsonObject = {
+        "apiVersion": text(config, "apiVersion"),
+        "kind": KUBEADM_CONFIG[1],
+        "name": name,
+        "uid": text(meta, "uid"),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": challenge_secret_name(name),
+            "namespace": text(meta, "namespace"),
+            "labels": {CLUSTER_LABEL: cluster},
+            "ownerReferences": [owner],
+        },
+        "type": SECRET_TYPE,
+        "immutable": True,
+        "data": {SECRET_KEY: encode_base64(value.encode())},
+    }
+
+
+def refers_to_secret(config: JsonObject) -> bool:
+    wanted = challenge_secret_name(text(config, "metadata", "name"))
+    named = (text(file, "contentFrom", "secret", "name") for file in items(config, "spec", "files"))
+    return wanted in named
 
 
 class ChallengeSecretReconciler(ClusterReconciler):
@@ -186,7 +218,7 @@ class ChallengeSecretReconciler(ClusterReconciler):
             await self._management.client.create(paths.core_path("secrets", namespace=machine.namespace), secret)
         except AlreadyExists:
             stored = await self._management.secret(machine.namespace, name)
-            found = read_secret(stored, kept_config(slim_config(config)), machine.uid)
+            found = read_secret(stored, read_config(config), machine.uid)
             what = "the Secret for provider challenge is somebody else's"
             if isinstance(found, Denied) and self._events.warn(
                 ("foreign", machine.uid), what, machine=machine.name, secret=name, got=found.got

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.machine_view import ContractReference, infrastructure_ref
+from nodeattest_controller.model.machine_view import ContractReference, contract_reference
 from nodeattest_controller.model.policy import Policy
 from nodeattest_controller.runtime.cluster_controller import ReconcilerDeps
 from nodeattest_controller.runtime.conditions import (
@@ -36,7 +36,7 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_kube.errors import ApiError, Forbidden, NotFound
 from nodeattest_kube.events import EventLimiter
 from nodeattest_kube.workqueue import WorkQueue
-from nodeattest_parsing.objects import condition, items, text, text_map
+from nodeattest_parsing.objects import condition, items, mapping, text, text_map
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import Purpose, signer_for
@@ -131,7 +131,7 @@ class SignerNamesReconciler:
 
     async def _reconcile(self, key: ClusterKey) -> None:
         cluster = self._management.cluster(key)
-        reference = infrastructure_ref(cluster) if cluster is not None else None
+        reference = contract_reference(mapping(cluster, "spec", "infrastructureRef")) if cluster is not None else None
         wanted = self._wanted(key, cluster) if cluster is not None else None
         if cluster is None or reference is None or wanted is None:
             self._queue.forget(key)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.model.machine_view import control_plane_ref
+from nodeattest_controller.model.machine_view import contract_reference
+from nodeattest_parsing.objects import mapping
 from nodeattest_parsing.values import JsonObject
 
 _GROUP: Final = "controlplane.cluster.x-k8s.io"
@@ -52,5 +53,5 @@ BOOTSTRAP_PROVIDERS: Final[Mapping[str, BootstrapProvider]] = MappingProxyType(
 
 def control_plane_provider(cluster: JsonObject) -> BootstrapProvider | None:
     """Return whose control plane a Cluster has; None for kubeadm's, unknown ones, and a Cluster that names none."""
-    reference = control_plane_ref(cluster)
+    reference = contract_reference(mapping(cluster, "spec", "controlPlaneRef"))
     return BOOTSTRAP_PROVIDERS.get(reference.kind) if reference is not None and reference.group == _GROUP else None

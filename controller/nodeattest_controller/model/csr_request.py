@@ -76,7 +76,7 @@ class RequestState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CSRSummary:
-    """The little that is needed before parsing: whether it is ours, and whether it still waits for us."""
+    """What is needed before parsing: whether it is ours, and whether it still waits for us."""
 
     name: str
     uid: str
@@ -91,14 +91,14 @@ class CSRSummary:
 
     @property
     def is_open(self) -> bool:
-        """Return whether something is left to do here; what is approved of kubelet's own is signed by others."""
+        """Whether something is left to do here; others sign what is approved of kubelet's own."""
         if self.is_kubelets:
             return self.state is RequestState.PENDING
         return self.state in {RequestState.PENDING, RequestState.APPROVED}
 
 
 def summarize(csr: JsonObject) -> CSRSummary | None:
-    """Tell whose a CSR object is and where it stands; None when it is none of our business."""
+    """Return whose a CSR object is and where it stands; None for a signer that is not served here."""
     signer_name = text(csr, "spec", "signerName")
     is_kubelets = signer_name == KUBELET_SERVING_SIGNER
     named = (KUBELET, Purpose.SERVING) if is_kubelets else split_signer(signer_name)
@@ -131,7 +131,6 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
     1. the signer is ours; 2. who asks may ask at all; 3. the usages are a kubelet's; 4. the envelope and its PKCS#10
     are well-formed; 5. the provider block agrees with the signer; 6. a node asks for itself only; 7. only a bootstrap
     token may ask without a provider ID.
-    Each step makes a value that the next one needs. The declared checks begin with a ``NodeRequest``.
     """
     signer_name = text(csr, "spec", "signerName")
     named = split_signer(signer_name)  # 1
@@ -149,7 +148,7 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
             got="another user",
             remedy="join with a bootstrap token, or renew with the node's own certificate",
         )
-    usages = check_usages(csr, purpose)  # 3
+    _check_usages(csr, purpose)  # 3
     raw = _request_bytes(text(csr, "spec", "request"))
     node_csr, evidence = envelope.decode(raw, purpose=purpose, provider_id_oid=provider_id_oid)  # 4
     if evidence.provider != provider:  # 5
@@ -160,17 +159,16 @@ def parse_request(csr: JsonObject, *, provider_id_oid: str = PROVIDER_ID_OID) ->
             remedy="let the agent's provider and the signer agree",
         )
     _check_requester(node_csr, username, groups)  # 6, 7
-    _check_metadata(text(csr, "metadata", "name"), text(csr, "metadata", "uid"))
+    name, uid = text(csr, "metadata", "name"), text(csr, "metadata", "uid")
+    _check_metadata(name, uid)
     return NodeRequest(
-        name=text(csr, "metadata", "name"),
-        uid=text(csr, "metadata", "uid"),
-        resource_version=text(csr, "metadata", "resourceVersion"),
+        name=name,
+        uid=uid,
         created=_created(csr),
         signer_name=SignerName(signer_name),
         purpose=purpose,
         username=username,
         groups=groups,
-        usages=usages,
         expiration_seconds=number(csr, "spec", "expirationSeconds"),
         request=raw,
         csr=node_csr,
@@ -217,7 +215,7 @@ def _created(csr: JsonObject) -> datetime:
     return created
 
 
-def check_usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
+def _check_usages(csr: JsonObject, purpose: Purpose) -> None:
     asked, allowed = strings(csr, "spec", "usages"), _USAGES[purpose]
     usages = frozenset(asked)
     if usages - {_OPTIONAL_USAGE} != allowed or len(usages) != len(asked):
@@ -227,7 +225,6 @@ def check_usages(csr: JsonObject, purpose: Purpose) -> frozenset[str]:
             got=", ".join(sorted(usages)) or "none",
             remedy="ask for exactly a kubelet's usages",
         )
-    return usages
 
 
 def _request_bytes(encoded: str) -> bytes:
@@ -248,7 +245,6 @@ def _request_bytes(encoded: str) -> bytes:
 
 MAX_KUBELET_CSR_BASE64: Final = 2 * pkcs10.MAX_SIZE
 """Characters of ``spec.request``: PEM in base64 is 16/9 of the DER."""
-_REMEDY: Final = "let kubelet file the request itself (serverTLSBootstrap: true)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +277,7 @@ def parse_kubelet_request(csr: JsonObject) -> KubeletServingRequest:
             got=printable(text(csr, "spec", "username")),
             remedy="let kubelet file the request with its node's client certificate",
         )
-    check_usages(csr, Purpose.SERVING)  # 2
+    _check_usages(csr, Purpose.SERVING)  # 2
     found = pkcs10.parse_kubelet_serving(_pkcs10(text(csr, "spec", "request")))  # 3, 4
     if found.node_name != asks:  # 5
         raise Denied(
@@ -310,4 +306,5 @@ def _pkcs10(encoded: str) -> bytes:
 
 
 def _malformed(expected: str, got: str) -> Denied:
-    return Denied(Reason.CSR_MALFORMED, expected=expected, got=got, remedy=_REMEDY)
+    remedy = "let kubelet file the request itself (serverTLSBootstrap: true)"
+    return Denied(Reason.CSR_MALFORMED, expected=expected, got=got, remedy=remedy)

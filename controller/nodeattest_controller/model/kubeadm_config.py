@@ -1,7 +1,6 @@
 """What a KubeadmConfig says of its machine: its bootstrap token, and the Secret of provider ``challenge``.
 
-A stolen token is worth the one machine, or the one pool, that it was made for, whatever the provider proves (identity
-rule 4). Of a token only the public ID is kept, and of the bootstrap provider's own a digest (it has 82 random bits).
+Of a token only the public ID is kept, and of the bootstrap provider's own a digest (it has 82 random bits).
 The Secret has the name, type, owner and immutability that our ValidatingAdmissionPolicy admits. Its name follows
 from the KubeadmConfig, so the webhook can refer to a Secret that does not exist yet: the bootstrap provider retries.
 Source: cluster-api bootstrap/kubeadm/api (v1beta1, v1beta2), internal/controllers/kubeadmconfig_controller.go
@@ -15,11 +14,11 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
-from nodeattest_controller.model.machine_view import CLUSTER_LABEL, PAUSED_ANNOTATION, MachineView
+from nodeattest_controller.model.machine_view import PAUSED_ANNOTATION, MachineView
 from nodeattest_controller.model.policy import Policy
 from nodeattest_discovery.token import is_token
 from nodeattest_parsing.objects import flag, items, mapping, object_identity, strings, text
-from nodeattest_parsing.strict_base64 import decode_base64, encode_base64
+from nodeattest_parsing.strict_base64 import decode_base64
 from nodeattest_parsing.values import JsonObject
 from nodeattest_providers.challenge.protocol import PROVIDER
 from nodeattest_providers.challenge.verifier import parse_policy
@@ -50,44 +49,49 @@ def bound_group(cluster: str, provider_id: str) -> str:
     return BOUND_GROUP_PREFIX + digest[:_DIGITS]
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTokens:
-    """Which tokens a bootstrap configuration names."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptConfig:
+    """What is kept of one KubeadmConfig; ``slim_config`` writes it for the cache."""
 
-    ids: frozenset[str]
-    settled: bool
+    name: str = ""
+    ids: frozenset[str] = frozenset()
+    """Ids of all tokens that it names."""
+    is_malformed: bool = False
+    """Whether one of these is no token; then no id counts."""
+    settled: bool = False
     """Whether the bootstrap data was made of it, so that no token will be named later."""
     by_file: bool = False
     """Whether its machines discover the cluster by a file, for which the bootstrap provider makes no token."""
+    paused: bool = False
+    provided: str = ""
+    """Id of the token of its discovery, which the bootstrap provider made: empty where there is none, and words where
+    what is there is no token."""
+    digest: str = ""
+    uid: str = ""
+    machine_uid: str = ""
+    """UID of the one Machine that owns it; empty where none does, or several."""
+
+    def tokens(self) -> KeptConfig:
+        """Return it if each token that it names is one; raises Unavailable."""
+        if self.is_malformed:
+            raise Unavailable(
+                Reason.BOOTSTRAP_CONFIG_UNREADABLE,
+                f"KubeadmConfig {self.name} names something that is no bootstrap token",
+                remedy="correct the token in the KubeadmConfig",
+            )
+        return self
 
     @property
     def token_lost(self) -> bool:
-        """Return whether the bootstrap provider made a token that the configuration will never name."""
+        """Whether the bootstrap provider made a token that the configuration will never name."""
         return self.settled and not self.ids and not self.by_file
+
+    def provides(self, token: str) -> bool:
+        return bool(self.digest) and hmac.compare_digest(self.digest, _digest(token))
 
 
 def is_kubeadm_config(member: MachineView) -> bool:
     return member.bootstrap is not None and (member.bootstrap.group, member.bootstrap.kind) == KUBEADM_CONFIG
-
-
-def named_tokens(config: JsonObject) -> NamedTokens:
-    """Read which tokens a KubeadmConfig names; raises Unavailable for one that is no token.
-
-    kubeadm asks with ``tlsBootstrapToken`` where that differs from the discovery's own; a first control-plane machine
-    has the tokens that ``kubeadm init`` makes (kubeadm apis/kubeadm/v1beta4 JoinConfiguration, InitConfiguration).
-    """
-    discovery = mapping(config, "spec", "joinConfiguration", "discovery")
-    made = items(config, "spec", "initConfiguration", "bootstrapTokens")
-    named = [text(discovery, "bootstrapToken", "token"), text(discovery, "tlsBootstrapToken")]
-    named += [text(one, "token") for one in made]
-    tokens = [token for token in named if token]
-    if not all(is_token(token) for token in tokens):
-        raise _no_token(text(config, "metadata", "name"))
-    return NamedTokens(
-        ids=frozenset(token.partition(".")[0] for token in tokens),
-        settled=has_bootstrap_data(config),
-        by_file=bool(mapping(discovery, "file")),
-    )
 
 
 def has_bootstrap_data(config: JsonObject) -> bool:
@@ -96,63 +100,35 @@ def has_bootstrap_data(config: JsonObject) -> bool:
     return made or bool(text(status, "dataSecretName"))
 
 
-def _no_token(name: str) -> Unavailable:
-    return Unavailable(
-        Reason.BOOTSTRAP_CONFIG_UNREADABLE,
-        f"KubeadmConfig {name} names something that is no bootstrap token",
-        remedy="correct the token in the KubeadmConfig",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class KeptConfig:
-    """One KubeadmConfig, without what nobody needs of it."""
-
-    name: str
-    ids: frozenset[str] | None
-    """Ids of all tokens that it names; None where one of these is no token."""
-    settled: bool
-    by_file: bool
-    paused: bool
-    provided: str
-    """Id of the token of its discovery, which the bootstrap provider made: empty where there is none, and words where
-    what is there is no token."""
-    digest: str
-    uid: str = ""
-    machine_uid: str = ""
-    """UID of the one Machine that owns it; empty where none does, or several."""
-
-    def tokens(self) -> NamedTokens:
-        """Return which tokens it names; raises Unavailable where one of them is no token."""
-        if self.ids is None:
-            raise _no_token(self.name)
-        return NamedTokens(self.ids, self.settled, self.by_file)
-
-    def provides(self, token: str) -> bool:
-        return bool(self.digest) and hmac.compare_digest(self.digest, _digest(token))
-
-
 def slim_config(config: JsonObject) -> JsonObject:
-    provided = text(config, "spec", "joinConfiguration", "discovery", "bootstrapToken", "token")
-    meta = mapping(config, "metadata")
-    kept: JsonObject = {
+    """Reduce a KubeadmConfig to what is kept of it.
+
+    kubeadm asks with ``tlsBootstrapToken`` where that differs from the discovery's own; a first control-plane machine
+    has the tokens that ``kubeadm init`` makes (kubeadm apis/kubeadm/v1beta4 JoinConfiguration, InitConfiguration).
+    """
+    discovery, meta = mapping(config, "spec", "joinConfiguration", "discovery"), mapping(config, "metadata")
+    provided = text(discovery, "bootstrapToken", "token")
+    made = items(config, "spec", "initConfiguration", "bootstrapTokens")
+    named = {provided, text(discovery, "tlsBootstrapToken"), *(text(one, "token") for one in made)} - {""}
+    is_malformed = not all(map(is_token, named))
+    return {
         "metadata": object_identity(meta),
+        "ids": [] if is_malformed else [*sorted(map(_id, named))],
+        "malformed": is_malformed,
+        "settled": has_bootstrap_data(config),
+        "by_file": bool(mapping(discovery, "file")),
+        "paused": PAUSED_ANNOTATION in mapping(meta, "annotations"),
         "provided": _id(provided),
         "digest": _digest(provided) if is_token(provided) else "",
-        "paused": PAUSED_ANNOTATION in mapping(meta, "annotations"),
         "machine": machine_uid(config),
     }
-    try:
-        named = named_tokens(config)
-    except Unavailable:
-        return kept
-    return {**kept, "ids": [*sorted(named.ids)], "settled": named.settled, "by_file": named.by_file}
 
 
 def kept_config(slim: JsonObject) -> KeptConfig:
     return KeptConfig(
         name=text(slim, "metadata", "name"),
-        ids=frozenset(strings(slim, "ids")) if "ids" in slim else None,
+        ids=frozenset(strings(slim, "ids")),
+        is_malformed=flag(slim, "malformed"),
         settled=flag(slim, "settled"),
         by_file=flag(slim, "by_file"),
         paused=flag(slim, "paused"),
@@ -161,6 +137,10 @@ def kept_config(slim: JsonObject) -> KeptConfig:
         uid=text(slim, "metadata", "uid"),
         machine_uid=text(slim, "machine"),
     )
+
+
+def read_config(config: JsonObject) -> KeptConfig:
+    return kept_config(slim_config(config))
 
 
 def machine_uid(config: JsonObject) -> str:
@@ -183,10 +163,6 @@ def creates_secrets(policy: Policy) -> bool:
     return parse_policy(policy.settings(PROVIDER)).create_secrets
 
 
-def operators_secret_name(machine: str) -> str:
-    return f"{machine}-attestation"
-
-
 def secret_value(secret: JsonObject | None) -> SecretBytes | None:
     """Return the value of either Secret; None where it has none."""
     try:
@@ -198,37 +174,6 @@ def secret_value(secret: JsonObject | None) -> SecretBytes | None:
 
 def challenge_secret_name(config: str) -> str:
     return config + _SUFFIX
-
-
-def new_secret(config: JsonObject, *, cluster: str, value: str) -> JsonObject:
-    """Make the Secret; ``value`` is random text, because user data carries text only."""
-    meta = mapping(config, "metadata")
-    name = text(meta, "name")
-    owner: JsonObject = {
-        "apiVersion": text(config, "apiVersion"),
-        "kind": KUBEADM_CONFIG[1],
-        "name": name,
-        "uid": text(meta, "uid"),
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": challenge_secret_name(name),
-            "namespace": text(meta, "namespace"),
-            "labels": {CLUSTER_LABEL: cluster},
-            "ownerReferences": [owner],
-        },
-        "type": SECRET_TYPE,
-        "immutable": True,
-        "data": {SECRET_KEY: encode_base64(value.encode())},
-    }
-
-
-def refers_to_secret(config: JsonObject) -> bool:
-    wanted = challenge_secret_name(text(config, "metadata", "name"))
-    named = (text(file, "contentFrom", "secret", "name") for file in items(config, "spec", "files"))
-    return wanted in named
 
 
 def has_own_config(machine: MachineView) -> bool:

@@ -133,21 +133,12 @@ def cluster_of(machine: JsonObject) -> str:
     return text(machine, "spec", "clusterName")
 
 
-def infrastructure_ref(cluster: JsonObject) -> ContractReference | None:
-    """Read where the infrastructure object of a Cluster or a pool's template stands; None where it names none (yet)."""
-    return _infra_ref(mapping(cluster, "spec", "infrastructureRef"))
-
-
 def instances_have_machines(infra: JsonObject) -> bool:
     """Tell whether Cluster API makes a Machine for each instance of a pool, by the pool's infrastructure object.
 
     Source: Cluster API's contract for InfraMachinePools (``status.infrastructureMachineKind``).
     """
     return bool(text(infra, "status", "infrastructureMachineKind"))
-
-
-def control_plane_ref(cluster: JsonObject) -> ContractReference | None:
-    return _infra_ref(mapping(cluster, "spec", "controlPlaneRef"))
 
 
 def base_view(obj: JsonObject, kind: str, provider_id_source: str) -> MachineView:
@@ -176,7 +167,7 @@ def view_of_machine(machine: JsonObject) -> MachineView:
         base_view(machine, "Machine", "Machine spec.providerID"),
         addresses=tuple((text(one, "type"), text(one, "address")) for one in addresses[:MAX_ADDRESSES]),
         bootstrap_ready=_bootstrap_ready(machine),
-        infra=_infra_ref(mapping(machine, "spec", "infrastructureRef")),
+        infra=contract_reference(mapping(machine, "spec", "infrastructureRef")),
         bootstrap=bootstrap_config_ref(machine),
         of_pool=_is_of_pool(machine),
         is_control_plane=CONTROL_PLANE_LABEL in mapping(machine, "metadata", "labels"),
@@ -212,7 +203,7 @@ def pool_view(pool: JsonObject) -> PoolView:
         provider_id=ProviderID(""),
         bootstrap_ready=_bootstrap_ready(pool),
         bootstrap=bootstrap_config_ref(pool),
-        pool_infra=infrastructure_ref(mapping(pool, "spec", "template")),
+        pool_infra=contract_reference(mapping(pool, "spec", "template", "spec", "infrastructureRef")),
         flaw=flaw,
     )
     return PoolView(common, frozenset() if too_many else frozenset(strings(pool, "spec", "providerIDList")))
@@ -223,28 +214,10 @@ def views_of_pool(pool: JsonObject) -> list[MachineView]:
     return [view.member(provider_id) for provider_id in sorted(view.provider_ids)]
 
 
-_UNREAD: Final = frozenset({"nodeInfo", "nodeRefs"})
-"""Parts of a status; a patch of one of its conditions leaves them as they are."""
-
-
-def bounded(obj: JsonObject) -> JsonObject:
-    """Return a Machine or MachinePool without what is past the bounds, and without what nobody reads."""
-    status, spec = mapping(obj, "status"), mapping(obj, "spec")
-    addresses, provider_ids = status.get("addresses"), spec.get("providerIDList")
-    kept = dict(obj)
-    if not _UNREAD.isdisjoint(status):
-        kept["status"] = status = {name: value for name, value in status.items() if name not in _UNREAD}
-    if isinstance(addresses, list) and len(addresses) > MAX_ADDRESSES:
-        kept["status"] = {**status, "addresses": addresses[: MAX_ADDRESSES + 1]}
-    if isinstance(provider_ids, list) and len(provider_ids) > MAX_INSTANCES:
-        kept["spec"] = {**spec, "providerIDList": provider_ids[: MAX_INSTANCES + 1]}
-    return kept
-
-
 def bootstrap_config_ref(owner: JsonObject) -> ContractReference | None:
     """Read where the bootstrap configuration of a Machine stands, or of a MachinePool, which has it in its template."""
     template = mapping(owner, "spec", "template")
-    return _infra_ref(mapping(template or owner, "spec", "bootstrap", "configRef"))
+    return contract_reference(mapping(template or owner, "spec", "bootstrap", "configRef"))
 
 
 def _is_of_pool(machine: JsonObject) -> bool:
@@ -270,11 +243,10 @@ def _bootstrap_ready(machine: JsonObject) -> bool:
     return flag(status, "bootstrapReady") or flag(status, "initialization", "bootstrapDataSecretCreated")
 
 
-def _infra_ref(reference: JsonObject) -> ContractReference | None:
-    """v1beta1 names an apiVersion, v1beta2 an apiGroup."""
+def contract_reference(reference: JsonObject) -> ContractReference | None:
+    """Read a reference: v1beta1 names an apiVersion, v1beta2 an apiGroup. None where it names no object (yet)."""
     name, kind, api_version = text(reference, "name"), text(reference, "kind"), text(reference, "apiVersion")
-    group = text(reference, "apiGroup")
-    version = ""
+    group, version = text(reference, "apiGroup"), ""
     if "/" in api_version:
         group, version = api_version.split("/", 1)
     return ContractReference(group, kind, name, version) if name and kind and group else None

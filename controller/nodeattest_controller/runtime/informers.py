@@ -17,7 +17,13 @@ from functools import partial
 from typing import Final
 
 from nodeattest_controller.logs import fields
-from nodeattest_controller.model.machine_view import MachineResource, MachineView, bounded, cluster_of
+from nodeattest_controller.model.machine_view import (
+    MAX_ADDRESSES,
+    MAX_INSTANCES,
+    MachineResource,
+    MachineView,
+    cluster_of,
+)
 from nodeattest_controller.model.node_names import claimed_names
 from nodeattest_controller.runtime.indexes import ClusterKey, Inventory, cluster_key
 from nodeattest_kube import paths
@@ -26,7 +32,7 @@ from nodeattest_kube.errors import ApiError, NotFound, TooLarge
 from nodeattest_kube.periodic import RECONNECT, notify
 from nodeattest_kube.reflector import Reflector
 from nodeattest_kube.store import MemoryPool
-from nodeattest_parsing.objects import text
+from nodeattest_parsing.objects import mapping, text
 from nodeattest_parsing.values import JsonObject
 
 MOST: Final = 20_000
@@ -341,3 +347,21 @@ def sources_of(
     names: Collection[str], inventory: Inventory, changes: ChangeBus, machines: dict[MachineResource, InformerRef]
 ) -> tuple[Source, ...]:
     return tuple(source(inventory, changes, machines) for name, source in _SOURCES.items() if name in names)
+
+
+_UNREAD: Final = frozenset({"nodeInfo", "nodeRefs"})
+"""Parts of a status; a patch of one of its conditions leaves them as they are."""
+
+
+def bounded(obj: JsonObject) -> JsonObject:
+    """Return a Machine or MachinePool without what is past the bounds, and without what nobody reads."""
+    status, spec = mapping(obj, "status"), mapping(obj, "spec")
+    addresses, provider_ids = status.get("addresses"), spec.get("providerIDList")
+    kept = dict(obj)
+    if not _UNREAD.isdisjoint(status):
+        kept["status"] = status = {name: value for name, value in status.items() if name not in _UNREAD}
+    if isinstance(addresses, list) and len(addresses) > MAX_ADDRESSES:
+        kept["status"] = {**status, "addresses": addresses[: MAX_ADDRESSES + 1]}
+    if isinstance(provider_ids, list) and len(provider_ids) > MAX_INSTANCES:
+        kept["spec"] = {**spec, "providerIDList": provider_ids[: MAX_INSTANCES + 1]}
+    return kept

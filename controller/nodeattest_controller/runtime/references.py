@@ -14,7 +14,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from nodeattest_controller.model.infrastructure_kinds import HOSTS, HostReference, ObjectKey
-from nodeattest_controller.model.kubeadm_config import KUBEADM_CONFIG, KeptConfig, NamedTokens, kept_config, slim_config
+from nodeattest_controller.model.kubeadm_config import KUBEADM_CONFIG, KeptConfig, kept_config, read_config, slim_config
 from nodeattest_controller.model.machine_view import (
     CLUSTER_LABEL,
     ContractReference,
@@ -250,13 +250,11 @@ class KubeadmConfigs:
         self._watched: Reflector | None = None
         self._versions: dict[str, str] = {}
 
-    async def tokens_of(self, member: MachineView, token_id: str) -> NamedTokens:
+    async def tokens_of(self, member: MachineView, token_id: str) -> KeptConfig:
         """Return the tokens that a machine's KubeadmConfig names; raises Unavailable. ``token_id``: the requester's."""
         if member.bootstrap is None:
             raise _unreadable("a machine without a bootstrap configuration", "name one in bootstrap.configRef")
-        found = await self.find(
-            member.bootstrap, member.namespace, lambda kept: kept.ids is not None and token_id in kept.ids
-        )
+        found = await self.find(member.bootstrap, member.namespace, lambda kept: token_id in kept.ids)
         return found.tokens()
 
     def naming(self, namespace: str, token_id: str) -> list[KeptConfig]:
@@ -270,8 +268,7 @@ class KubeadmConfigs:
         """Return whether a machine's KubeadmConfig names a token, by a read; raises Unavailable."""
         if member.bootstrap is None:
             return False
-        kept = kept_config(slim_config(await self.read(member.bootstrap, member.namespace)))
-        return kept.ids is not None and token_id in kept.ids
+        return token_id in read_config(await self.read(member.bootstrap, member.namespace)).ids
 
     async def follow(self) -> None:
         """Start the watch if KubeadmConfigs are served; else the first read of a configuration starts it."""
@@ -291,7 +288,7 @@ class KubeadmConfigs:
             kept = kept_config(found) if found is not None else None
             if kept is not None and is_wished(kept):
                 return kept
-        return kept_config(slim_config(await self.read(reference, namespace)))
+        return read_config(await self.read(reference, namespace))
 
     async def read(self, reference: ContractReference, namespace: str) -> JsonObject:
         """Read a whole KubeadmConfig now; raises Unavailable."""
@@ -332,7 +329,7 @@ class KubeadmConfigs:
 
 def _token_keys(slim: JsonObject) -> list[str]:
     namespace = text(slim, "metadata", "namespace")
-    return [f"{namespace}/{token_id}" for token_id in kept_config(slim).ids or ()]
+    return [f"{namespace}/{token_id}" for token_id in kept_config(slim).ids]
 
 
 def _unreadable(detail: str, remedy: str) -> Unavailable:

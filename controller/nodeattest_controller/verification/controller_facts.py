@@ -15,13 +15,12 @@ from typing import Final, Protocol
 
 from nodeattest_controller.model.infrastructure_kinds import HostReference, InfrastructureKind, Objects, known_kind
 from nodeattest_controller.model.kubeadm_config import (
-    NamedTokens,
+    KeptConfig,
     challenge_secret_name,
     creates_secrets,
     has_own_config,
     is_kubeadm_config,
     no_own_config,
-    operators_secret_name,
     owner_uid,
     read_secret,
     secret_value,
@@ -148,7 +147,7 @@ class ControllerFacts(FactSource):
     async def makes_machines(self, pool: MachineView) -> bool:
         return await self.management.platforms.makes_machines(pool)
 
-    async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
+    async def named_tokens(self, configured: MachineView, token_id: str) -> KeptConfig:
         return await self.kubeadm_configs.tokens_of(configured, token_id)
 
     async def first_request(self, ref: FirstRequestRef) -> JsonObject | None:
@@ -234,7 +233,7 @@ class ControllerFacts(FactSource):
         if not verifier.reads_secret:
             return None
         if not creates_secrets(await facts.policy()):
-            return secret_value(await self.management.secret(machine.namespace, operators_secret_name(machine.name)))
+            return secret_value(await self.management.secret(machine.namespace, f"{machine.name}-attestation"))
         if machine.bootstrap is None or not has_own_config(machine):
             return no_own_config(machine)
         secret = await self.management.secret(machine.namespace, challenge_secret_name(machine.bootstrap.name))

@@ -16,7 +16,7 @@ from nodeattest_controller.model.attestation import Attestation, new_attestation
 from nodeattest_controller.model.certificate_authority import SubjectAltNames
 from nodeattest_controller.model.csr_request import CSRSummary, RequestState, Round, parse_request, summarize
 from nodeattest_controller.model.infrastructure_kinds import known_kind
-from nodeattest_controller.model.kubeadm_config import NamedTokens
+from nodeattest_controller.model.kubeadm_config import KeptConfig
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameContext, NameSources
 from nodeattest_controller.model.policy import Policy
@@ -121,7 +121,7 @@ class FactSource(ABC):
         """Return whether Cluster API makes a Machine for each instance of a MachinePool."""
 
     @abstractmethod
-    async def named_tokens(self, configured: MachineView, token_id: str) -> NamedTokens:
+    async def named_tokens(self, configured: MachineView, token_id: str) -> KeptConfig:
         """Return which tokens a machine's KubeadmConfig names."""
 
     @abstractmethod

@@ -1,9 +1,7 @@
 """Every check of an attested request, in the order in which they run: the one list of controller and ``explain``.
 
-Cheap first: what the request itself says, then memory, then the provider's verification and live reads; last, under
-the issuer's reservation, the rules about keys and certificates. Numbers of rules are those of docs/identity-rules.md.
-The parser (``model.csr_request``) comes before all of these. This module has the checks of names and nodes (rules 2, 3
-and 7), those of the two steps, and those of issuing.
+Cheap first: what the request itself contains, then memory, then the provider's verification and live reads; last, under
+the issuer's reservation, the rules about keys and certificates. Rules have the numbers of docs/identity-rules.md.
 """
 
 from __future__ import annotations
@@ -14,38 +12,14 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from nodeattest_controller.controllers.csr.machine_checks import (
-    attestor_authorized,
-    bound_token,
-    evidence_version,
-    first_request_named,
-    joined_machine,
-    not_bound_otherwise,
-    one_machine,
-    one_provider_id,
-    own_provider_id,
-    own_token,
-    policy,
-    serving_allowed,
-    unattested,
-)
+from nodeattest_controller.controllers.csr import machine_checks
 from nodeattest_controller.model.attestation import KEEP_ISSUED, MAX_LIVE, Attestation, first_uid_of, live_keys
 from nodeattest_controller.model.csr_request import RequestState, Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameStrength, check_node_name, claim_to, is_named, node_names
 from nodeattest_controller.model.resolver import not_ready
-from nodeattest_controller.verification.checks import (
-    RequestCheck,
-    Stage,
-    active_cluster,
-    declare,
-    machine_now,
-    names_listed_now,
-    names_on_record,
-    names_unclaimed,
-    names_unclaimed_now,
-    no_other_node,
-)
+from nodeattest_controller.verification import checks as shared
+from nodeattest_controller.verification.checks import RequestCheck, Stage, declare
 from nodeattest_controller.verification.facts import CSRFacts
 from nodeattest_parsing.objects import key_of, text
 from nodeattest_providers.config_fields import pins_for, split_pin
@@ -134,7 +108,7 @@ async def no_takeover(facts: CSRFacts) -> None:
     attestation, node = await facts.attestation(), await facts.node()
     if facts.request.is_renewal or node is None or attestation.has_joined or attestation.was_reset:
         return
-    raise unattested(
+    raise machine_checks.unattested(
         f"Node {facts.node_name} stands, and no attestation record", "delete the Node if nothing runs there any more"
     )
 
@@ -301,34 +275,34 @@ async def pinned_fingerprints(facts: CSRFacts) -> None:
 
 
 CHECKS: Final[tuple[RequestCheck[CSRFacts], ...]] = (
-    bound_token,
-    active_cluster,
-    policy,
-    attestor_authorized,
-    evidence_version,
-    serving_allowed,
-    first_request_named,
-    one_machine,
-    own_provider_id,
-    machine_now,
-    not_bound_otherwise,
-    joined_machine,
-    names_unclaimed,
-    names_on_record,
+    machine_checks.bound_token,
+    shared.active_cluster,
+    machine_checks.policy,
+    machine_checks.attestor_authorized,
+    machine_checks.evidence_version,
+    machine_checks.serving_allowed,
+    machine_checks.first_request_named,
+    machine_checks.one_machine,
+    machine_checks.own_provider_id,
+    shared.machine_now,
+    machine_checks.not_bound_otherwise,
+    machine_checks.joined_machine,
+    shared.names_unclaimed,
+    shared.names_on_record,
     own_node_name,
     not_answered,
-    own_token,
-    one_provider_id,
+    machine_checks.own_token,
+    machine_checks.one_provider_id,
     first_request_pending,
     verified,
     proven_machine,
     proven_node_name,
     own_hardware,
-    no_other_node,
+    shared.no_other_node,
     no_takeover,
     adoption,
-    names_unclaimed_now,
-    names_listed_now,
+    shared.names_unclaimed_now,
+    shared.names_listed_now,
     approval_known,
     new_key,
     answered_once,

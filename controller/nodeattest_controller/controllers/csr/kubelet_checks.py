@@ -1,7 +1,7 @@
 """Every check of kubelet's own serving request, in the order in which they run: for controller and ``explain``.
 
-Nothing is attested: the node's client certificate says who asks, and the caches say which names and addresses are
-its machine's own. The parser (``model.csr_request``) comes before all of these.
+Nothing is attested: the node's client certificate proves who asks, and the caches have the names and addresses of its
+machine.
 """
 
 from __future__ import annotations
@@ -14,17 +14,8 @@ from nodeattest_controller.model.csr_request import KubeletServingRequest, Round
 from nodeattest_controller.model.machine_view import MachineView
 from nodeattest_controller.model.node_names import NameSources, check_claim, has_name, node_names
 from nodeattest_controller.model.resolver import one_ready_machine
-from nodeattest_controller.verification.checks import (
-    RequestCheck,
-    active_cluster,
-    declare,
-    machine_now,
-    names_listed_now,
-    names_on_record,
-    names_unclaimed,
-    names_unclaimed_now,
-    no_other_node,
-)
+from nodeattest_controller.verification import checks as shared
+from nodeattest_controller.verification.checks import RequestCheck, declare
 from nodeattest_controller.verification.facts import FactSource, RequestFacts, fact
 from nodeattest_parsing.objects import text
 from nodeattest_parsing.values import JsonObject
@@ -144,17 +135,17 @@ def _not_yet(detail: str, remedy: str) -> Unavailable:
 
 
 CHECKS: Final[tuple[RequestCheck[KubeletFacts], ...]] = (
-    active_cluster,
+    shared.active_cluster,
     policy_approves,
     one_machine_of_node,
-    names_unclaimed,
-    names_on_record,
-    machine_now,
+    shared.names_unclaimed,
+    shared.names_on_record,
+    shared.machine_now,
     own_name,
     confirmed,
     node_registered,
-    no_other_node,
-    names_unclaimed_now,
-    names_listed_now,
+    shared.no_other_node,
+    shared.names_unclaimed_now,
+    shared.names_listed_now,
 )
 """In the order in which they run."""

@@ -10,7 +10,7 @@ from nodeattest_controller.model.kubeadm_config import (
     BOUND_GROUP_PREFIX,
     DELETE_UNNAMED,
     LOST_TOKEN,
-    NamedTokens,
+    KeptConfig,
     bound_group,
     is_kubeadm_config,
 )
@@ -106,7 +106,7 @@ async def serving_allowed(facts: CSRFacts) -> None:
 
 @declare(ROUND, "wire format")
 async def first_request_named(facts: CSRFacts) -> None:
-    """The evidence says whether the request is a first one or which first request it answers."""
+    """The evidence tells whether the request is a first one or which first request it answers."""
     await facts.ref()
 
 
@@ -177,20 +177,16 @@ async def own_provider_id(facts: CSRFacts) -> None:
             "spec.infrastructure.providerIDs",
         )
     requested = facts.request.csr.provider_id
-    if not requested and expected.is_prefix:  # kubelet needs the same suffix, and nobody tells it one
-        raise Denied(
-            Reason.PROVIDER_ID_REQUIRED,
-            expected=f"a request with the provider ID of {what}, which begins with {expected.value}",
-            got="a request without one",
-            remedy=f"give agent and kubelet one provider ID that begins with {expected.value}",
-        )
     if not requested:
+        remedy = "file another request with the provider ID in the annotation; the agent does so by itself"
+        if expected.is_prefix:  # kubelet needs the same suffix, and nobody tells it one
+            remedy = f"give agent and kubelet one provider ID that begins with {expected.value}"
         raise Denied(
             Reason.PROVIDER_ID_REQUIRED,
             expected=f"a request with the provider ID of {what}",
             got="a request without one",
-            remedy="file another request with the provider ID in the annotation; the agent does so by itself",
-            annotations={ANNOTATION_PROVIDER_ID: expected.value},
+            remedy=remedy,
+            annotations={} if expected.is_prefix else {ANNOTATION_PROVIDER_ID: expected.value},
         )
     if not expected.matches(requested):
         raise Denied(
@@ -306,7 +302,7 @@ async def own_token(facts: CSRFacts) -> None:
     raise _not_named(machine, named)
 
 
-async def _named_tokens(facts: CSRFacts, machine: MachineView, token_id: str) -> NamedTokens | None:
+async def _named_tokens(facts: CSRFacts, machine: MachineView, token_id: str) -> KeptConfig | None:
     """Return the tokens that a machine's configuration names; None where none can be read, now or ever."""
     if is_kubeadm_config(machine):
         return await facts.source.named_tokens(machine, token_id)
@@ -317,10 +313,10 @@ async def _named_tokens(facts: CSRFacts, machine: MachineView, token_id: str) ->
             remedy="let the infrastructure provider list it in the pool's providerIDList",
         )
     own = machine.bootstrap_token_id  # of a MachineRecord
-    return NamedTokens(frozenset({own}), settled=True) if own else None
+    return KeptConfig(ids=frozenset({own}), settled=True) if own else None
 
 
-def _not_named(machine: MachineView, named: NamedTokens | None) -> Denied:
+def _not_named(machine: MachineView, named: KeptConfig | None) -> Denied:
     remedy = _UNSTATED
     if named is not None and named.token_lost:
         is_pool = machine.kind == "MachinePool"
