@@ -1,4 +1,4 @@
-"""Child processes of the sandbox: started with a log, awaited until ready, ended with their parent.
+"""Child processes of the sandbox: started with a log, awaited until ready, ended with their parent; and their ports.
 
 ``python -m nodeattest_sandbox.child_process PIDFILE COMMAND...`` runs a command that ends with its parent: the command
 gets SIGTERM when standard input ends or when this process gets a signal to stop, and SIGKILL if it does not stop in
@@ -8,12 +8,16 @@ time; the exit code is the command's. A start that fails shows the end of the lo
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Final
@@ -157,3 +161,47 @@ def wait(process: Process, done: Callable[[], bool]) -> None:
         if time.monotonic() > end:
             raise process.failure(f"was not ready after {_START_LIMIT:.0f} s")
         time.sleep(0.02)
+
+
+# Ports of the loopback interface
+
+_PORTS: Final = range(20_000, 32_544)
+_BLOCK: Final = 256
+
+
+def listens(port: int) -> bool:
+    """Return whether somebody listens at this port of the loopback interface."""
+    try:
+        socket.create_connection((LOOPBACK, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports on which nobody listens, and which no other process that calls this gets.
+
+    They are below the range from which systems give ports to clients and to ``bind`` without a port (from 32768 on
+    Linux, 49152 elsewhere).
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        with _PORTS_LOCK:
+            port = next(_OWN_PORTS)
+        with suppress(OSError):
+            socket.create_server((LOOPBACK, port)).close()
+            ports.append(port)
+    return ports
+
+
+def _reserve_ports() -> Iterator[int]:
+    """Yield this process's ports, around and around: a block, reserved by a UDP socket on its first port."""
+    while True:
+        first = secrets.choice(_PORTS[::_BLOCK])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reservation, suppress(OSError):
+            reservation.bind((LOOPBACK, first))
+            yield from cycle(range(first, first + _BLOCK))
+
+
+_OWN_PORTS: Final = _reserve_ports()
+_PORTS_LOCK: Final = threading.Lock()

@@ -1,10 +1,7 @@
 """Control planes as processes on loopback: the sandbox's own server, or etcd and kube-apiserver.
 
-Promises: one handle with the same verbs for both; they run no longer than the process that started them; a start that
-fails says why, with the end of the log. Each has bootstrap-token authentication, the authorizers Node and RBAC,
-NodeRestriction, and an audit log of metadata. kube-controller-manager and kubeadm run beside it, to compare ourselves
-with; no configuration of this machine's user is read.
-Out of scope: the cluster's objects (fleet.py).
+They end with the process that started them. Each has bootstrap-token authentication, the authorizers Node and RBAC,
+NodeRestriction, and an audit log of metadata. kube-controller-manager and kubeadm run beside it, to compare with.
 Source: etcd, kube-apiserver, kube-controller-manager and kubeadm, ``--help``.
 """
 
@@ -12,30 +9,25 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-import signal
-import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle
 from pathlib import Path
-from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from nodeattest_sandbox.apiserver.jsonvalue import load, text_at, texts_at, value_at
-from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed, wait
+from nodeattest_sandbox.child_process import LOOPBACK, Process, StartFailed, free_ports, listens, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
 from nodeattest_sandbox.pki import ClusterPki
 
 _SERVICE_NETWORK: Final = "10.96.0.0/16"
 
-AUDIT_POLICY: Final = """\
+_AUDIT_POLICY: Final = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
@@ -43,21 +35,7 @@ rules:
 """
 
 
-def etcd_flags(data: Path, port: int, peer_port: int) -> list[str]:
-    """Return the flags of a single etcd without TLS: only kube-apiserver knows its port."""
-    client, peer = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{peer_port}"
-    return [
-        "--name=sandbox",
-        f"--data-dir={data}",
-        f"--listen-client-urls={client}",
-        f"--advertise-client-urls={client}",
-        f"--listen-peer-urls={peer}",
-        f"--initial-advertise-peer-urls={peer}",
-        f"--initial-cluster=sandbox={peer}",
-    ]
-
-
-def apiserver_flags(pki: ClusterPki, port: int, etcd_port: int, issuer: str = "") -> list[str]:
+def _apiserver_flags(pki: ClusterPki, port: int, etcd_port: int, issuer: str = "") -> list[str]:
     """Return the flags of kube-apiserver; without an issuer it is the server's address."""
     return [
         f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
@@ -83,13 +61,11 @@ def apiserver_flags(pki: ClusterPki, port: int, etcd_port: int, issuer: str = ""
 _LIMIT: Final = 60.0
 """Seconds for one run of kubeadm."""
 _VERSION_WORDS: Final = MappingProxyType({"kubeadm": ("version", "-o", "short"), "kubectl": ("version", "--client")})
-_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
-_NO_FLAGS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 @contextmanager
 def controller_manager(
-    plane: ControlPlane, assets: Path, controllers: Sequence[str], more: Mapping[str, object] = _NO_FLAGS
+    plane: ControlPlane, assets: Path, controllers: Sequence[str], more: Mapping[str, object] | None = None
 ) -> Generator[Process]:
     """Run kube-controller-manager with these controllers (such as ``bootstrapsigner``) for the length of the block.
 
@@ -110,7 +86,7 @@ def controller_manager(
         "cluster-signing-cert-file": plane.ca_certificate,
         "cluster-signing-key-file": plane.ca_key,
         "cert-dir": directory / "certificates",
-        **more,
+        **(more or {}),
     }
     command = [str(binary), *(f"--{name}={value}" for name, value in flags.items())]
     process = Process.of_program("kube-controller-manager", command, directory)
@@ -124,11 +100,11 @@ def controller_manager(
 def kubeadm(
     assets: Path,
     *words: str,
-    environment: Mapping[str, str] = _NO_VARIABLES,
+    environment: Mapping[str, str] | None = None,
     limit: float = _LIMIT,
 ) -> subprocess.CompletedProcess[str]:
     """Run kubeadm to its end; raises ``subprocess.TimeoutExpired``."""
-    clean = {"PATH": os.defpath, "HOME": "/nonexistent", "NO_PROXY": LOOPBACK, **environment}
+    clean = {"PATH": os.defpath, "HOME": "/nonexistent", "NO_PROXY": LOOPBACK, **(environment or {})}
     command = [str(_binary(assets, "kubeadm")), *words]
     return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=limit, check=False)
 
@@ -151,8 +127,6 @@ def _binary(assets: Path, name: str) -> Path:
     return binary
 
 
-_PORTS: Final = range(20_000, 32_544)
-_BLOCK: Final = 256
 _NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -186,8 +160,6 @@ class ControlPlane(ABC):
         self.server = ""
         self.pki = ClusterPki.make(directory / "pki", name)
         self.audit_log = directory / "audit.log"
-        self.etcd_directory = directory / "etcd"
-        """Exists where etcd keeps the objects."""
         self.kubectl: Path | None = None
         """Beside a real API server only."""
         self._processes: list[Process] = []
@@ -268,18 +240,6 @@ class ControlPlane(ABC):
         self.restart()
 
     @abstractmethod
-    def freeze(self) -> None:
-        """Let every request hang."""
-
-    @abstractmethod
-    def resume(self) -> None:
-        """Answer again."""
-
-    @abstractmethod
-    def expire_history(self) -> None:
-        """Make the server forget its watch history: older versions are answered 410."""
-
-    @abstractmethod
     def _launch(self) -> None:
         """Start the processes."""
 
@@ -298,22 +258,11 @@ class _Sandbox(ControlPlane):
     def __init__(self, directory: Path, name: str, options: Sequence[str]) -> None:
         super().__init__(directory, name)
         self._options = options
-        self._hang_file = directory / "hang"
         self._port = 0
-
-    def freeze(self) -> None:
-        self._hang_file.touch()
-
-    def resume(self) -> None:
-        self._hang_file.unlink(missing_ok=True)
-
-    def expire_history(self) -> None:
-        self.client().send("POST", "/sandbox/compact")
 
     def _launch(self) -> None:
         ready = self.directory / "ready"
         ready.unlink(missing_ok=True)
-        self.resume()
         process = Process("apiserver", self._command(ready), self.directory)
         self._processes.append(process)
         wait(process, ready.exists)
@@ -329,7 +278,6 @@ class _Sandbox(ControlPlane):
             "secure-port": self._port,
             "ready-file": ready,
             "audit-log": self.audit_log,
-            "hang-file": self._hang_file,
             "state": self.directory / "state.json",
         }
         command = [sys.executable, "-m", "nodeattest_sandbox.apiserver", "--exit-with-stdin"]
@@ -348,17 +296,6 @@ class _Real(ControlPlane):
         self._assets = assets
         self._ports = free_ports(3)
 
-    def freeze(self) -> None:
-        process = next(each for each in self._processes if each.name == "kube-apiserver")
-        os.kill(process.pid(), signal.SIGSTOP)
-        wait(process, lambda: _has_stopped(process.pid()))
-
-    def resume(self) -> None:
-        os.kill(self.pids["kube-apiserver"], signal.SIGCONT)
-
-    def expire_history(self) -> None:
-        self.restart()
-
     def revive(self) -> None:
         """Start again what has ended: same ports, same PKI, and what etcd's folder holds."""
         ended = {process.name for process in self._processes if process.has_ended()}
@@ -374,16 +311,27 @@ class _Real(ControlPlane):
 
     def _start_etcd(self) -> None:
         _, port, peer_port = self._ports
-        self.etcd_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        etcd = self._run("etcd", etcd_flags(self.etcd_directory, port, peer_port))
+        data = self.directory / "etcd"
+        data.mkdir(mode=0o700, exist_ok=True)
+        client, peer = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{peer_port}"
+        flags = [
+            "--name=sandbox",
+            f"--data-dir={data}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=sandbox={peer}",
+        ]
+        etcd = self._run("etcd", flags)
         wait(etcd, lambda: listens(port))
 
     def _start_apiserver(self) -> None:
         port, etcd_port, _ = self._ports
         policy = self.directory / "audit-policy.yaml"
-        policy.write_text(AUDIT_POLICY, encoding="ascii")
+        policy.write_text(_AUDIT_POLICY, encoding="ascii")
         flags = [
-            *apiserver_flags(self.pki, port, etcd_port, self._issuer),
+            *_apiserver_flags(self.pki, port, etcd_port, self._issuer),
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
             *self._flags,
@@ -424,62 +372,12 @@ def start_real(
     return plane
 
 
-def _has_stopped(pid: int) -> bool:
-    """Return whether each thread has taken note of SIGSTOP: on a loaded machine some answer requests meanwhile.
-
-    Source: proc(5), ``/proc/pid/task/tid/stat``.
-    """
-    states: set[str] = set()
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            states.add((thread / "stat").read_text().rpartition(")")[2].split()[0])
-    return states == {"T"}
-
-
 def _answers(client: Client, path: str) -> bool:
     try:
         client.send("GET", path)
     except (OSError, ApiRefusal):
         return False
     return True
-
-
-def listens(port: int) -> bool:
-    """Return whether somebody listens at this port of the loopback interface."""
-    try:
-        socket.create_connection((LOOPBACK, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports on which nobody listens, and which no other process that calls this gets.
-
-    They are below the range from which systems give ports to clients and to ``bind`` without a port (from 32768 on
-    Linux, 49152 elsewhere).
-    """
-    ports: list[int] = []
-    while len(ports) < count:
-        with _PORTS_LOCK:
-            port = next(_OWN_PORTS)
-        with suppress(OSError):
-            socket.create_server((LOOPBACK, port)).close()
-            ports.append(port)
-    return ports
-
-
-def _reserve_ports() -> Iterator[int]:
-    """Yield this process's ports, around and around: a block, reserved by a UDP socket on its first port."""
-    while True:
-        first = secrets.choice(_PORTS[::_BLOCK])
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as reservation, suppress(OSError):
-            reservation.bind((LOOPBACK, first))
-            yield from cycle(range(first, first + _BLOCK))
-
-
-_OWN_PORTS: Final = _reserve_ports()
-_PORTS_LOCK: Final = Lock()
 
 
 def _audit_entry(line: bytes) -> AuditEntry:

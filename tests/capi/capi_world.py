@@ -19,8 +19,9 @@ from world import Controller
 
 from nodeattest_controller.model.webhook_configuration import label_command
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.child_process import free_ports
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, free_ports, start_real
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, start_real
 from nodeattest_sandbox.definitions import install_definitions
 
 MANIFESTS: Final = Path(__file__).parents[2] / "manifests"

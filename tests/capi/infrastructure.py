@@ -43,7 +43,8 @@ from kinds import (
 from managers import Access, running
 from world import BIN, EK_ANNOTATION
 
-from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, free_ports, start_real
+from nodeattest_sandbox.child_process import free_ports
+from nodeattest_sandbox.control_plane import ControlPlane, controller_manager, start_real
 from nodeattest_sandbox.swtpm import SoftwareTpm
 
 PATCHES: Final = "/etc/kubernetes/patches"

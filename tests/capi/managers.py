@@ -26,9 +26,9 @@ from kinds import CLUSTER, CLUSTER_LABEL, KINDS, Kind, Object, name_of
 from polling import eventually
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
-from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
+from nodeattest_sandbox.child_process import LOOPBACK, Process, free_ports, listens, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens
+from nodeattest_sandbox.control_plane import ControlPlane
 
 COMPONENTS: Final[Mapping[str, str]] = {
     "capi-manager": "core-components.yaml",

@@ -14,8 +14,9 @@ from webhook_world import NAMESPACE, WebhookWorld
 
 from nodeattest_controller.model.kubeadm_config import SECRET_TYPE
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at
+from nodeattest_sandbox.child_process import free_ports
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import free_ports, start_real
+from nodeattest_sandbox.control_plane import start_real
 
 pytestmark = pytest.mark.conformance
 SECRETS: Final = f"/api/v1/namespaces/{NAMESPACE}/secrets"

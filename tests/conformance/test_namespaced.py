@@ -13,8 +13,9 @@ from polling import eventually
 from webhook_world import NAMESPACE, WebhookWorld
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at
+from nodeattest_sandbox.child_process import free_ports
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import free_ports, start_real
+from nodeattest_sandbox.control_plane import start_real
 
 pytestmark = pytest.mark.conformance
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"

@@ -15,8 +15,9 @@ from world import Controller
 
 from nodeattest_cli.main import main
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, texts_at
+from nodeattest_sandbox.child_process import free_ports
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import free_ports, start_real
+from nodeattest_sandbox.control_plane import start_real
 
 pytestmark = pytest.mark.conformance
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-nodeattest.conf"

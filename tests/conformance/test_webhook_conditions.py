@@ -17,8 +17,9 @@ from webhook_world import CONFIGURATION, NAMESPACE, WebhookWorld
 from nodeattest_controller.controllers.bootstrap_config.kubeadmconfig import MARK
 from nodeattest_controller.model.webhook_configuration import LABEL, shipped_configuration
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at
+from nodeattest_sandbox.child_process import free_ports
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import free_ports, start_real
+from nodeattest_sandbox.control_plane import start_real
 from nodeattest_sandbox.definitions import install_definitions
 
 pytestmark = pytest.mark.conformance

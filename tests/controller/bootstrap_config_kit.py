@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, cast
 
+import jsonpatch
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
@@ -25,7 +26,6 @@ from nodeattest_kube.client import ApiClient
 from nodeattest_parsing.objects import items, mapping, text
 from nodeattest_parsing.values import JsonObject, JsonValue
 from nodeattest_providers.errors import Denied, Reason
-from nodeattest_sandbox.apiserver.writes import json_patch
 from nodeattest_serving.http_server import Reply
 
 AGENT: Final = DROP_IN
@@ -116,7 +116,7 @@ def subject(whole: JsonObject) -> Subject:
 
 def made_of(whole: JsonObject, patch: list[JsonObject]) -> JsonObject:
     """Apply a patch."""
-    return cast("JsonObject", json_patch(json.loads(json.dumps(whole)), list[JsonValue](patch)))
+    return cast("JsonObject", jsonpatch.apply_patch(whole, patch))
 
 
 def review(whole: JsonObject, before: JsonObject | None = None, /, **request: JsonValue) -> JsonObject:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
-from nodeattest_sandbox.control_plane import free_ports, listens
+from nodeattest_sandbox.child_process import LOOPBACK, Process, free_ports, listens, wait
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dashboard"
 USER, GROUP = "X-Authenticated-User", "X-Authenticated-Groups"

@@ -23,9 +23,9 @@ from polling import eventually
 from nodeattest_controller import manifests
 from nodeattest_identity.addon.gateway.target import API_SERVICE, GROUP, ROOT
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, maps_at, text_at
-from nodeattest_sandbox.child_process import LOOPBACK, wait
+from nodeattest_sandbox.child_process import LOOPBACK, free_ports, listens, wait
 from nodeattest_sandbox.client import ApiRefusal, Client
-from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_real
+from nodeattest_sandbox.control_plane import ControlPlane, start_real
 from nodeattest_sandbox.fleet import create_namespace
 from nodeattest_sandbox.pki import ClusterPki
 

@@ -26,8 +26,8 @@ from nodeattest_identity.tokens.jwt import mint, signing_key
 from nodeattest_parsing.objects import dig
 from nodeattest_parsing.values import JsonObject
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap
-from nodeattest_sandbox.child_process import LOOPBACK, Process, wait
-from nodeattest_sandbox.control_plane import ControlPlane, free_ports, listens, start_sandbox
+from nodeattest_sandbox.child_process import LOOPBACK, Process, free_ports, listens, wait
+from nodeattest_sandbox.control_plane import ControlPlane, start_sandbox
 from nodeattest_sandbox.definitions import install_cluster_api, install_definitions
 from nodeattest_sandbox.fleet import create_namespace
 

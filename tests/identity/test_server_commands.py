@@ -22,7 +22,8 @@ from proxy_kit import exchange, request, upstream
 from token_kit import claims, elliptic, header, pem, token
 
 from nodeattest_cli.main import main
-from nodeattest_sandbox.control_plane import free_ports, start_sandbox
+from nodeattest_sandbox.child_process import free_ports
+from nodeattest_sandbox.control_plane import start_sandbox
 from nodeattest_sandbox.fleet import create_namespace
 
 CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"

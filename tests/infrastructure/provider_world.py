@@ -35,7 +35,8 @@ from nodeattest_discovery.pins import pin_of
 from nodeattest_providers.identifiers import ANNOTATION_PROVIDER_ID
 from nodeattest_sandbox import fleet
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, text_at
-from nodeattest_sandbox.control_plane import ControlPlane, free_ports
+from nodeattest_sandbox.child_process import free_ports
+from nodeattest_sandbox.control_plane import ControlPlane
 from nodeattest_sandbox.definitions import small_definition
 
 _MANIFESTS: Final = Path(__file__).parents[2] / "manifests"

@@ -27,8 +27,9 @@ from nodeattest_discovery.secret import SECRET_TYPE, TokenSecret, Usage, encode,
 from nodeattest_discovery.token import BootstrapToken, generate
 from nodeattest_providers.errors import Unavailable
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
+from nodeattest_sandbox.child_process import free_ports
 from nodeattest_sandbox.client import ApiRefusal
-from nodeattest_sandbox.control_plane import ControlPlane, free_ports
+from nodeattest_sandbox.control_plane import ControlPlane
 
 SECRETS: Final = "/api/v1/namespaces/kube-system/secrets"
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces"

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
 
+import jsonpatch
 import yaml
 
 from images.debian import TREE
 from nodeattest_providers import __version__
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, items_at, text_at
-from nodeattest_sandbox.apiserver.writes import json_patch
 
 _FIELDS: Final = frozenset({"apiVersion", "kind", "resources", "patches", "images"})
 PROVIDER: Final = "addon-nodeattest"
@@ -70,8 +70,8 @@ def _role_of(binding: JsonMap) -> tuple[str, str]:
 def _patched(made: list[JsonMap], file: Path, patch: JsonValue, *, may_miss: bool) -> list[JsonMap]:
     if isinstance(patch, dict) and "target" in patch:
         wanted = text_at(patch, "target", "kind"), text_at(patch, "target", "name")
-        operations = cast("JsonValue", yaml.safe_load(file.read_text(encoding="utf-8")))
-        return [json_patch(one, operations) if (key(one)[0], key(one)[2]) == wanted else one for one in made]
+        operations = jsonpatch.JsonPatch(yaml.safe_load(file.read_text(encoding="utf-8")))
+        return [operations.apply(one) if (key(one)[0], key(one)[2]) == wanted else one for one in made]
     [change] = _documents(file)
     if not may_miss and key(change) not in map(key, made):
         raise SystemExit(f"{file}: expected an object that is there, got {key(change)}")

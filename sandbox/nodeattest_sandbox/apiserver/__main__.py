@@ -19,12 +19,11 @@ from typing import Final
 from aiohttp import web
 
 from nodeattest_sandbox.apiserver.app import ApiServer, AuditLog
-from nodeattest_sandbox.apiserver.cluster import Cluster
-from nodeattest_sandbox.apiserver.jsonvalue import dump, load
-from nodeattest_sandbox.apiserver.store import HISTORY_LIMIT, Store
+from nodeattest_sandbox.apiserver.jsonvalue import JsonValue, dump, load
+from nodeattest_sandbox.apiserver.store import Store
+from nodeattest_sandbox.apiserver.writes import Cluster
 
 _LOOPBACK: Final = "127.0.0.1"
-_BOOKMARK_INTERVAL: Final = 5.0  # seconds; kube-apiserver sends one a minute
 _SHUTDOWN: Final = 0.5  # seconds that running watches get to end
 
 
@@ -43,10 +42,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--secure-port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--ready-file", type=Path, required=True, help="gets the URL once the server answers")
     parser.add_argument("--audit-log", type=Path)
-    parser.add_argument("--hang-file", type=Path, help="while it exists, every request waits")
     parser.add_argument("--state", type=Path, help="JSON file read at the start and written at the end")
-    parser.add_argument("--history-limit", type=int, default=HISTORY_LIMIT, help="changes kept for watches that resume")
-    parser.add_argument("--bookmark-interval", type=float, default=_BOOKMARK_INTERVAL, help="seconds")
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when standard input ends")
     return parser
 
@@ -58,11 +54,11 @@ async def _serve(settings: argparse.Namespace) -> None:
         loop.add_signal_handler(number, stop.set)
     if settings.exit_with_stdin:
         loop.add_reader(sys.stdin.fileno(), stop.set)
-    cluster = _boot(settings.state, settings.history_limit)
+    state: Path | None = settings.state
+    cluster = Cluster.boot(Store(), now=lambda: datetime.now(UTC), random=os.urandom, snapshot=_read(state))
     audit = AuditLog(settings.audit_log, cluster.timestamp)
-    server = ApiServer(cluster, audit, hang_file=settings.hang_file, bookmark_interval=settings.bookmark_interval)
     runner = web.AppRunner(
-        server.application(),
+        ApiServer(cluster, audit).application(),
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=_SHUTDOWN,
@@ -76,13 +72,12 @@ async def _serve(settings: argparse.Namespace) -> None:
     finally:
         await runner.cleanup()
         audit.close()
-    if settings.state:
-        _write(settings.state, dump(cluster.store.snapshot()))
+    if state:
+        _write(state, dump(cluster.store.snapshot()))
 
 
-def _boot(state: Path | None, history_limit: int) -> Cluster:
-    snapshot = load(state.read_bytes()) if state and state.exists() else None
-    return Cluster.boot(Store(history_limit), now=lambda: datetime.now(UTC), random=os.urandom, snapshot=snapshot)
+def _read(state: Path | None) -> JsonValue:
+    return load(state.read_bytes()) if state and state.exists() else None
 
 
 async def _listen(runner: web.AppRunner, settings: argparse.Namespace) -> int:

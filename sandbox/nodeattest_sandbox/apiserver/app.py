@@ -1,15 +1,14 @@
 """HTTP on top of the cluster: who asks, may they, and what is the answer; and the audit log.
 
 Promises: authentication, then authorization, then the request; every refusal is a Status; every request is one line of
-the audit log, at level Metadata: no body, no token, no certificate. Paths that are no resources are health, version,
-discovery and the test hook; all else is a 404.
+the audit log, at level Metadata: no body, no token, no certificate. Paths that are no resources are health, version and
+discovery; all else is a 404.
 Out of scope: TLS and signals (__main__.py).
 Source: the handler chain of k8s.io/apiserver/pkg/server/config.go; k8s.io/apiserver/pkg/apis/audit/v1/types.go.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Final, TextIO, cast
 from aiohttp import web
 
 from nodeattest_sandbox.apiserver import reviews, writes
-from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, load, map_at, text_at
 from nodeattest_sandbox.apiserver.kinds import Kind, Kinds
 from nodeattest_sandbox.apiserver.rbac import RequestInfo, read_request
@@ -42,7 +40,7 @@ from nodeattest_sandbox.apiserver.status_errors import (
 )
 from nodeattest_sandbox.apiserver.store import Stored
 from nodeattest_sandbox.apiserver.users import User
-from nodeattest_sandbox.apiserver.writes import Write, json_patch, merge_patch
+from nodeattest_sandbox.apiserver.writes import Cluster, Write, merge_patch
 
 
 class AuditLog:
@@ -84,7 +82,6 @@ class AuditLog:
             self._file.close()
 
 
-COMPACT: Final = "/sandbox/compact"  # POST makes the server forget its watch history; RBAC guards it like any path.
 # Virtual resources: (group, plural) to kind. They answer and store nothing.
 REVIEWS: Final = {
     ("authentication.k8s.io", "tokenreviews"): "TokenReview",
@@ -93,7 +90,7 @@ REVIEWS: Final = {
     ("authorization.k8s.io", "selfsubjectaccessreviews"): "SelfSubjectAccessReview",
 }
 _VERBS: Final = ("create", "delete", "get", "list", "patch", "update", "watch")
-_HEALTH: Final = frozenset({"/healthz", "/livez", "/readyz", COMPACT})
+_HEALTH: Final = frozenset({"/healthz", "/livez", "/readyz"})
 _VERSION: Final[JsonMap] = {"major": "1", "minor": "37", "gitVersion": "v1.37.0+nodeattest.sandbox"}
 
 
@@ -152,13 +149,12 @@ def _group(kinds: Kinds, name: str) -> JsonMap:
 
 BODY_LIMIT: Final = 3 * 1024 * 1024  # bytes, MaxRequestBodyBytes of k8s.io/apiserver
 _WATCH_TIMEOUT: Final = 1800  # seconds, --min-request-timeout of kube-apiserver
-_HANG_POLL: Final = 0.02  # seconds between checks of the hang file
 _NO_INITIAL_EVENTS: Final = (
     "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch "
     "unless the WatchList feature gate is enabled"
 )
 _JSON: Final = "application/json"
-_PATCHES: Final = "application/json-patch+json, application/merge-patch+json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +172,11 @@ class Asked:
 
 
 class ApiServer:
-    """Answers the requests of one cluster; while ``hang_file`` exists, every request waits."""
+    """Answers the requests of one cluster."""
 
-    def __init__(self, cluster: Cluster, audit: AuditLog, *, hang_file: Path | None, bookmark_interval: float) -> None:
+    def __init__(self, cluster: Cluster, audit: AuditLog) -> None:
         self._cluster = cluster
         self._audit = audit
-        self._hang_file = hang_file
-        self._bookmark_interval = bookmark_interval
         self._pager = Pager(cluster.store)
 
     def application(self) -> web.Application:
@@ -197,7 +191,6 @@ class ApiServer:
         user: User | None = None
         code = 500
         try:
-            await self._hold()
             user = self._authenticate(request)
             self._authorize(user, info)
             response = await self._answer(request, info, user)
@@ -208,10 +201,6 @@ class ApiServer:
         finally:
             self._audit.record(user, info, request.path_qs, code)
         return response
-
-    async def _hold(self) -> None:
-        while self._hang_file is not None and self._hang_file.exists():  # noqa: ASYNC110 - a file has no event
-            await asyncio.sleep(_HANG_POLL)
 
     def _authenticate(self, request: web.Request) -> User:
         tls = request.get_extra_info("ssl_object")
@@ -224,7 +213,8 @@ class ApiServer:
 
     async def _answer(self, request: web.Request, info: RequestInfo, user: User) -> web.StreamResponse:
         if not info.resource:
-            return self._non_resource(request, info)
+            body, content_type = answer(self._cluster.kinds, info.path)
+            return web.Response(body=body, content_type=content_type)
         if (info.group, info.resource) in REVIEWS:
             return await self._review(request, info, user)
         kind = self._cluster.kinds.get(info.group, info.version, info.resource)
@@ -235,13 +225,6 @@ class ApiServer:
         if kind.namespaced and not info.namespace and info.verb not in {"list", "watch"}:
             raise method_not_allowed()
         return await self._resource(Asked(request, info, user, kind))
-
-    def _non_resource(self, request: web.Request, info: RequestInfo) -> web.Response:
-        if info.path == COMPACT and request.method == "POST":
-            self._cluster.store.compact()
-            self._pager.forget()
-        body, content_type = answer(self._cluster.kinds, info.path)
-        return web.Response(body=body, content_type=content_type)
 
     async def _review(self, request: web.Request, info: RequestInfo, user: User) -> web.Response:
         if info.verb != "create" or info.version != "v1":
@@ -281,16 +264,11 @@ class ApiServer:
         return self._one(asked, writes.update(write, body, before))
 
     async def _patch(self, asked: Asked) -> web.Response:
-        write, content_type = asked.write(self._cluster), asked.http.content_type
+        write = asked.write(self._cluster)
         before, patch = writes.find(write), _decode(await asked.http.read())
-        value = map_at(load(object_body(asked.kind, before)))
-        match content_type:
-            case "application/json-patch+json":
-                value = json_patch(value, patch)
-            case "application/merge-patch+json":
-                value = map_at(merge_patch(value, patch))
-            case _:
-                raise unsupported_media_type(_PATCHES)
+        if asked.http.content_type != _MERGE_PATCH:
+            raise unsupported_media_type(_MERGE_PATCH)
+        value = map_at(merge_patch(load(object_body(asked.kind, before)), patch))
         return self._one(asked, writes.update(write, value, before))
 
     async def _delete(self, asked: Asked) -> web.Response:
@@ -324,7 +302,6 @@ class ApiServer:
         await response.prepare(asked.http)
         try:
             async for line in watch_lines(self._cluster.store, request):
-                await self._hold()
                 await response.write(line)
             await response.write_eof()
         except ConnectionResetError:
@@ -347,7 +324,6 @@ class ApiServer:
             version=read_version(query.get("resourceVersion", "")),
             bookmarks=query.get("allowWatchBookmarks") in {"1", "true"},
             timeout=int(seconds) if seconds and int(seconds) else _WATCH_TIMEOUT,
-            bookmark_interval=self._bookmark_interval,
         )
 
 

@@ -64,6 +64,7 @@ def _field_test(kind: Kind, term: str) -> Match:
     return lambda value: (text_at(value, *steps) == wanted) is equal
 
 
+_BOOKMARK_INTERVAL: Final = 5.0  # seconds; kube-apiserver sends one a minute
 _KEPT_LISTS: Final = 256  # Paged lists that can be continued; older continue tokens get 410.
 
 
@@ -104,10 +105,6 @@ class Pager:
         while len(self._rests) > _KEPT_LISTS:
             self._rests.popitem(last=False)
         return Page(objects[:limit], version, f"page-{self._serial}", 0 if match else len(rest))
-
-    def forget(self) -> None:
-        """Let every continue token expire."""
-        self._rests.clear()
 
     def _resume(self, token: str) -> tuple[int, list[Stored]]:
         found = self._rests.get(token)
@@ -176,7 +173,6 @@ class WatchRequest:
     version: int
     bookmarks: bool
     timeout: float  # seconds
-    bookmark_interval: float  # seconds
 
     def wants(self, key: Key, stored: Stored) -> bool:
         """Return whether the object is in the selection."""
@@ -219,7 +215,7 @@ async def _changes(store: Store, asked: WatchRequest, subscription: Subscription
     loop = asyncio.get_running_loop()
     end = loop.time() + asked.timeout
     while (left := end - loop.time()) > 0:
-        wait = min(left, asked.bookmark_interval) if asked.bookmarks else left
+        wait = min(left, _BOOKMARK_INTERVAL) if asked.bookmarks else left
         try:
             async with asyncio.timeout(wait):
                 await subscription.wake.wait()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from nodeattest_sandbox.apiserver.cluster import Cluster
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, text_at, texts_at
 from nodeattest_sandbox.apiserver.rbac import RequestInfo
 from nodeattest_sandbox.apiserver.status_errors import ApiError, bad_request, unauthorized
 from nodeattest_sandbox.apiserver.users import User
+from nodeattest_sandbox.apiserver.writes import Cluster
 
 AUDIENCE: Final = "https://kubernetes.default.svc.cluster.local"
 """Whom tokens are for where nobody says otherwise (``--api-audiences`` of kube-apiserver)."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, dump, map_at, maps_at, text_at
 
-HISTORY_LIMIT: Final = 20_000  # Changes kept for watches that resume; etcd keeps five minutes' worth.
+_HISTORY_LIMIT: Final = 20_000  # Changes kept for watches that resume; etcd keeps five minutes' worth.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,12 +71,11 @@ class Subscription:
 class Store:
     """All collections of a cluster; a collection is named ``group/plural``."""
 
-    def __init__(self, history_limit: int = HISTORY_LIMIT) -> None:
+    def __init__(self) -> None:
         self.version = 1
         self.oldest = 1  # Changes up to and with this version are forgotten.
         self._collections: dict[str, dict[Key, Stored]] = {}
         self._history: deque[Change] = deque()
-        self._history_limit = history_limit
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._generations: dict[str, int] = {}
 
@@ -131,11 +130,6 @@ class Store:
         """Stop to collect them."""
         self._subscriptions[collection].remove(subscription)
 
-    def compact(self) -> None:
-        """Forget all history: a watch from any older version gets 410."""
-        self._history.clear()
-        self.oldest = self.version
-
     def snapshot(self) -> JsonMap:
         """Return everything but the history."""
         objects: JsonMap = {
@@ -144,19 +138,18 @@ class Store:
         return {"version": self.version, "objects": objects}
 
     def restore(self, snapshot: JsonValue) -> None:
-        """Take over what ``snapshot`` gave; versions stay what they were, history is empty."""
+        """Take over what ``snapshot`` gave; versions stay what they were, and a watch from an older one gets 410."""
         for name in map_at(snapshot, "objects"):
             for value in maps_at(snapshot, "objects", name):
                 stored = Stored(value, dump(value), int(text_at(value, "metadata", "resourceVersion")))
                 self._collections.setdefault(name, {})[key_of(value)] = stored
         version = map_at(snapshot).get("version")
-        self.version = version if isinstance(version, int) else self.version
-        self.compact()
+        self.oldest = self.version = version if isinstance(version, int) else self.version
 
     def _record(self, change: Change) -> None:
         self._generations[change.collection] = self._generations.get(change.collection, 0) + 1
         self._history.append(change)
-        if len(self._history) > self._history_limit:
+        if len(self._history) > _HISTORY_LIMIT:
             self.oldest = self._history.popleft().now.version
         for subscription in self._subscriptions.get(change.collection, ()):
             subscription.push(change)

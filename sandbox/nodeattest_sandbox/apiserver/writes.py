@@ -1,4 +1,4 @@
-"""Create, update, patch and delete: the general rules that every kind shares.
+"""One cluster, and create, update, patch and delete: the general rules that every kind shares.
 
 Promises: metadata that the server owns cannot be written; a write on another version is a 409; an update that changes
 nothing writes nothing; an object with finalizers goes when the last one is gone. Garbage is collected by controllers,
@@ -8,18 +8,17 @@ Source: k8s.io/apiserver/pkg/registry/{rest,generic/registry}.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, cast
-
-import jsonpatch
-from jsonpointer import JsonPointerException
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
 
 from nodeattest_sandbox.apiserver import crd, strategies
-from nodeattest_sandbox.apiserver.admission import admit, refuse_by_policy
-from nodeattest_sandbox.apiserver.cluster import Cluster
+from nodeattest_sandbox.apiserver.admission import NodeAuthorizer, admit, refuse_by_policy
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, child, dump, items_at, map_at, text_at
-from nodeattest_sandbox.apiserver.kinds import Kind
-from nodeattest_sandbox.apiserver.rbac import RequestInfo
+from nodeattest_sandbox.apiserver.kinds import Kind, Kinds
+from nodeattest_sandbox.apiserver.rbac import Rbac, RequestInfo
 from nodeattest_sandbox.apiserver.status_errors import (
     ApiError,
     Cause,
@@ -30,8 +29,8 @@ from nodeattest_sandbox.apiserver.status_errors import (
     invalid_field,
     not_found,
 )
-from nodeattest_sandbox.apiserver.store import Key, Stored, key_of
-from nodeattest_sandbox.apiserver.users import User
+from nodeattest_sandbox.apiserver.store import Key, Store, Stored, key_of
+from nodeattest_sandbox.apiserver.users import Authenticator, User
 
 
 def merge_patch(value: JsonValue, patch: JsonValue) -> JsonValue:
@@ -47,16 +46,43 @@ def merge_patch(value: JsonValue, patch: JsonValue) -> JsonValue:
     return merged
 
 
-def json_patch(value: JsonMap, operations: JsonValue) -> JsonMap:
-    """Apply an RFC 6902 patch; one that does not apply is a 422."""
-    if not isinstance(operations, list):
-        raise bad_request("error decoding patch: not a list of operations")
-    try:
-        patched: Any = jsonpatch.apply_patch(value, cast("list[Any]", operations))
-    except (jsonpatch.JsonPatchException, JsonPointerException) as problem:
-        message = f"the server rejected our request due to an error in our request: {problem}"
-        raise ApiError(422, "Invalid", message, {}) from problem
-    return map_at(cast("JsonValue", patched))
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One cluster; ``now`` and ``random`` (which gives so many bytes) come from main."""
+
+    store: Store
+    kinds: Kinds
+    authenticator: Authenticator
+    authorizer: NodeAuthorizer
+    now: Callable[[], datetime]
+    random: Callable[[int], bytes]
+
+    @classmethod
+    def boot(
+        cls, store: Store, *, now: Callable[[], datetime], random: Callable[[int], bytes], snapshot: JsonValue = None
+    ) -> Cluster:
+        """Make a cluster over the store: from the snapshot, or with the objects of a first start."""
+        cluster = cls(store, Kinds(), Authenticator(store, now), NodeAuthorizer(Rbac(store)), now, random)
+        if snapshot is None:
+            for collection, value in strategies.default_objects(cluster.new_metadata):
+                store.put(collection, value)
+        else:
+            store.restore(snapshot)
+        for stored in store.list(crd.COLLECTION):
+            crd.register(cluster.kinds, stored.value)
+        return cluster
+
+    def timestamp(self) -> str:
+        """Return the server's time as objects carry it: whole seconds."""
+        return self.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def new_uid(self) -> str:
+        """Return a fresh UID."""
+        return str(UUID(bytes=self.random(16), version=4))
+
+    def new_metadata(self) -> JsonMap:
+        """Return what the server puts into the metadata of every new object."""
+        return {"uid": self.new_uid(), "creationTimestamp": self.timestamp()}
 
 
 _GENERATED: Final = "bcdfghjklmnpqrstvwxz2456789"  # No vowels, as in apimachinery's rand.String.
