@@ -5,20 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from apiserver_kit import (
-    CSRS,
-    RBAC,
-    SIGNER,
-    binding,
-    condition,
-    csr_object,
-    encoded,
-    group,
-    refusal,
-    role,
-    rule,
-    user,
-)
+from apiserver_kit import CSRS, SIGNER, bind, condition, csr_object, encoded, grant, refusal
 from polling import succeeds
 
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, items_at, map_at, maps_at, text_at
@@ -34,9 +21,7 @@ def approved(admin: Client, name: str) -> JsonMap:
 
 
 def test_requester_and_status_come_from_the_server(control_plane: ControlPlane, admin: Client, unique: str) -> None:
-    admin.create(
-        f"{RBAC}/clusterrolebindings", binding(unique, "system:node-bootstrapper", group("system:bootstrappers"))
-    )
+    bind(admin, unique, "system:node-bootstrapper", "Group", "system:bootstrappers")
     token = create_bootstrap_token(admin, f"{unique:0>6.6}.0123456789abcdef")
     client = control_plane.client(control_plane.token_kubeconfig(token))
     forged = csr_object(unique, username="system:node:a", uid="u", groups=["system:masters"], extra={"k": ["v"]})
@@ -111,10 +96,8 @@ def test_signer_verbs_are_asked_by_name_and_by_domain(
     control_plane: ControlPlane, admin: Client, unique: str, allowed: str, verb: str
 ) -> None:
     subresource = "approval" if verb == "approve" else "status"
-    certificates = "certificates.k8s.io"
-    resource = f"certificatesigningrequests/{subresource}"
-    admin.create(f"{RBAC}/clusterroles", role(unique, rule(["update"], certificates, [resource])))
-    admin.create(f"{RBAC}/clusterrolebindings", binding(unique, unique, user(unique)))
+    certificates, resource = "certificates.k8s.io", f"certificatesigningrequests/{subresource}"
+    grant(admin, unique, "User", unique, ("update", certificates, resource))
     client = control_plane.client(control_plane.client_kubeconfig(unique))
     value = admin.create(CSRS, csr_object(unique))
     value["status"] = {"conditions": [condition("Approved" if verb == "approve" else "Failed")]}
@@ -126,8 +109,6 @@ def test_signer_verbs_are_asked_by_name_and_by_domain(
         assert f'not permitted to {verb} requests with signerName "{SIGNER}"' in str(refusal(write))
 
     succeeds(is_asked_for_the_verb)
-    signers = role(f"{unique}-s", rule([verb], certificates, ["signers"], [allowed]))
-    admin.create(f"{RBAC}/clusterroles", signers)
-    admin.create(f"{RBAC}/clusterrolebindings", binding(f"{unique}-s", f"{unique}-s", user(unique)))
+    grant(admin, f"{unique}-s", "User", unique, (verb, certificates, "signers", allowed))
     after = succeeds(write)
     assert len(list(maps_at(after, "status", "conditions"))) == 1

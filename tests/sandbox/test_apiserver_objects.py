@@ -1,12 +1,17 @@
-"""Writing, reading, patching and removing objects, on the sandbox and on the real server."""
+"""Writing, reading, watching and removing objects, on the sandbox and on the real server."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 from apiserver_kit import refusal
+from needs import not_possible
 
-from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, JsonValue, map_at, maps_at, text_at, value_at
-from nodeattest_sandbox.client import Client, PatchKind
+from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, map_at, maps_at, text_at, value_at
+from nodeattest_sandbox.client import Client
+from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane
 
 
 def secrets(namespace: str) -> str:
@@ -62,49 +67,12 @@ def test_lease_update_needs_a_version(admin: Client, namespace: str) -> None:
     assert (refused.code, refused.fields) == (422, ["metadata.resourceVersion"])
 
 
-def operation(op: str, path: str, **more: str) -> JsonMap:
-    return {"op": op, "path": path, **more}
-
-
-def noted(**changes: JsonValue) -> JsonMap:
-    return {"metadata": {"annotations": changes}}
-
-
-AT = "/metadata/annotations"
-PATCHES: list[tuple[PatchKind, JsonValue, JsonMap]] = [
-    ("merge", noted(a=None, b="2"), {"b": "2", "c/d": "0"}),
-    ("json", [operation("remove", f"{AT}/a"), operation("add", f"{AT}/b", value="2")], {"b": "2", "c/d": "0"}),
-    ("json", [operation("replace", f"{AT}/c~1d", value="9")], {"a": "1", "c/d": "9"}),
-    ("json", [operation("test", f"{AT}/a", value="1"), operation("remove", f"{AT}/a")], {"c/d": "0"}),
-    ("json", [{"op": "move", "from": f"{AT}/a", "path": f"{AT}/z"}], {"z": "1", "c/d": "0"}),
-    ("json", [{"op": "copy", "from": f"{AT}/a", "path": f"{AT}/z"}], {"a": "1", "z": "1", "c/d": "0"}),
-]
-
-
-@pytest.mark.parametrize(("kind", "patch", "expected"), PATCHES)
-def test_patches_give_what_their_standard_says(
-    admin: Client, namespace: str, kind: PatchKind, patch: JsonValue, expected: JsonMap
-) -> None:
+def test_a_merge_patch_removes_sets_and_keeps(admin: Client, namespace: str) -> None:
     body = config("a")
     map_at(body, "metadata")["annotations"] = {"a": "1", "c/d": "0"}
     admin.create(config_maps(namespace), body)
-    assert map_at(admin.patch(f"{config_maps(namespace)}/a", patch, kind), "metadata", "annotations") == expected
-
-
-@pytest.mark.parametrize(
-    "operation",
-    [
-        {"op": "test", "path": "/data/a", "value": "2"},
-        {"op": "remove", "path": "/data/none"},
-        {"op": "add", "path": "/none/deep", "value": "2"},
-    ],
-    ids=str,
-)
-def test_json_patch_that_does_not_apply_changes_nothing(admin: Client, namespace: str, operation: JsonMap) -> None:
-    before = admin.create(config_maps(namespace), config("a", a="1"))
-    refused = refusal(lambda: admin.patch(f"{config_maps(namespace)}/a", [operation], "json"))
-    assert (refused.code, refused.reason) == (422, "Invalid")
-    assert admin.get(f"{config_maps(namespace)}/a") == before
+    patched = admin.patch(f"{config_maps(namespace)}/a", {"metadata": {"annotations": {"a": None, "b": "2"}}})
+    assert map_at(patched, "metadata", "annotations") == {"b": "2", "c/d": "0"}
 
 
 def test_labels_select(admin: Client, namespace: str) -> None:
@@ -143,14 +111,6 @@ def test_pages_show_the_state_of_the_first(admin: Client, namespace: str) -> Non
     assert "continue" not in map_at(last, "metadata")
 
 
-def test_delete_with_preconditions_spares_another_object(admin: Client, namespace: str) -> None:
-    admin.create(config_maps(namespace), config("a"))
-    for field in ("uid", "resourceVersion"):
-        options: JsonMap = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {field: "1"}}
-        refused = refusal(lambda options=options: admin.delete(f"{config_maps(namespace)}/a", options))
-        assert (refused.code, refused.reason) == (409, "Conflict")
-
-
 def test_finalizers_hold_an_object_until_the_last_is_gone(admin: Client, namespace: str) -> None:
     body = config("a")
     map_at(body, "metadata")["finalizers"] = ["example.com/hold"]
@@ -160,3 +120,86 @@ def test_finalizers_hold_an_object_until_the_last_is_gone(admin: Client, namespa
     assert text_at(admin.get(f"{config_maps(namespace)}/a"), "metadata", "deletionTimestamp")
     admin.patch(f"{config_maps(namespace)}/a", {"metadata": {"finalizers": None}})
     assert refusal(lambda: admin.get(f"{config_maps(namespace)}/a")).code == 404
+
+
+# Watches
+
+
+def told(events: list[JsonMap]) -> list[tuple[str, str]]:
+    """Return type and name of each event that is no bookmark."""
+    known = [(text_at(event, "type"), text_at(event, "object", "metadata", "name")) for event in events]
+    return [(kind, name) for kind, name in known if kind != "BOOKMARK" and name != "kube-root-ca.crt"]
+
+
+def version_of(value: JsonMap) -> str:
+    return text_at(value, "metadata", "resourceVersion")
+
+
+def test_watch_without_a_version_begins_with_what_is_there(admin: Client, namespace: str) -> None:
+    admin.create(config_maps(namespace), config("a"))
+    admin.create(config_maps(namespace), config("b"))
+    assert sorted(told(admin.watch(config_maps(namespace)))) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_watch_from_a_version_tells_every_later_change_once(admin: Client, namespace: str) -> None:
+    path = config_maps(namespace)
+    first = admin.create(path, config("a"))
+    admin.create(path, config("b"))
+    admin.patch(f"{path}/a", {"data": {"x": "1"}})
+    admin.delete(f"{path}/b")
+    events = admin.watch(path, resourceVersion=version_of(first))
+    assert told(events) == [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
+    versions = [int(text_at(event, "object", "metadata", "resourceVersion")) for event in events]
+    assert versions == sorted(set(versions))
+
+
+def test_entering_and_leaving_a_selection_is_added_and_deleted(admin: Client, namespace: str) -> None:
+    path = config_maps(namespace)
+    start = version_of(admin.create(path, config("a", {"x": "no"})))
+    for label in ("yes", "yes", "no"):
+        admin.patch(f"{path}/a", {"metadata": {"labels": {"x": label, "round": str(time.monotonic_ns())}}})
+    events = admin.watch(path, resourceVersion=start, labelSelector="x=yes")
+    assert told(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+
+
+def test_bookmark_comes_before_the_watch_ends(admin: Client, namespace: str, control_plane_kind: str) -> None:
+    if control_plane_kind == "real":
+        not_possible("a real server sends a bookmark about once a minute, too late for a test")
+    path = config_maps(namespace)
+    admin.create(path, config("a"))
+    start = version_of(admin.get(path))
+    admin.create(f"/api/v1/namespaces/{namespace}/secrets", {"metadata": {"name": "elsewhere"}})
+    events = admin.watch(path, seconds=1, resourceVersion=start, allowWatchBookmarks="true")
+    bookmarks = [map_at(event, "object") for event in events if event["type"] == "BOOKMARK"]
+    assert bookmarks
+    last = bookmarks[-1]
+    assert (text_at(last, "kind"), text_at(last, "apiVersion")) == ("ConfigMap", "v1")
+    assert int(version_of(last)) >= int(start)
+    assert not text_at(last, "metadata", "name")
+
+
+@pytest.fixture(scope="module")
+def forgetful(start_control_plane: StartControlPlane) -> Iterator[ControlPlane]:
+    """A control plane of its own: the others' watches must not lose their history."""
+    with start_control_plane("forgetful") as plane:
+        yield plane
+
+
+def test_old_version_is_told_410_in_the_stream(forgetful: ControlPlane) -> None:
+    client = forgetful.client()
+    old = version_of(client.create(config_maps("default"), config("old")))
+    for number in range(3):
+        client.create(config_maps("default"), config(f"n{number}"))
+    forgetful.restart()
+    (event,) = forgetful.client().watch(config_maps("default"), resourceVersion=old)
+    assert event["type"] == "ERROR"
+    assert (value_at(event, "object", "code"), value_at(event, "object", "reason")) == (410, "Expired")
+
+
+def test_objects_outlive_a_restart(forgetful: ControlPlane) -> None:
+    stored = forgetful.client().create(config_maps("default"), config("kept"))
+    server, pids = forgetful.server, forgetful.pids
+    forgetful.restart()
+    assert forgetful.server == server
+    assert not set(forgetful.pids.values()) & set(pids.values())
+    assert forgetful.client().get(f"{config_maps('default')}/kept") == stored

@@ -1,4 +1,4 @@
-"""Control planes as processes: they start or say why not, hang when told to, and leave nothing behind."""
+"""Control planes and software TPMs as processes: they start or say why not, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from polling import eventually
 
-from nodeattest_sandbox.apiserver.jsonvalue import text_at
 from nodeattest_sandbox.child_process import StartFailed
 from nodeattest_sandbox.client import Client
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_sandbox
+from nodeattest_sandbox.swtpm import SoftwareTpm
 
 
 def alive(pid: int) -> bool:
@@ -39,17 +41,6 @@ def test_every_request_is_audited_with_user_verb_and_code(control_plane: Control
     entries = [entry for entry in control_plane.requests()[before:] if entry.user == "admin"]
     assert [(e.verb, e.resource, e.name, e.code) for e in entries] == [("get", "namespaces", "kube-system", 200)]
     assert "system:masters" in entries[0].groups
-
-
-def test_frozen_server_hangs_and_resumes(own: ControlPlane) -> None:
-    impatient = own.client(timeout=0.5)
-    own.freeze()
-    try:
-        with pytest.raises(TimeoutError):
-            impatient.get("/version")
-    finally:
-        own.resume()
-    assert text_at(own.client().get("/version"), "major") == "1"
 
 
 def test_stopped_control_plane_leaves_no_process(own: ControlPlane) -> None:
@@ -91,3 +82,38 @@ def test_a_command_that_ignores_sigterm_ends_with_its_parent(tmp_path: Path) -> 
         wrapper.stdin.close()
         eventually(lambda: not alive(pid))
         assert wrapper.wait(10) != 0
+
+
+@pytest.mark.swtpm
+def test_tpms_made_at_the_same_time_share_one_authority_and_no_key(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        made = [pool.submit(SoftwareTpm.create, tmp_path, name=name) for name in ("a", "b", "c")]
+        tpms = [future.result() for future in made]
+    assert len({tpm.authority_pem for tpm in tpms}) == 1
+    assert (tmp_path / "ca" / "signkey.pem").stat().st_mode & 0o077 == 0
+    issuer, root = x509.load_pem_x509_certificates(tpms[0].authority_pem.encode())
+    issuer.verify_directly_issued_by(root)
+    for kind in ("rsa2048", "ecc-p384"):
+        certificates = [tpm.endorsement_certificate(kind) for tpm in tpms]
+        assert len({certificate.serial_number for certificate in certificates}) == 3
+        for certificate in certificates:
+            certificate.verify_directly_issued_by(issuer)
+    fingerprints = {tpm.endorsement_fingerprint(kind) for tpm in tpms for kind in ("rsa2048", "ecc-p384")}
+    assert len(fingerprints) == 6
+
+
+@pytest.mark.swtpm
+def test_a_tpm_starts_stops_and_comes_back_after_a_power_loss(tmp_path: Path) -> None:
+    tpm = SoftwareTpm.create(tmp_path, name="a")
+    assert tpm.pid is None
+    for end in (tpm.stop, tpm.kill, tpm.stop):
+        tpm.start()
+        tpm.start()  # starting a TPM that runs changes nothing
+        pid = tpm.pid
+        assert pid is not None
+        assert Path(tpm.tcti.removeprefix("swtpm:path=")).is_socket()
+        end()
+        assert tpm.pid is None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        end()
