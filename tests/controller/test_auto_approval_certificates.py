@@ -115,11 +115,6 @@ async def test_what_a_token_got_is_found_with_serial_and_end(watched: Watched) -
     assert found.endswith("request victim of system:bootstrap:abcdef)")
 
 
-async def test_what_is_older_than_the_policy_is_no_violation(watched: Watched) -> None:
-    watched.issue("old")
-    assert await watched.foreign(since=datetime.now(UTC) + timedelta(seconds=5)) == []
-
-
 async def test_an_approval_counts_before_the_certificate_is_there_and_nothing_counts_before_the_approval(
     watched: Watched,
 ) -> None:

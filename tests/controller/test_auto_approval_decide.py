@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cel_rules import admits
 
+from nodeattest_controller.controllers.auto_approval.approval_block import CHECK_NAME, EXPRESSION, IN_TREE_SIGNER
 from nodeattest_controller.controllers.auto_approval.certificates import BESIDES, with_certificates
 from nodeattest_controller.controllers.auto_approval.decide import (
     KUBEADM_BOOTSTRAP,
@@ -281,3 +284,39 @@ def test_a_node_is_attested_by_one_machine_and_its_one_unexpired_record(
     metadata: JsonObject = {"name": "one", "uid": "n-one", "labels": said, "annotations": said}
     node: JsonObject = {"metadata": metadata, "spec": {"providerID": "sandbox://one"}}
     assert counts(node, machines, ledgers) is is_counted
+
+
+# Whose requests the ValidatingAdmissionPolicy refuses
+
+REQUESTERS: Mapping[str, tuple[str, ...] | None] = {
+    "system:bootstrap:abcdef": ("system:bootstrappers", TOKEN_GROUP[1], "system:authenticated"),
+    "system:bootstrap:fedcba": ("system:bootstrappers",),
+    "a person in the group": ("system:masters", "system:bootstrappers"),
+    "system:node:n": ("system:nodes", "system:authenticated"),
+    "system:serviceaccount:kube-system:c": ("system:serviceaccounts", "system:authenticated"),
+    "admin": ("system:masters", "system:authenticated"),
+    "system:anonymous": ("system:unauthenticated",),
+    "of a name alike": (TOKEN_GROUP[1], "system:bootstrapper", "System:Bootstrappers", " system:bootstrappers"),
+    "without groups": (),
+    "without the field": None,
+}
+"""Every kind of user of an API server, and the groups with which it comes; the first three are refused."""
+OTHER_SIGNERS = ("kubernetes.io/kubelet-serving", "kubernetes.io/legacy-unknown", f"{IN_TREE_SIGNER}-tpm")
+
+
+@pytest.mark.parametrize("metadata", [{"name": "csr-1"}, {"generateName": "csr-"}, {"name": CHECK_NAME}])
+@pytest.mark.parametrize("dry_run", [None, False, True])
+@pytest.mark.parametrize("user", REQUESTERS)
+def test_the_expression_refuses_bootstrap_tokens_the_in_tree_signer_and_nobody_anything_else_but_the_check(
+    user: str, dry_run: bool | None, metadata: JsonObject
+) -> None:
+    def is_admitted(signer: str) -> bool:
+        filed: JsonObject = {"metadata": metadata, "spec": {"signerName": signer, "usages": ["client auth"]}}
+        return admits(EXPRESSION, filed, request)
+
+    groups = REQUESTERS[user]
+    info: JsonObject = {"username": user, **({} if groups is None else {"groups": [*groups]})}
+    request: JsonObject = {"userInfo": info, **({} if dry_run is None else {"dryRun": dry_run})}
+    refused = "system:bootstrappers" in (groups or ()) or (dry_run is True and metadata == {"name": CHECK_NAME})
+    assert is_admitted(IN_TREE_SIGNER) is not refused
+    assert all(map(is_admitted, OTHER_SIGNERS))

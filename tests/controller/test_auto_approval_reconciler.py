@@ -45,6 +45,7 @@ KEY: Final = ClusterKey("fleet/blue")
 BOUND_AT: Final = "2026-01-01T00:00:00Z"
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 POLICY: Final = f"{ADMISSION}/validatingadmissionpolicies/{POLICY_NAME}"
+BOUND: Final = f"{ADMISSION}/validatingadmissionpolicybindings/{POLICY_NAME}"
 BINDINGS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 ROLE: Final = f"{ROLES}/{NODE_CLIENT_ROLE}"
@@ -210,6 +211,20 @@ async def test_before_the_control_plane_is_up_the_block_is_installed_and_nothing
         await world.reports("ClosedForBootstrap")
 
 
+@pytest.mark.parametrize(
+    ("path", "spec"),
+    [(BOUND, {"validationActions": ["Audit"]}), (POLICY, {"failurePolicy": "Ignore"})],
+)
+async def test_a_block_that_somebody_changed_is_put_right(path: str, spec: JsonObject) -> None:
+    world = AutoApprovalWorld()
+    async with world.watching() as reconciler:
+        await world.finds(reconciler, "Closed", "True")
+        before = world.workload.objects[path]["spec"]
+        world.workload.put(path, {**world.workload.objects[path], "spec": spec})
+        await reconciler.reconcile()
+        assert world.workload.objects[path]["spec"] == before
+
+
 async def test_bindings_that_kubeadm_restores_are_deleted_again_and_grant_nothing_until_then() -> None:
     world = AutoApprovalWorld()
     async with world.watching() as reconciler:
@@ -255,14 +270,10 @@ async def test_without_cluster_info_kubeadm_may_still_create_its_bindings(enforc
         await world.finds(reconciler, "Closed", "True")
 
 
-@pytest.mark.parametrize("enforcement", ["Enforce", "Audit"])
-@pytest.mark.parametrize("kind", ["RKE2ControlPlane", "KThreesControlPlane", "MicroK8sControlPlane"])
-async def test_a_cluster_whose_certificates_are_issued_elsewhere_is_never_reported_as_closed(
-    kind: str, enforcement: str
-) -> None:
+async def test_a_cluster_whose_certificates_are_issued_elsewhere_is_never_reported_as_closed() -> None:
+    kind = "KThreesControlPlane"
     reference: JsonObject = {"apiGroup": "controlplane.cluster.x-k8s.io", "kind": kind, "name": "blue"}
     world = AutoApprovalWorld(spec={"controlPlaneRef": reference})
-    add_policy(world.api, enforcement=enforcement)
     async with world.watching() as reconciler:  # cluster-info is there: somebody published it
         message = await world.finds(reconciler, "OtherBootstrapProvider", "Unknown")
     assert "docs/bootstrap-config.md#other-bootstrap-providers" in message
@@ -512,11 +523,15 @@ async def test_a_condition_that_cannot_be_written_is_logged_with_its_remedy_and_
 # The end
 
 
-async def test_a_cluster_that_no_policy_selects_any_more_loses_the_block_and_any_other_keeps_it() -> None:
+async def test_a_cluster_that_no_policy_selects_any_more_loses_the_block_by_the_replica_that_serves_it() -> None:
     world = AutoApprovalWorld()
     async with world.running():
         await world.reports("Closed")
+        world.owned = False  # another replica serves it
+        world.api.remove(world.policy)
+        await until(lambda: not world.management.policies("fleet"))
     assert POLICY in world.workload.objects
+    world.owned, world.policy = True, add_policy(world.api)
     async with world.running():
         assert not items(world.workload.objects[ROLE], "rules")
         world.api.remove(world.policy)
@@ -525,16 +540,6 @@ async def test_a_cluster_that_no_policy_selects_any_more_loses_the_block_and_any
     role = world.workload.objects[ROLE]
     assert items(role, "rules")
     assert text_map(role, "metadata", "annotations") == {"rbac.authorization.kubernetes.io/autoupdate": "true"}
-
-
-async def test_a_cluster_that_another_replica_serves_keeps_the_block() -> None:
-    world = AutoApprovalWorld()
-    async with world.running():
-        await world.reports("Closed")
-        world.owned = False
-        world.api.remove(world.policy)
-        await until(lambda: not world.management.policies("fleet"))
-    assert POLICY in world.workload.objects
 
 
 async def test_nothing_is_blocked_at_first_contact_under_an_audit() -> None:

@@ -42,29 +42,11 @@ def test_clusterctl_move_takes_policies_records_and_the_ledger_along() -> None:
         assert text(crd, "metadata", "labels", "cluster.x-k8s.io/provider") == "addon-nodeattest"
 
 
-def test_a_misspelt_restriction_reaches_the_controller_instead_of_being_pruned() -> None:
-    spec = mapping(schema_of("NodeAttestationPolicy"), "properties", "spec")
-    tpm = mapping(spec, "properties", "tpm")
-    for section in (spec, tpm, mapping(tpm, "properties", "pcrs")):
-        assert section["x-kubernetes-preserve-unknown-fields"] is True
-
-
 def test_no_ledger_entry_can_outgrow_the_schema() -> None:
     issued = mapping(schema_of("MachineAttestation"), "properties", "spec", "properties", "issued")
     maximum = issued["maxItems"]
     assert isinstance(maximum, int)
     assert maximum >= len(identifiers.Purpose) * attestation.KEEP_ISSUED
-
-
-def test_every_base_names_its_files_and_nothing_else() -> None:
-    examples = {"sidecar.yaml"}  # a container to be added to a pod
-    for kustomization in TREE.glob("*/kustomization.yaml"):
-        document = yaml.safe_load(kustomization.read_text())
-        named = set(document.get("resources", ()))
-        assert all((kustomization.parent / name).exists() for name in named)
-        if {"patches", "configMapGenerator"}.isdisjoint(document):
-            files = {file.name for file in kustomization.parent.glob("*.yaml")} - {"kustomization.yaml"}
-            assert {name for name in named if not name.startswith("../")} == files - examples
 
 
 def test_rbac_has_no_wildcard_but_the_kinds_of_infrastructure_providers() -> None:
@@ -173,27 +155,3 @@ def test_each_right_on_whole_objects_that_could_be_misused_is_in_the_threat_mode
                 if verbs and not strings(rule, "resourceNames") and (grants or whole):
                     found.add(f"`{folder}`: `{','.join(verbs)}` `{resource}`")
     assert found == told
-
-
-def test_the_namespaced_overlay_takes_back_every_cluster_wide_right_but_one_by_name() -> None:
-    folder = TREE / "overlays" / "namespaced"
-    gone = {yaml.safe_load(file.read_text())["metadata"]["name"] for file in folder.glob("unbind-*.yaml")}
-    bound = {text(one, "metadata", "name") for one in yaml.safe_load_all((folder / "bindings.yaml").read_text())}
-    assert gone == bound
-    objects = [*manifests.objects("rbac"), *manifests.objects("webhook")]
-    kept = {text(one, "roleRef", "name") for one in objects if one["kind"] == "ClusterRoleBinding"} - gone
-    rules = [
-        rule
-        for one in objects
-        if one["kind"] == "ClusterRole" and text(one, "metadata", "name") in kept
-        for rule in items(one, "rules")
-    ]
-    assert rules
-    assert all(strings(rule, "resourceNames") for rule in rules)
-
-
-def test_a_patch_file_holds_one_document() -> None:
-    """Source: kustomize#5471, kubectl 1.31 and 1.32 panic at two deletions in one file."""
-    for file in TREE.rglob("kustomization.yaml"):
-        for patch in yaml.safe_load(file.read_text()).get("patches", ()):
-            assert len(list(yaml.safe_load_all((file.parent / patch["path"]).read_text()))) == 1, file
