@@ -32,20 +32,24 @@ def test_seeds_are_small() -> None:
 
 
 def _mutated(target: Target, data: bytes, number: int) -> bytes:
-    """Mutate as the fuzzer's child does, with one flipped bit in place of libFuzzer's own mutation."""
+    """Mutate as the fuzzer's child does, with a flipped bit or a splice in place of libFuzzer's own mutation."""
     random = Random(number)
 
-    def flip(data: bytes, size: int) -> bytes:
+    def change(data: bytes, size: int) -> bytes:
         changed = bytearray(data or b"x")
-        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
+        at = random.randrange(len(changed))
+        if random.random() < 0.5:
+            changed[at] ^= 1 << random.randrange(8)
+        else:
+            changed[at : at + random.randrange(8)] = random.randbytes(random.randrange(1, 16))
         return bytes(changed[:size])
 
-    return mutate(data, target.max_len, random, flip)
+    return mutate(data, target.max_len, random, change)
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_a_structured_mutation_gives_other_bytes_within_the_limit_and_breaks_no_law(target: Target) -> None:
-    seeds = [seed.read_bytes() for seed in seeds_of(target)]
+    seeds = [b"", *(seed.read_bytes() for seed in seeds_of(target))]
     made = [_mutated(target, seeds[number % len(seeds)], number) for number in range(200)]
     assert len(set(made)) > 20
     assert all(len(one) <= target.max_len for one in made)

@@ -7,16 +7,14 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
-from hypothesis import given
-from hypothesis import strategies as st
 from oci_world import OracleCloud, facts_for, issue, metadata_service, ocid, request_of, subject
-from worlds import PIN, denied_for
+from worlds import PIN
 
-from nodeattest_providers.errors import Denied, Reason, Unavailable
+from nodeattest_providers.errors import Denied, Unavailable
 from nodeattest_providers.identifiers import EvidenceBlock, SignerName
 from nodeattest_providers.node_interface import Binding
 from nodeattest_providers.oci.attestor import OciAttestor
-from nodeattest_providers.oci.protocol import parse_identity_certificate, parse_provider_id
+from nodeattest_providers.oci.protocol import parse_identity_certificate
 from nodeattest_providers.oci.verifier import OciSigner, parse_roots
 from nodeattest_providers.platform import OFFLINE
 
@@ -31,24 +29,6 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> OracleCloud:
 
 
 # Names, settings, certificates
-
-
-@given(st.text(max_size=300))
-def test_any_text_is_an_instances_provider_id_or_denied(text: str) -> None:
-    for spelt in (text, f"oci://{text}", f"oci://ocid1.instance.oc1.phx.{text}"):
-        try:
-            read = parse_provider_id(spelt)
-        except Denied:
-            continue
-        assert f"oci://{read}" == spelt
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_no_identity_certificate_and_no_bundle(content: bytes) -> None:
-    with denied_for(Reason.PLATFORM_DOCUMENT_MALFORMED):
-        parse_identity_certificate(content)
-    with pytest.raises(Denied):
-        parse_roots(content)
 
 
 @pytest.mark.parametrize("key", [ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(3, 2048)])

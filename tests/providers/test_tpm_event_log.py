@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 from firmware import NO_ACTION, Measurement, crypto_agile_log, event, header, sha1_log, typical_boot
-from hypothesis import given
-from hypothesis import strategies as st
 from tpm_boots import BOOT as MEASURED_BOOT
 from tpm_boots import SELECTION, TPM, answer, registers, settings_of, verify_log
 from tpm_world import facts_of
@@ -19,7 +15,7 @@ from nodeattest_providers import envelope
 from nodeattest_providers.errors import Denied, Reason
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.pkcs10 import build_csr
-from nodeattest_providers.tpm.event_log import MAX_EVENTS, NO_PCR, EventLog, parse_event_log, replay
+from nodeattest_providers.tpm.event_log import MAX_EVENTS, NO_PCR, parse_event_log, replay
 from nodeattest_providers.tpm.protocol import MAX_EVENT_LOG, PROVIDER, parse_evidence
 from nodeattest_providers.tpm.structures import Alg
 
@@ -136,33 +132,6 @@ def test_a_defective_log_is_denied(raw: bytes, words: str) -> None:
         parse_event_log(raw)
     assert words in denied.value.expected
     assert denied.value.remedy
-
-
-def always_a_log_or_denied(raw: bytes) -> EventLog | None:
-    with suppress(Denied):
-        return parse_event_log(raw)
-    return None
-
-
-WRITERS: tuple[Callable[[tuple[Measurement, ...]], bytes], ...] = (crypto_agile_log, sha1_log)
-
-
-@given(st.sampled_from(WRITERS), st.integers(0, 3000), st.binary(min_size=1, max_size=8))
-def test_any_spliced_log_gives_a_replay_or_denied(
-    write: Callable[[tuple[Measurement, ...]], bytes], at: int, splice: bytes
-) -> None:
-    raw = write(BOOT)
-    at %= len(raw)
-    log = always_a_log_or_denied(raw[:at] + splice + raw[at + len(splice) :])
-    if log is not None:
-        bank = Alg.SHA256 if log.crypto_agile else Alg.SHA1
-        if bank in log.sizes:
-            assert all(len(value) == log.sizes[bank] for value in replay(log, bank).values())
-
-
-events = st.builds(
-    Measurement, st.integers(0, 23), st.integers(4, 2**32 - 1), st.binary(max_size=40), st.binary(max_size=8)
-)
 
 
 def test_a_log_that_explains_every_quoted_register_is_accepted() -> None:
