@@ -23,7 +23,7 @@ from parallel import FileScheduling, order
 from world import Controller, World, built_world
 from xdist.remote import Producer
 
-from clouds.aws.cloud import SandboxAws
+from clouds.aws import SandboxAws
 from nodeattest_sandbox.control_plane import ControlPlane, StartControlPlane, start_real, start_sandbox
 
 ControlPlaneKind = Literal["sandbox", "real"]

@@ -41,8 +41,6 @@ MAY_SLEEP: Final = {
     "tests/polling.py": "the one place that polls",
     "tests/virtual.py": "its seconds take no time",
     "tests/identity/raw_sockets.py": "attackers in a process of their own",
-    "tests/clouds/aws/front.py": "a slow service",
-    "tests/clouds/azure/manager.py": "a slow service",
 }
 """Test modules whose sleeps are not counted, each with its reason."""
 

@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 from apiserver_kit import CSRS, csr_object
-from aws_attacks import played as played  # noqa: PLC0414 - fixtures
-from aws_attacks import stage as stage  # noqa: PLC0414 - fixtures
+from aws_world import played as played  # noqa: PLC0414 - fixtures
+from aws_world import stage as stage  # noqa: PLC0414 - fixtures
 from azure_world import azure as azure  # noqa: PLC0414 - fixtures
 from azure_world import running_azure as running_azure  # noqa: PLC0414 - fixtures
 from gcp_world import google as google  # noqa: PLC0414 - fixtures

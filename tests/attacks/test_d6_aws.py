@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
-from aws_attacks import Stage
-from aws_cloud import ACCOUNT, node_role
 from aws_signing import RoleSession
-from aws_world import INSTANCE, Node, filed_aws, region_certificate, region_key, trust_bundle
+from aws_world import INSTANCE, Node, Stage, filed_aws, region_key, trust_bundle
 from catalogue import Row, attacks, evaluated
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from clouds import cms
+from clouds.authority import certify
+from clouds.aws import ACCOUNT
 from nodeattest_providers.aws.protocol import AwsEvidence
 from nodeattest_providers.verifier_interface import AttestedNode, LedgerFacts
 
@@ -49,11 +47,10 @@ def packed(change: Callable[[Node, cms.Document], bytes]) -> Case:
 
 def ended(how: str) -> Case:
     def case(stage: Stage) -> AttestedNode:
-        (other,) = stage.cloud.start()
-        client = stage.cloud.ec2()
-        (client.stop_instances if how == "stopped" else client.terminate_instances)(InstanceIds=[other])
-        stage.cloud.principal = node_role(other)
+        (other,) = stage.start()
+        stage.cloud.act(how, InstanceIds=[other])
         node = replace(stage.node, instance_id=other)
+        stage.knows(node.principal())
         return stage.attest(filed_aws(node), node)
 
     return case
@@ -67,28 +64,27 @@ def stolen(stage: Stage) -> AttestedNode:
 
 def borrowed(stage: Stage) -> AttestedNode:
     """Show another instance's document and sign, bound rightly, with one's own role."""
-    (other,) = stage.cloud.start()
-    stage.cloud.principal = node_role(other)
+    (other,) = stage.start()
+    stage.knows(replace(stage.node, instance_id=other).principal())
     return stage.attest(filed_aws(stage.node))
 
 
 def weak(node: Node, _: cms.Document) -> bytes:
-    key = region_key(1024)
-    return cms.aws_form(node.document(), key, region_certificate(bits=1024), node.pending).der()
+    signing = region_key(bits=1024)
+    return cms.aws_form(node.document(), signing.key, signing.certificate, node.launched).der()
 
 
 def own_chain(node: Node, _: cms.Document) -> bytes:
     """Certify oneself under AWS's name, with an address where more can be fetched."""
-    key, honest = rsa.generate_private_key(65537, 2048), region_certificate()
+    key, honest = rsa.generate_private_key(65537, 2048), region_key().certificate
     fetch = x509.AccessDescription(
         AuthorityInformationAccessOID.CA_ISSUERS, x509.UniformResourceIdentifier("http://127.0.0.1:1/ca.crt")
     )
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(
-        honest.issuer, honest.subject, key.public_key(), honest.serial_number, now - timedelta(1), now + timedelta(1)
-    ).add_extension(x509.AuthorityInformationAccess([fetch]), critical=False)
-    made = builder.sign(key, hashes.SHA256())
-    document = cms.aws_form(node.document(), key, made, node.pending)
+    made = certify(
+        honest.subject, key.public_key(), honest.issuer, key,
+        (x509.AuthorityInformationAccess([fetch]), False), serial=honest.serial_number,
+    )  # fmt: skip
+    document = cms.aws_form(node.document(), key, made, node.launched)
     return replace(document, certificates=(made.public_bytes(Encoding.DER),)).der()
 
 
@@ -98,8 +94,8 @@ def elsewhere(stage: Stage) -> AttestedNode:
 
 
 def never(stage: Stage) -> AttestedNode:
-    stage.cloud.principal = node_role(INSTANCE)
     node = replace(stage.node, instance_id=INSTANCE)
+    stage.knows(node.principal())
     return stage.attest(filed_aws(node), node)
 
 
@@ -122,7 +118,7 @@ def of_another_owner(stage: Stage) -> AttestedNode:
     """The account of the thief's is listed, too; the instance is not of it."""
     thief = "999999999999"
     node = replace(stage.node, account=thief)
-    stage.cloud.principal = node_role(node.instance_id, account=thief)
+    stage.knows(node.principal())
     return stage.attest(filed_aws(node), node, accounts=[ACCOUNT, thief])
 
 
@@ -135,12 +131,12 @@ CASES: dict[str, Case] = {
     "D6-01": shown(lambda node, evidence: replace(evidence, document=node.document(imageId="ami-99999999"))),
     "D6-02": signed(region="eu-west-1"),
     "D6-03": signed(accountId="999999999999"),
-    "D6-04": ended("terminated"),
+    "D6-04": ended("terminate_instances"),
     "D6-05": stolen,
     "D6-06": packed(weak),
     "D6-07": packed(own_chain),
     "D6-20": packed(lambda node, _: node.pkcs7(region="eu-west-1").der()),
-    "D6-21": ended("stopped"),
+    "D6-21": ended("stop_instances"),
     "D6-22": borrowed,
     "D6-23": shown(twice),
     "D6-24": packed(lambda _, document: replace(document, signers=2).der()),

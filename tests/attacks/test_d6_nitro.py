@@ -9,17 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from aws_attacks import Stage
-from aws_cloud import ACCOUNT, Answer, Cloud, another_ca
+from aws_world import Stage
 from catalogue import Row, attacks, evaluated
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpm_world import SoftTpm, facts_of, machine, new_key, request_of
 
+from clouds.aws import ACCOUNT, Answer, Front, error
 from nodeattest_providers.aws.verifier import AwsSigner
 from nodeattest_providers.identifiers import ProviderID
 from nodeattest_providers.node_interface import JsonValue
 from nodeattest_providers.platform import Platform
 from nodeattest_providers.tpm.verifier import TpmSigner
+from nodeattest_sandbox.pki import server_tls
 
 OWN, OTHER = "i-0123456789abcdef0", "i-0fedcba9876543210"
 FROM_EC2: dict[str, JsonValue] = {"endorsementKeysFrom": {"ec2": {"accounts": [ACCOUNT]}}}
@@ -29,7 +30,7 @@ FROM_EC2: dict[str, JsonValue] = {"endorsementKeysFrom": {"ec2": {"accounts": [A
 class Nitro:
     """EC2 over TLS, which describes one instance and tells its key; each attack changes one thing."""
 
-    cloud: Cloud
+    front: Front
     other_ca: Path
     tpm: SoftTpm
     settings: Mapping[str, JsonValue]
@@ -52,14 +53,14 @@ class Nitro:
             item = f"<ownerId>{self.owner}</ownerId><instancesSet><item>{instance}</item></instancesSet>"
             return _xml(action, f"<reservationSet><item>{item}</item></reservationSet>")
         if not self.has_key:
-            return 400, b"<Response><Errors><Error><Code>UnsupportedOperation</Code></Error></Errors></Response>"
+            return error("UnsupportedOperation", 400)
         der = self.tpm.ek.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         key = f"<keyType>ecc-sec-p384</keyType><keyFormat>der</keyFormat><keyValue>{b64encode(der).decode()}</keyValue>"
         return _xml(action, f"<instanceId>{self.told}</instanceId>{key}")
 
     def attest(self, tpm: SoftTpm) -> None:
         """File a first request with a TPM, as the instance."""
-        self.cloud.spoil = self.describe
+        self.front.spoil = self.describe
         facts = facts_of(FROM_EC2, machine=replace(machine(), provider_id=ProviderID(f"aws:///us-east-1a/{OWN}")))
         aws = AwsSigner(platform=Platform(settings=self.settings))
 
@@ -87,7 +88,8 @@ def tpm() -> SoftTpm:
 
 @pytest.fixture
 def nitro(stage: Stage, tpm: SoftTpm) -> Nitro:
-    return Nitro(cloud=stage.cloud, other_ca=another_ca(stage.bundle.parent), tpm=tpm, settings=stage.cloud.settings)
+    other_ca, _ = server_tls(stage.bundle.parent / "another", "loopback")
+    return Nitro(front=stage.front, other_ca=other_ca, tpm=tpm, settings=stage.settings)
 
 
 CASES: dict[str, Case] = {

@@ -7,13 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from aws_attacks import Stage
-from aws_cloud import ACCOUNT, ROLE, Answer, node_role, refusal
 from aws_signing import sign
-from aws_world import INSTANCE, Node, filed_aws, filed_with, with_headers
+from aws_world import INSTANCE, ROLE, Node, Stage, filed_aws, filed_with, with_headers
 from catalogue import Row, attacks, evaluated
 from worlds import OLD_PIN, PIN, T1
 
+from clouds.aws import ACCOUNT, Answer, refusal
 from nodeattest_providers.aws.protocol import AwsEvidence, sts_request
 from nodeattest_providers.identifiers import ClusterPin, Purpose
 from nodeattest_providers.node_interface import JsonValue
@@ -57,9 +56,8 @@ def known_as(arn: str) -> Case:
     """Let STS tell that somebody else signed."""
 
     def case(stage: Stage) -> AttestedNode:
-        stage.cloud.principal = replace(
-            node_role(stage.node.instance_id), arn=arn.format(account=ACCOUNT, id=stage.node.instance_id, role=ROLE)
-        )
+        known = arn.format(account=ACCOUNT, id=stage.node.instance_id, role=ROLE)
+        stage.knows(stage.node.principal(Arn=known))
         return stage.attest(filed_aws(stage.node))
 
     return case
@@ -67,7 +65,7 @@ def known_as(arn: str) -> Case:
 
 def answered(answer: Answer) -> Case:
     def case(stage: Stage) -> AttestedNode:
-        stage.cloud.spoil = lambda action: answer if action == "GetCallerIdentity" else None
+        stage.front.spoil = lambda action: answer if action == "GetCallerIdentity" else None
         return stage.attest(filed_aws(stage.node))
 
     return case
@@ -143,4 +141,4 @@ def test_a_request_that_the_instance_did_not_sign_for_this_is_refused(stage: Sta
 @pytest.mark.parametrize(("row", "case"), attacks({row: CASES[row] for row in ("D7-01", "D7-02", "D7-07", "D7-22")}))
 def test_nothing_of_the_nodes_leads_the_controller_anywhere(stage: Stage, row: Row, case: Case) -> None:
     assert evaluated(lambda: case(stage)) == row.expected
-    assert stage.cloud.asked == []
+    assert stage.front.asked == []

@@ -14,7 +14,7 @@ from polling import eventually
 from provider_world import PROVIDERS, ProviderMachine, ProviderWorld
 from world import Agent
 
-from clouds.aws.cloud import SandboxAws
+from clouds.aws import SandboxAws
 from nodeattest_sandbox.apiserver.jsonvalue import JsonMap, text_at
 from nodeattest_sandbox.control_plane import start_real
 

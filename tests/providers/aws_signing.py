@@ -21,13 +21,20 @@ _AUTHORIZATION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RoleSession:
-    """What the metadata service gives an instance."""
+    """Temporary credentials of a role."""
 
     access_key: str = "ASIAEXAMPLEEXAMPLE00"
     secret_key: str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
     token: str = "FwoGZXIvYXdzEXAMPLE//////////wEaDEXAMPLE="
+    expires: datetime = datetime(2099, 1, 1, tzinfo=UTC)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables in which AWS's libraries look for them."""
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+        return dict(zip(names, (self.access_key, self.secret_key, self.token), strict=True))
 
 
 def sign(request: StsRequest, session: RoleSession, at: datetime) -> SignedHeaders:

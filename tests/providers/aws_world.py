@@ -1,57 +1,48 @@
-"""One EC2 instance and its honest evidence, to be spoilt one part at a time."""
+"""An EC2 instance and its honest evidence, to be spoilt one part at a time, and a signer beside an AWS on loopback."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 
-from aws_cloud import ACCOUNT, REGION, ROLE
+import pytest
 from aws_signing import RoleSession, sign
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
-from worlds import BOOTSTRAP_GROUPS, FACTS, KEY, PIN, T1
+from worlds import FACTS, KEY, PIN, T1, filed
 
+from clouds.authority import Authority, rsa_key
+from clouds.aws import ACCOUNT, REGION, Front, Principal, SandboxAws
+from clouds.aws_metadata import Instance, document
 from clouds.cms import Document, aws_form
-from nodeattest_providers import envelope
 from nodeattest_providers.aws.protocol import AwsEvidence, sts_request
-from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose, signer_for
+from nodeattest_providers.aws.verifier import AwsSigner
+from nodeattest_providers.identifiers import ClusterPin, ProviderID, ProviderName, Purpose
 from nodeattest_providers.node_interface import Evidence, JsonValue
 from nodeattest_providers.pkcs10 import build_csr
-from nodeattest_providers.verifier_interface import Facts, NodeRequest
+from nodeattest_providers.platform import ObserveCall, Platform
+from nodeattest_providers.verifier_interface import AttestedNode, Facts, LedgerFacts, NodeRequest
 
 PROVIDER = ProviderName("aws")
-ZONE = f"{REGION}a"
+ROLE = "nodes.capa.example"
 INSTANCE = "i-0123456789abcdef0"
 POLICY: dict[str, JsonValue] = {"accounts": [ACCOUNT], "regions": [REGION, "eu-west-1"], "roles": [ROLE]}
 
 
 @cache
-def region_key(bits: int = 2048, _: str = REGION) -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(65537, bits)
-
-
-@cache
-def region_certificate(region: str = REGION, bits: int = 2048) -> x509.Certificate:
-    """As AWS publishes one for each region: self-signed, for a hundred years."""
-    key = region_key(bits, region)
-    name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, f"Sandbox Web Services {region}")])
-    begin = T1 - timedelta(days=3650)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 0x91, begin, begin + timedelta(days=36500))
-    return builder.sign(key, hashes.SHA256())
+def region_key(region: str = REGION, bits: int = 2048) -> Authority:
+    """As AWS publishes a certificate for each region: self-signed."""
+    return Authority.root(f"Sandbox Web Services {region}", key=rsa_key(bits))
 
 
 def trust_bundle(folder: Path, *regions: str) -> Path:
     """Write a bundle as a directory; without regions, of the usual ones."""
     folder.mkdir(exist_ok=True)
     for region in regions or (REGION, "eu-west-1"):
-        (folder / f"{region}.pem").write_bytes(region_certificate(region).public_bytes(Encoding.PEM))
+        (folder / f"{region}.pem").write_text(region_key(region).pem)
     return folder
 
 
@@ -61,44 +52,24 @@ def _csr(provider_id: str, purpose: Purpose) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Instance):
     """What an instance has: its own document, its role's credentials, its key."""
 
     instance_id: str = INSTANCE
-    zone: str = ZONE
+    zone: str = f"{REGION}a"
     region: str = REGION
     account: str = ACCOUNT
+    launched: datetime = T1 - timedelta(hours=1)
     session: RoleSession = field(default_factory=RoleSession)
     signed_at: datetime = T1 - timedelta(seconds=2)
-    pending: datetime = T1 - timedelta(hours=1)
-
-    @property
-    def provider_id(self) -> str:
-        return f"aws:///{self.zone}/{self.instance_id}"
 
     def document(self, **changes: object) -> bytes:
-        values: dict[str, object] = {
-            "accountId": self.account,
-            "architecture": "x86_64",
-            "availabilityZone": self.zone,
-            "billingProducts": None,
-            "imageId": "ami-12c6146b",
-            "instanceId": self.instance_id,
-            "instanceType": "m7g.large",
-            "pendingTime": self.pending.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "privateIp": "10.0.0.1",
-            "region": self.region,
-            "version": "2017-09-30",
-        }
-        return json.dumps({**values, **changes}, indent=2).encode()
+        return document(self, **changes)
 
-    def pkcs7(self, document: bytes | None = None, region: str | None = None) -> Document:
-        region = region or self.region
-        content = self.document() if document is None else document
-        return aws_form(content, region_key(2048, region), region_certificate(region), self.pending)
-
-    def csr(self, purpose: Purpose = Purpose.CLIENT) -> bytes:
-        return _csr(self.provider_id, purpose)
+    def pkcs7(self, content: bytes | None = None, region: str | None = None) -> Document:
+        signing = region_key(region or self.region)
+        content = self.document() if content is None else content
+        return aws_form(content, signing.key, signing.certificate, self.launched)
 
     def evidence(self, purpose: Purpose = Purpose.CLIENT, pin: ClusterPin = PIN) -> AwsEvidence:
         """Honest evidence for a CSR of this node."""
@@ -110,24 +81,15 @@ class Node:
             sts=sign(sts_request(self.region, unsigned.binding(pin)), self.session, self.signed_at),
         )
 
+    def principal(self, *, role: str = ROLE, **changes: str) -> Principal:
+        """Whom STS takes the node for."""
+        arn = f"arn:aws:sts::{self.account}:assumed-role/{role}/{self.instance_id}"
+        known = {"Account": self.account, "Arn": arn, "UserId": f"AROAEXAMPLEEXAMPLE000:{self.instance_id}"}
+        return Principal(RoleSession(), identity={**known, **changes})
+
 
 def filed_with(node: Node, data: dict[str, JsonValue], purpose: Purpose = Purpose.CLIENT) -> NodeRequest:
-    """A request of the node as the API server stored it."""
-    request = envelope.encode(node.csr(purpose), Evidence(PROVIDER, 1, data))
-    parsed, evidence = envelope.decode(request, purpose=purpose)
-    return NodeRequest(
-        name="csr-1",
-        uid="u-1",
-        created=T1,
-        signer_name=signer_for(PROVIDER, purpose),
-        purpose=purpose,
-        username="system:bootstrap:abcdef",
-        groups=BOOTSTRAP_GROUPS,
-        expiration_seconds=None,
-        request=request,
-        csr=parsed,
-        evidence=evidence,
-    )
+    return filed(Evidence(PROVIDER, 1, data), csr=_csr(node.provider_id, purpose), purpose=purpose)
 
 
 def filed_aws(node: Node, evidence: AwsEvidence | None = None, purpose: Purpose = Purpose.CLIENT) -> NodeRequest:
@@ -142,5 +104,66 @@ def facts_of(node: Node, policy: dict[str, JsonValue] | None = None) -> Facts:
 
 
 def with_headers(evidence: AwsEvidence, **changes: str) -> AwsEvidence:
-    """Spoil the header set."""
     return dataclasses.replace(evidence, sts=dataclasses.replace(evidence.sts, **changes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """An AWS with one instance, and the bundle that the controller trusts."""
+
+    cloud: SandboxAws
+    bundle: Path
+    node: Node
+    observe: ObserveCall = lambda service, outcome, seconds: None  # noqa: ARG005
+
+    @property
+    def front(self) -> Front:
+        return self.cloud.front
+
+    @property
+    def settings(self) -> dict[str, JsonValue]:
+        endpoints: JsonValue = {"sts": self.cloud.url, "ec2": self.cloud.url}
+        return {"endpoints": endpoints, "caBundle": str(self.cloud.ca_file), "trustBundle": str(self.bundle)}
+
+    def knows(self, principal: Principal) -> None:
+        """Let STS tell this of the node's credentials."""
+        self.front.principals[principal.session.access_key] = principal
+
+    def start(self, count: int = 1) -> list[str]:
+        return [each["InstanceId"] for each in self.cloud.run(count)]
+
+    def attest(
+        self, request: NodeRequest, node: Node | None = None, ledger: LedgerFacts | None = None, **policy: JsonValue
+    ) -> AttestedNode:
+        """Verify one request; raises what the verifier does."""
+        facts = facts_of(node or self.node, {**POLICY, **policy})
+        return asyncio.run(self._attest(request, dataclasses.replace(facts, ledger=ledger or facts.ledger)))
+
+    async def _attest(self, request: NodeRequest, facts: Facts) -> AttestedNode:
+        signer = AwsSigner(platform=Platform(settings=self.settings, observe=self.observe))
+        try:
+            return await signer.verify_client_attestation_data(request, facts)
+        finally:
+            await signer.aclose()
+
+
+@pytest.fixture(scope="session")
+def played(aws: SandboxAws, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    [made] = aws.run(tags={"team": "nodes"})
+    bundle = trust_bundle(tmp_path_factory.mktemp("aws-stage") / "trust")
+    with pytest.MonkeyPatch.context() as patch:
+        reader = aws.session("controller", "replica-1", may=["DescribeInstances", "GetInstanceTpmEkPub", "AssumeRole"])
+        for name, value in {**aws.settings_only, **reader.environment}.items():
+            patch.setenv(name, value)
+        yield Stage(cloud=aws, bundle=bundle, node=Node(instance_id=made["InstanceId"]))
+
+
+@pytest.fixture
+def stage(played: Stage) -> Iterator[Stage]:
+    front = played.front
+    front.asked.clear()
+    front.hosts.clear()
+    front.now = T1
+    played.knows(played.node.principal())
+    yield played
+    front.now, front.spoil = None, lambda _: None

@@ -6,8 +6,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from aws_attacks import played as played  # noqa: PLC0414 - fixtures
-from aws_attacks import stage as stage  # noqa: PLC0414 - fixtures
+from aws_world import played as played  # noqa: PLC0414 - fixtures
+from aws_world import stage as stage  # noqa: PLC0414 - fixtures
 from azure_world import azure as azure  # noqa: PLC0414 - fixtures
 from azure_world import running_azure as running_azure  # noqa: PLC0414 - fixtures
 from gcp_world import google as google  # noqa: PLC0414 - fixtures

@@ -15,18 +15,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from aws_attacks import Stage
-from aws_cloud import ACCOUNT, REGION, Answer, Cloud, node_role, refusal
-from aws_world import INSTANCE, POLICY, facts_of, filed_aws, region_key
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from aws_signing import RoleSession
+from aws_world import INSTANCE, POLICY, Stage, facts_of, filed_aws, region_key
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
 from ec2_world import INSTANCE as MACHINE
 from ec2_world import OTHERS, OURS, RUNNING, Amazon
 from worlds import T1, Calls, denied_for
 
+from clouds.authority import certify
+from clouds.aws import ACCOUNT, REGION, Answer, Front, Principal, error, refusal
 from nodeattest_providers.aws.api.ec2 import Ec2, Instances, KeyType
 from nodeattest_providers.aws.checks import Ec2Instance, Realm
 from nodeattest_providers.aws.config import parse_platform
@@ -44,26 +42,26 @@ def test_an_instance_proves_itself_by_two_calls_to_its_own_region(stage: Stage) 
     assert proven.provider_id == stage.node.provider_id
     assert proven.fingerprints == {"instance": f"{ACCOUNT}/{stage.node.instance_id}"}
     assert (proven.proven_node_name or "").endswith(".ec2.internal")
-    assert stage.cloud.asked == ["GetCallerIdentity", "DescribeInstances"]
-    assert stage.cloud.hosts[0] == "sts.us-east-1.amazonaws.com"
+    assert stage.front.asked == ["GetCallerIdentity", "DescribeInstances"]
+    assert stage.front.hosts[0] == "sts.us-east-1.amazonaws.com"
 
 
 def test_a_session_whose_user_id_names_another_instance_is_refused(stage: Stage) -> None:
-    stage.cloud.principal = replace(node_role(stage.node.instance_id), user_id=f"AROAEXAMPLE:{INSTANCE}")
+    stage.knows(stage.node.principal(UserId=f"AROAEXAMPLE:{INSTANCE}"))
     with denied_for(Reason.PLATFORM_INSTANCE_MISMATCH):
         stage.attest(filed_aws(stage.node))
 
 
 def test_an_instance_that_was_started_moments_ago_is_waited_for(stage: Stage) -> None:
-    young = replace(stage.node, instance_id=INSTANCE, pending=T1 - timedelta(seconds=30))
-    stage.cloud.principal = node_role(INSTANCE)
+    young = replace(stage.node, instance_id=INSTANCE, launched=T1 - timedelta(seconds=30))
+    stage.knows(young.principal())
     with pytest.raises(Unavailable):
         stage.attest(filed_aws(young), young)
 
 
 async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stage) -> None:
-    stage.cloud.now = T1 + timedelta(hours=3)  # STS would refuse the old signature
-    signer = AwsSigner(platform=Platform(settings={**stage.cloud.settings, "trustBundle": str(stage.bundle)}))
+    stage.front.now = T1 + timedelta(hours=3)  # STS would refuse the old signature
+    signer = AwsSigner(platform=Platform(settings=stage.settings))
     facts, request = facts_of(stage.node), filed_aws(stage.node)
     with denied_for(Reason.PLATFORM_PROOF_EXPIRED):
         await signer.verify_client_attestation_data(request, facts)
@@ -91,7 +89,7 @@ async def test_a_request_in_the_ledger_is_not_confirmed_by_sts_again(stage: Stag
 )
 def test_an_answer_of_sts_that_says_nothing_is_waited_for(stage: Stage, answer: Answer, outcome: CallOutcome) -> None:
     outcomes = Calls()
-    stage.cloud.spoil = lambda action: answer if action == "GetCallerIdentity" else None
+    stage.front.spoil = lambda action: answer if action == "GetCallerIdentity" else None
     with pytest.raises(Unavailable) as unavailable:
         replace(stage, observe=outcomes).attest(filed_aws(stage.node))
     assert outcomes.seen == [("sts", outcome)]
@@ -109,13 +107,12 @@ async def test_offline_everything_is_checked_but_what_the_platform_answers(stage
 
 @pytest.mark.parametrize("begins", [timedelta(days=-30), timedelta(seconds=1)], ids=["expired", "not yet valid"])
 def test_a_regions_certificate_counts_in_its_time_only(stage: Stage, tmp_path: Path, begins: timedelta) -> None:
-    key, name = region_key(2048, REGION), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "once")])
-    begin = T1 + begins
-    made = x509.CertificateBuilder(name, name, key.public_key(), 7, begin, begin + timedelta(days=29))
-    (tmp_path / f"{REGION}.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    key, begin = region_key().key, T1 + begins
+    made = certify("once", key.public_key(), "once", key, begin=begin, end=begin + timedelta(days=29))
+    (tmp_path / f"{REGION}.pem").write_bytes(made.public_bytes(Encoding.PEM))
     with denied_for(Reason.PLATFORM_DOCUMENT_SIGNATURE_INVALID):
         replace(stage, bundle=tmp_path).attest(filed_aws(stage.node))
-    assert stage.cloud.asked == []
+    assert stage.front.asked == []
 
 
 # EC2
@@ -125,8 +122,8 @@ MakeEc2 = Callable[..., Ec2]
 
 
 @pytest.fixture
-def amazon(stage: Stage) -> Cloud:
-    return stage.cloud
+def amazon(stage: Stage) -> Front:
+    return stage.front
 
 
 @pytest.fixture
@@ -135,11 +132,11 @@ def outcomes() -> Calls:
 
 
 @pytest.fixture
-def ec2_of(amazon: Cloud, outcomes: Calls) -> Iterator[MakeEc2]:
+def ec2_of(stage: Stage, outcomes: Calls) -> Iterator[MakeEc2]:
     with ExitStack() as stack:
 
         def make(**settings: JsonValue) -> Ec2:
-            configuration = parse_platform({**amazon.settings, **settings})
+            configuration = parse_platform({**stage.settings, **settings})
             made = Ec2(configuration, Platform(observe=outcomes))
             stack.callback(made.close)
             return made
@@ -147,12 +144,8 @@ def ec2_of(amazon: Cloud, outcomes: Calls) -> Iterator[MakeEc2]:
         yield make
 
 
-def error(code: str, status: int) -> Answer:
-    return status, f"<Response><Errors><Error><Code>{code}</Code></Error></Errors></Response>".encode()
-
-
-async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud, ec2_of: MakeEc2) -> None:
-    started = amazon.start(count=60)
+async def test_sixty_requests_of_a_scale_up_share_one_call(stage: Stage, amazon: Front, ec2_of: MakeEc2) -> None:
+    started = stage.start(60)
     amazon.asked.clear()
     instances = Instances(ec2_of(), monotonic=lambda: 0.0)
     found = await asyncio.gather(*(instances.find(HERE, each) for each in started))
@@ -171,7 +164,7 @@ async def test_sixty_requests_of_a_scale_up_share_one_call(amazon: Cloud, ec2_of
     ],
 )
 async def test_what_ec2_refuses_is_waited_for_and_asked_once(
-    amazon: Cloud, ec2_of: MakeEc2, outcomes: Calls, answer: Answer, outcome: CallOutcome
+    amazon: Front, ec2_of: MakeEc2, outcomes: Calls, answer: Answer, outcome: CallOutcome
 ) -> None:
     amazon.spoil = lambda _: answer
     with pytest.raises(Unavailable):
@@ -194,7 +187,7 @@ def told(kind: KeyType, **spoilt: str) -> Answer:
 
 
 @pytest.mark.parametrize("kind", KeyType)
-async def test_ec2_tells_an_instances_endorsement_key(amazon: Cloud, ec2_of: MakeEc2, kind: KeyType) -> None:
+async def test_ec2_tells_an_instances_endorsement_key(amazon: Front, ec2_of: MakeEc2, kind: KeyType) -> None:
     amazon.spoil = lambda _: told(kind)
     assert await ec2_of().describe_key(HERE, STRANGER, kind) == endorsement_fingerprint(NITRO[kind])
 
@@ -210,19 +203,16 @@ async def test_ec2_tells_an_instances_endorsement_key(amazon: Cloud, ec2_of: Mak
         error("InvalidInstanceID.NotFound", 400),
     ],
 )
-async def test_any_other_answer_about_a_key_is_waited_for(amazon: Cloud, ec2_of: MakeEc2, answer: Answer) -> None:
+async def test_any_other_answer_about_a_key_is_waited_for(amazon: Front, ec2_of: MakeEc2, answer: Answer) -> None:
     amazon.spoil = lambda _: answer
     with pytest.raises(Unavailable):
         await ec2_of().describe_key(HERE, STRANGER, KeyType.ECC_P384)
 
 
 async def test_credentials_that_come_late_are_found(
-    amazon: Cloud, ec2_of: MakeEc2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    amazon: Front, ec2_of: MakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
+    keys = {name: os.environ[name] for name in RoleSession().environment}
     for name in keys:
         monkeypatch.delenv(name)
     ec2 = ec2_of()
@@ -234,7 +224,7 @@ async def test_credentials_that_come_late_are_found(
     assert amazon.asked == ["DescribeInstances"]
 
 
-async def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud, ec2_of: MakeEc2) -> None:
+async def test_instances_of_another_account_are_read_with_its_role(amazon: Front, ec2_of: MakeEc2) -> None:
     other = "999999999999"
     ec2 = ec2_of(assumeRoles={other: f"arn:aws:iam::{other}:role/reader"})
     for _ in range(2):
@@ -245,13 +235,15 @@ async def test_instances_of_another_account_are_read_with_its_role(amazon: Cloud
 
 @pytest.mark.parametrize(("seconds", "times"), [(290, 2), (310, 1)])
 async def test_a_roles_credentials_are_replaced_five_minutes_before_they_expire(
-    amazon: Cloud, ec2_of: MakeEc2, seconds: int, times: int
+    amazon: Front, ec2_of: MakeEc2, seconds: int, times: int
 ) -> None:
     other, expires = "999999999999", datetime.now(UTC) + timedelta(seconds=seconds)
     keys = "<AccessKeyId>ASIAEXAMPLE</AccessKeyId><SecretAccessKey>x</SecretAccessKey><SessionToken>x</SessionToken>"
     credentials = f"<Credentials>{keys}<Expiration>{expires:%Y-%m-%dT%H:%M:%SZ}</Expiration></Credentials>"
     body = f"<AssumeRoleResponse><AssumeRoleResult>{credentials}</AssumeRoleResult></AssumeRoleResponse>".encode()
     amazon.spoil = lambda action: (200, body) if action == "AssumeRole" else None
+    reader = RoleSession("ASIAEXAMPLE", "x", "x")
+    amazon.principals[reader.access_key] = Principal(reader, frozenset({"DescribeInstances"}))
     ec2 = ec2_of(assumeRoles={other: f"arn:aws:iam::{other}:role/reader"})
     for _ in range(2):
         assert not await ec2.describe(Realm(other, REGION), [STRANGER])

@@ -15,7 +15,8 @@ from http.client import HTTPSConnection
 import pytest
 from worlds import denied_for
 
-from clouds.aws.cloud import Instance, SandboxAws
+from clouds.aws import SandboxAws
+from clouds.aws_metadata import Instance
 from clouds.serving import Reply, Request, Serving
 from nodeattest_providers.aws.attestor import AwsAttestor
 from nodeattest_providers.aws.node import (
@@ -105,7 +106,7 @@ def send_as_controller(aws: SandboxAws, found: AwsEvidence, binding: Binding) ->
     travelled = {"authorization": found.sts.authorization, "x-amz-date": found.sts.date}
     travelled["x-amz-security-token"] = found.sts.security_token
     tls = ssl.create_default_context(cafile=str(aws.ca_file))
-    with closing(HTTPSConnection(aws.front.removeprefix("https://"), timeout=60, context=tls)) as connection:
+    with closing(HTTPSConnection(aws.url.removeprefix("https://"), timeout=60, context=tls)) as connection:
         connection.request("POST", "/", request.body, {**request.headers, **travelled})
         return connection.getresponse().read().decode()
 

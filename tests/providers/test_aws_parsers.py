@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from aws_signing import RoleSession, sign
-from aws_world import Node, region_certificate, trust_bundle
+from aws_world import Node, region_key, trust_bundle
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import dsa, ec
@@ -72,7 +72,7 @@ def test_every_region_that_botocore_knows_is_known_everywhere(name: str, suffix:
     partition = partition_of(region)
     assert (partition.name, partition.sts_host(region)) == (name, f"sts.{region}.{suffix}")
     assert parse_provider_id(f"aws:///{region}a/{ID}").region == region
-    assert set(parse_bundle({region: region_certificate(region).public_bytes(Encoding.PEM).decode()})) == {region}
+    assert set(parse_bundle({region: region_key(region).pem})) == {region}
     assert parse_policy({"accounts": [ACCOUNT], "regions": [region], "roles": ["nodes"]}).regions == {region}
     role = f"arn:{name}:iam::{ACCOUNT}:role/reader"
     assert parse_platform({"assumeRoles": {ACCOUNT: role}}).assume_roles == {ACCOUNT: role}
@@ -83,8 +83,8 @@ def test_every_region_that_botocore_knows_is_known_everywhere(name: str, suffix:
     assert re.fullmatch(pattern, region)
 
 
-def pem(region: str = "us-east-1", bits: int = 2048) -> str:
-    return region_certificate(region, bits).public_bytes(Encoding.PEM).decode()
+def pem(region: str = "us-east-1") -> str:
+    return region_key(region).pem
 
 
 def self_signed(key: ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey) -> str:
@@ -97,7 +97,7 @@ def test_a_directory_and_a_json_object_say_the_same(tmp_path: Path) -> None:
     file = tmp_path / "trust.json"
     file.write_text(json.dumps({"us-east-1": pem(), "eu-west-1": pem("eu-west-1")}))
     for path in (file, trust_bundle(tmp_path / "trust")):
-        expected = {region: (region_certificate(region),) for region in ("us-east-1", "eu-west-1")}
+        expected = {region: (region_key(region).certificate,) for region in ("us-east-1", "eu-west-1")}
         assert read_trust_bundle(path) == expected
 
 
@@ -106,7 +106,7 @@ def test_a_directory_and_a_json_object_say_the_same(tmp_path: Path) -> None:
     [
         {"us-east-1": ""},
         {"us-east-1": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
-        {"us-east-1": pem(bits=1024)},
+        {"us-east-1": region_key(bits=1024).pem},
         {"us-east-1": pem() + self_signed(ec.generate_private_key(ec.SECP256R1()))},
         {"us-east-1": pem() * 17},
     ],

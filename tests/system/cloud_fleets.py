@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from world import Agent, World
 
-from clouds.aws.cloud import ACCOUNT, REGION, SandboxAws
+from clouds.aws import ACCOUNT, REGION, SandboxAws
 from clouds.azure import SandboxAzure
 from clouds.gcp import CloudInstance, GoogleCloud
 from nodeattest_sandbox import fleet
@@ -65,7 +65,7 @@ class CloudInstances:
         """Return the controller's configuration of the clouds."""
         key = self.gcp.account(f"controller@{PROJECT}.iam.gserviceaccount.com", project=PROJECT, reads=(PROJECT,))
         aws = {
-            "endpoints": {"sts": self.aws.front, "ec2": self.aws.front},
+            "endpoints": {"sts": self.aws.url, "ec2": self.aws.url},
             "caBundle": str(self.aws.ca_file),
             "trustBundle": str(self.aws.regions),
         }

@@ -13,7 +13,7 @@ from cryptography import x509
 from polling import eventually
 from world import Controller, World
 
-from clouds.aws.cloud import SandboxAws
+from clouds.aws import SandboxAws
 from nodeattest_controller import configfile
 from nodeattest_sandbox.apiserver.jsonvalue import text_at
 

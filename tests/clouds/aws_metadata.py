@@ -1,7 +1,7 @@
-"""An instance's metadata service: version 2 of the protocol.
+"""The metadata service of an EC2 instance, by version 2 of its protocol, and its signed identity document.
 
-Each instance has a port of its own, as link-local addresses are not to be had here, and so no hop limit. Identity
-documents are signed by a region's certificate, self-signed RSA-2048, as AWS publishes one for each region.
+Each instance has a port of its own, as link-local addresses are not to be had here, and so no hop limit. A region's
+certificate is self-signed RSA-2048, as AWS publishes one for each.
 Source: AWS, "Use IMDSv2", "Instance metadata categories", "Instance identity documents".
 """
 
@@ -10,40 +10,22 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
+from aws_signing import RoleSession
 
+from clouds.authority import Authority
 from clouds.cms import aws_form
 from clouds.serving import Reply, Request
-from nodeattest_sandbox.pki import builder
 
 _TOKEN: Final = "x-aws-ec2-metadata-token"
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _CREDENTIALS: Final = "iam/security-credentials/"
 _LINE: Final = 64
 """Characters of base64 a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class RegionKey:
-    """What signs a region's identity documents."""
-
-    certificate: x509.Certificate
-    key: rsa.RSAPrivateKey = field(repr=False)
-
-
-def make_region_key() -> RegionKey:
-    """Make what signs the identity documents of one region."""
-    key = rsa.generate_private_key(65537, 2048)
-    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Sandbox Web Services")])
-    return RegionKey(builder(subject, subject, key.public_key()).sign(key, hashes.SHA256()), key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +36,11 @@ class Instance:
     region: str
     zone: str
     instance_id: str
-    image: str = field(repr=False)
-    kind: str = field(repr=False)
-    launched: datetime = field(repr=False)
-    private_dns: str
-    private_ip: str
+    launched: datetime
+    image: str = "ami-12c6146b"
+    kind: str = "m7g.large"
+    private_dns: str = ""
+    private_ip: str = "10.0.0.1"
     metadata_endpoint: str = ""
     """``http://127.0.0.1:<port>``, in place of the link-local address."""
 
@@ -68,38 +50,18 @@ class Instance:
         return f"aws:///{self.zone}/{self.instance_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """Temporary credentials of a role's session."""
-
-    access_key_id: str
-    secret: str = field(repr=False)
-    token: str = field(repr=False)
-    expires: datetime
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The variables in which AWS's libraries look for them."""
-        return {
-            "AWS_ACCESS_KEY_ID": self.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": self.secret,
-            "AWS_SESSION_TOKEN": self.token,
-        }
-
-
 @dataclass(slots=True, kw_only=True)
 class MetadataServer:
     """Serves one instance."""
 
     instance: Instance
-    region: RegionKey
-    assume: Callable[[str], Credentials]
+    region: Authority
+    assume: Callable[[str], RoleSession]
     """Gives credentials of a role."""
     role: str | None
     _issued: set[str] = field(default_factory=set[str])
 
     def answer(self, request: Request) -> Reply:
-        """Answer one request."""
         if request.method == "PUT" and request.path == "/latest/api/token":
             token = secrets.token_urlsafe(40) + "=="
             self._issued.add(token)
@@ -130,16 +92,15 @@ class MetadataServer:
             "Code": "Success",
             "LastUpdated": datetime.now(UTC).strftime(_TIME),
             "Type": "AWS-HMAC",
-            "AccessKeyId": keys.access_key_id,
-            "SecretAccessKey": keys.secret,
+            "AccessKeyId": keys.access_key,
+            "SecretAccessKey": keys.secret_key,
             "Token": keys.token,
             "Expiration": keys.expires.strftime(_TIME),
         }
         return json.dumps(values, indent=2).encode()
 
 
-def document(instance: Instance) -> bytes:
-    """Write the identity document as AWS spaces it."""
+def document(instance: Instance, **changes: object) -> bytes:
     values: dict[str, object] = {
         "accountId": instance.account,
         "architecture": "x86_64",
@@ -157,10 +118,9 @@ def document(instance: Instance) -> bytes:
         "region": instance.region,
         "version": "2017-09-30",
     }
-    return json.dumps(values, indent=2, separators=(",", " : ")).encode()
+    return json.dumps({**values, **changes}, indent=2, separators=(",", " : ")).encode()
 
 
-def signature(content: bytes, region: RegionKey, *, now: datetime) -> bytes:
-    """Sign a document as ``dynamic/instance-identity/rsa2048`` gives it."""
+def signature(content: bytes, region: Authority, *, now: datetime) -> bytes:
     text = base64.b64encode(aws_form(content, region.key, region.certificate, now).streamed())
     return b"\n".join(text[start : start + _LINE] for start in range(0, len(text), _LINE))

@@ -1,1 +1,0 @@
-"""AWS on loopback: a metadata service for each instance, and STS and EC2 behind a front that verifies SigV4."""
